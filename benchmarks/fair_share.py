@@ -2,7 +2,7 @@
 
     python -m benchmarks.fair_share [--seeds 5]
 
-The scheduler is the daemon's own (`tick`), and so are the adding up and the order of users
+The scheduler is the daemon's own (`run_pass`), and so are the adding up and the order of users
 (`DecayedUse`, `ranks_of`): only time, GPUs and jobs are told of. Each user submits jobs at random
 (a Poisson process), of 1, 2 or 4 GPUs and of a length that is log-normal, without time limits, and
 together more than there is. Use is booked every minute and at the end of each job, as the daemon
@@ -28,7 +28,7 @@ from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.scheduler import tick
+from zerotoolsd.queue.scheduling.scheduler import run_pass
 
 GPUS = 8
 HOUR, WEEK = 3600.0, 7 * 86400.0
@@ -94,7 +94,7 @@ class Simulation:
     half_life: float
     fair: bool = True
     now: float = 0.0
-    line: PendingQueue = field(default_factory=PendingQueue)
+    pending: PendingQueue = field(default_factory=PendingQueue)
     used: dict[int, float] = field(default_factory=dict)
     passes: list[float] = field(default_factory=list)
 
@@ -134,7 +134,7 @@ class Simulation:
     def _queue(self, job_id: int, arrival: Arrival) -> None:
         self._jobs[job_id] = arrival
         need = ResourceNeed(world_size=arrival.gpus, gpus=arrival.gpus)
-        self.line.add(Request(job_id=job_id, need=need, uid=arrival.uid))
+        self.pending.add(Request(job_id=job_id, need=need, uid=arrival.uid))
 
     def _book(self, *job_ids: int) -> None:
         for job_id in job_ids or list(self._running):
@@ -149,9 +149,9 @@ class Simulation:
         del self._running[job_id]
 
     def _pass(self) -> None:
-        uids = self.line.uids
+        uids = self.pending.uids
         used = {uid: self._use.of(uid, self.now) for uid in uids}
-        self.line.ranks = ranks_of(uids, used, self.weight) if self.fair else {}
+        self.pending.ranks = ranks_of(uids, used, self.weight) if self.fair else {}
         leases = [
             Lease(gpu_uuid=uuid, job_id=job_id, attempt=1)
             for job_id, (uuids, _) in self._running.items()
@@ -165,10 +165,10 @@ class Simulation:
             cpu_ranks_used=0,
             limits=LimitsConfig(cpu_ranks=0),
         )
-        decisions = tick(self.line, given)
+        decisions = run_pass(self.pending, given)
         self.passes.append(time.thread_time() - began)
         for start in decisions.starts:
-            self.line.remove(start.job_id)
+            self.pending.remove(start.job_id)
             self._running[start.job_id] = (start.gpu_uuids, self.now)
             heapq.heappush(self._ends, (self.now + self._jobs[start.job_id].seconds, start.job_id))
 

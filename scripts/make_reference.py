@@ -302,7 +302,7 @@ def words_script() -> str:
         f"export const STATES = {json.dumps(states.STATES)};\n\n"
         "/** The meaning of each word, which is its colour. */\n"
         f"export const MEANINGS = {json.dumps(dict(states.MEANINGS), indent=2)};\n\n"
-        "/** The words that are followed by the time since when they hold. */\n"
+        "/** The words that are followed by the time in this state. */\n"
         f"export const TIMED_WORDS = {json.dumps(sorted(states.TIMED_WORDS))};\n\n"
         "/** What each verb does to a job. */\n"
         f"export const VERBS = {json.dumps(states.VERBS)};\n"

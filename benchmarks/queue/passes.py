@@ -216,7 +216,7 @@ def measure_passes(
             if preempts:
                 running = [replace(job, priority=-10) for job in placement.running_jobs({})]
                 machine = placement.machine_now(snapshot)
-                choose_victims(placement.line, machine, running, ROOM, lambda job_id: True)
+                choose_victims(placement.pending, machine, running, ROOM, lambda job_id: True)
             return (time.thread_time() - began) * 1e3
 
         reading = one_pass()
@@ -226,5 +226,5 @@ def measure_passes(
             with store.change(store.job(job_id), JobStatus(state="cancelled"), "cancel", now=2.0):
                 pass
             changed.append(one_pass())
-        needs = len(placement.line.groups(gpus=True)) + len(placement.line.groups(gpus=False))
+        needs = len(placement.pending.groups(gpus=True)) + len(placement.pending.groups(gpus=False))
     return Passes(reading, at_rest, changed, needs)

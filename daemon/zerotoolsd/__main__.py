@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_SYSTEM, BadRequest
 from zerotools.jobs.client.daemon_compatibility import NEEDED, missing_package
-from zerotoolsd.app.command_line import answer, discard_stdout
+from zerotoolsd.app.command_line import discard_stdout, parse_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon until SIGTERM or SIGINT. Returns the exit status."""
     try:
-        answer(arguments)
+        parse_options(arguments)
     except OSError as error:
         discard_stdout()
         if isinstance(error, BrokenPipeError):

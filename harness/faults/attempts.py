@@ -153,7 +153,7 @@ class AttemptStory:
         wrong = []
         if self.victim == BOTH:
             kill_orphans(Traces(token))  # as the daemon does, which finds none
-        if left := strays(token):
+        if left := processes_with(token):
             wrong.append(f"a process of the attempt was left: {left}")
         if (path / "ran").exists() and isinstance(now, attempt_status.NeverStarted):
             wrong.append("the rank has run, and would be run again: no record says so")
@@ -179,7 +179,7 @@ def was_noted(run: Path) -> bool:
         return False
 
 
-def strays(token: str) -> list[str]:
+def processes_with(token: str) -> list[str]:
     """Return the processes with `token` in their environment."""
     found = []
     for pid in all_processes():

@@ -13,7 +13,7 @@ done in order.
     flood=N        N bytes of output             child          a deaf child
     hang           never end                     error=TEXT     an error datagram
     escape         a detached, deaf grandchild with another name and no environment
-    beat=PHASE     a pulse, in PHASE             freeze         stop itself by SIGSTOP
+    beat=PHASE     a heartbeat, in PHASE             freeze         stop itself by SIGSTOP
     finished       report that it is complete
     rank=N:WORD    WORD on rank N alone          attempt=N:WORD WORD in attempt N alone
 """
@@ -73,13 +73,13 @@ def hang() -> None:
 
 def beat(phase: str) -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "daemon"))
-    from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL, open_pulse
+    from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL, open_heartbeat
 
-    pulse = open_pulse(os.environ, RANK)
-    pulse.enter(phase)
-    pulse.beat(811)
+    heartbeat = open_heartbeat(os.environ, RANK)
+    heartbeat.enter(phase)
+    heartbeat.beat(811)
     faulthandler.register(DUMP_SIGNAL)
-    pulse.answers_dumps()
+    heartbeat.answers_dumps()
 
 
 def leave_child(name: str, *, detach: bool) -> None:

@@ -34,7 +34,7 @@ from zerotools.public.command_options.run_options import budget_of
 from zerotools.public.progress import Meter, ProgressWanted, metering
 
 if TYPE_CHECKING:
-    from zerotools.jobs.client.needed_checkpoints import Need, NeedGuard
+    from zerotools.jobs.client.needed_checkpoints import NeedGuard, ResumePath
 
 
 class DropOptions(TypedDict, total=False):
@@ -208,7 +208,7 @@ class ThinSteps:
         self._keep = Keep.WEIGHTS if given["drop_masters"] else Keep.MASTERS
         self._options = ReadOptions(given["tag"], given["layout"], given["section"])
         self._budget: MemoryBudget = budget_of(given)
-        self._needed: list[Need] | None = needs_at(given["socket"])
+        self._needed: list[ResumePath] | None = needs_at(given["socket"])
         self._guard: NeedGuard = NeedGuard(given["socket"])
         rules = (given["keep_last"], given["keep_every"], given["older_than"])
         self.is_selecting = any(rule is not None for rule in rules)

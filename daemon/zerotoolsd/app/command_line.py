@@ -61,7 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def answer(arguments: Sequence[str] | None) -> None:
+def parse_options(arguments: Sequence[str] | None) -> None:
     """Parse the options. An option such as `--version` prints its text and exits.
 
     Raises:

@@ -55,7 +55,7 @@ class AttemptStopper:
         self._guard = guard
 
     @property
-    def _then(self) -> Callable[[Callable[[], None]], None]:
+    def after_commit(self) -> Callable[[Callable[[], None]], None]:
         """Return the function that calls an action after the current transaction is committed."""
         return self._store.transactions.when_committed
 
@@ -67,10 +67,10 @@ class AttemptStopper:
         after = self._transitions.after(job, event)
         if job.state != states.STOPPING:
             self._transitions.take(job, event)
-            self._then(lambda: crash_points.crash_at(crash_points.CANCEL_COMMITTED))
+            self.after_commit(lambda: crash_points.crash_at(crash_points.CANCEL_COMMITTED))
         if after.state == states.STOPPING:
             of_held = job.state == states.HELD
-            self._then(lambda: self._ask(job, "cancel", of_held=of_held))
+            self.after_commit(lambda: self._ask(job, "cancel", of_held=of_held))
 
     def give_way(self, job: JobRow, ask: YieldAsk, why: str) -> None:
         """Ask the attempt of the job to save and end. `why` is the reason in one sentence.
@@ -91,8 +91,8 @@ class AttemptStopper:
             with self._store.change(job, after, kind, now=now, attempt=number) as change:
                 change.yields.ask(job.id, number, ask, now)
             self._transitions.publish(job, after)
-            self._then(lambda: crash_points.crash_at(crash_points.YIELD_COMMITTED))
-        self._then(lambda: self._ask(job, ask.purpose))
+            self.after_commit(lambda: crash_points.crash_at(crash_points.YIELD_COMMITTED))
+        self.after_commit(lambda: self._ask(job, ask.purpose))
 
     def _ask(self, job: JobRow, reason: str, *, of_held: bool = False) -> None:
         if of_held or job.id in self._pending:

@@ -15,7 +15,7 @@ from zerotoolsd.attempts.cause_of_end import same_before, saved_step, why_not_ag
 from zerotoolsd.attempts.job_environment import unshown_values
 from zerotoolsd.queue import lifecycle, retry_rules, time_limit
 from zerotoolsd.queue.lifecycle import Ended
-from zerotoolsd.queue.retry_rules import part_of_wait
+from zerotoolsd.queue.retry_rules import wait_factor
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.supervisor.attempt_plan import OUTSIDE
@@ -75,7 +75,7 @@ def end_event(
         not_ready_before=_not_ready_at_the_end(before),
         rule=retry_rules.USUAL if repeats else retry_rules.rule_of(kind),
         same_before=same_before(kind, before),
-        part_of_wait=part_of_wait(job.id, len(before) + 1),
+        wait_factor=wait_factor(job.id, len(before) + 1),
         steps_lost=steps_lost(job, attempt, record),
     )
 
@@ -85,17 +85,17 @@ def _not_ready_at_the_end(attempts: Sequence[AttemptRow]) -> int:
     return sum(1 for _ in takewhile(lambda outcome: outcome == NOT_READY, outcomes))
 
 
-def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
-    """Return a record for a cancelled attempt that has no valid record of its own. `strays` are
+def forced_record(survivors: Iterable[Process], why: str) -> dict[str, Any]:
+    """Return a record for a cancelled attempt that has no valid record of its own. `survivors` are
     its remaining processes.
     """
     boot = boot_id()
-    left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in strays]
+    left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in survivors]
     cause = f"{len(left)} of its processes were killed, because it could not be watched: {why}"
     return {"outcome": lifecycle.KILLED, "cause": cause, "unkillable": left}
 
 
-def held_by(record: Mapping[str, Any]) -> str | None:
+def survivors_text(record: Mapping[str, Any]) -> str | None:
     """Return text that names the processes which survived the attempt and may still use its GPUs;
     None if none exist.
     """
@@ -118,7 +118,7 @@ def survivors_sentence(
     lines = [line for line in record.get("unkillable", ()) if is_still_alive(line)]
     if not lines:
         return None
-    gpus = [gpu_name(uuid) for uuid in gpu_uuids] if held_by({"unkillable": lines}) else []
+    gpus = [gpu_name(uuid) for uuid in gpu_uuids] if survivors_text({"unkillable": lines}) else []
     one = len(lines) == 1
     words = f"{_listed(lines)} {'does' if one else 'do'} not end"
     if gpus:

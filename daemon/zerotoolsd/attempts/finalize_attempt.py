@@ -146,14 +146,16 @@ class AttemptFinalizer:
         with self._store.change(
             job, after, kind, now=now, attempt=attempt.number, ended=when
         ) as change:
-            change.attempt_ended(attempt.number, when, record, end_event.held_by(record), cause)
+            change.attempt_ended(
+                attempt.number, when, record, end_event.survivors_text(record), cause
+            )
             change.yields.over(job.id, attempt.number, _yield_end(end, record, when))
             if retry_rules.rule_of(cause).fences:
                 for fence in fences_of(row, xids, when, self._faults.fence_seconds):
                     change.fence(fence)
         if left is not None:
             log.warning("job %d: %s", job.id, left)
-        if end_event.held_by(record) is None:
+        if end_event.survivors_text(record) is None:
             self._store.transactions.when_committed(lambda: self._gone(row))
         self._tally.attempt_ended(end.outcome, cause, record, job.standing.best_step)
         self._transitions.publish(job, after)
@@ -180,7 +182,7 @@ class AttemptFinalizer:
             after = self._transitions.after(job, end_event.end_event(job, record, asked=False))
             now = time.time()
             with self._store.change(job, after, lifecycle.CRASHED, now=now) as change:
-                change.open_attempts_ended(now, record, end_event.held_by(record))
+                change.open_attempts_ended(now, record, end_event.survivors_text(record))
         except sqlite3.OperationalError:
             raise
         except Exception:  # it is held instead

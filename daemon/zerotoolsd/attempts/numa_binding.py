@@ -259,7 +259,7 @@ def shown_binding(attempt: AttemptRow) -> tuple[dict[str, Any], ...] | None:
             record = read_json(base / RUN, LARGEST_RECORD) or {}
     ranks, found = record.get("ranks"), dict[_Binding, list[int]]()
     for rank in ranks[:_MOST_RANKS] if isinstance(ranks, list) else ():
-        if (told := _told(rank)) is not None:
+        if (told := _rank_binding(rank)) is not None:
             found.setdefault(told[1], []).append(told[0])
     return tuple(_line(binding, ranks) for binding, ranks in found.items()) or None
 
@@ -269,7 +269,7 @@ def _line(binding: _Binding, ranks: Sequence[int]) -> dict[str, Any]:
     return {"ranks": cpu_list(ranks), "cpus": cpus, "memory_nodes": list(nodes), "why": why}
 
 
-def _told(tree: object) -> tuple[int, _Binding] | None:
+def _rank_binding(tree: object) -> tuple[int, _Binding] | None:
     binding = tree.get("binding") if isinstance(tree, Mapping) else None
     if not isinstance(tree, Mapping) or not isinstance(binding, Mapping):
         return None

@@ -32,13 +32,13 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     from zerotools.core.errors import ZerotoolsError
     from zerotools.core.kept_by_thinning import Keep
     from zerotools.jobs.client.daemon_client import DaemonClient
-    from zerotools.jobs.client.needed_checkpoints import Need, needed_paths, refuse_needed
+    from zerotools.jobs.client.needed_checkpoints import ResumePath, needed_paths, refuse_needed
     from zerotools.ops.thinning.swap_directories import clear_left
     from zerotools.ops.thinning.thin_checkpoint import carry_out_thinning
     from zerotools.ops.thinning.thin_plan import prepare_thinning
     from zerotools.runs.checkpoint_dirs import BEST, hinted_checkpoint
 
-    def needed() -> list[Need]:
+    def needed() -> list[ResumePath]:
         return [need for need in needed_paths(DaemonClient(socket)) if need.job != job]
 
     if cleared := clear_left(output_dir):

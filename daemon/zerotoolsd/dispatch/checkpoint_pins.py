@@ -19,7 +19,7 @@ from pathlib import Path
 
 from zerotools.jobs import states
 from zerotools.runs.retention import DIRECTORY, STEP, directory_of_user
-from zerotoolsd.dispatch.removable_files import Mention, texts_of
+from zerotoolsd.dispatch.removable_files import NamedPath, texts_of
 from zerotoolsd.queue.store import Store
 from zerotoolsd.users.open_as_user import let_through, make_owned, opened_run_directory
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
@@ -52,11 +52,11 @@ class SubmittedJobPins:
         self._path = self._path or f"{_COMING}{secrets.token_hex(8)}"
         self._place.write(self._path, 0, self._named)
 
-    def seen(self, mentions: Sequence[Mention]) -> None:
+    def seen(self, named_paths: Sequence[NamedPath]) -> None:
         """Also publish the paths of the job with symbolic links resolved, because a link may
         lead to a checkpoint.
         """
-        found = {(each.key, each.real) for each in mentions if STEP in each.real}
+        found = {(each.key, each.real) for each in named_paths if STEP in each.real}
         if not found <= self._named:
             self._named |= found
             self._write()

@@ -16,7 +16,7 @@ from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd.attempts import crash_points
 from zerotoolsd.config.config_tables import RetentionConfig
 from zerotoolsd.dispatch import removable_files
-from zerotoolsd.dispatch.removable_files import EndedJob, Mention, NotRemovable, RemovableFiles
+from zerotoolsd.dispatch.removable_files import EndedJob, NamedPath, NotRemovable, RemovableFiles
 from zerotoolsd.file_checks.file_checker_pool import Ask, SlowCheck
 from zerotoolsd.interface.api_types import (
     Cleaned,
@@ -74,7 +74,7 @@ class Cleaner:
     def _jobs_dir(self) -> Path:
         return self._state_dir / "jobs"
 
-    def refuse_going(self, named: Sequence[Mention]) -> None:
+    def refuse_going(self, named: Sequence[NamedPath]) -> None:
         """Raise Conflict if a path in `named` lies in the directory of a job that is being
         removed.
         """
@@ -95,7 +95,7 @@ class Cleaner:
         """
         async with self._turn:
             together = frozenset(request.jobs or ())
-            named = NamedPaths(self._store, self._mentions, owner, together)
+            named = NamedPaths(self._store, self._named_paths, owner, together)
             over = await self._over(request, owner)
             meant = await asyncio.to_thread(
                 removable_files.selected_jobs, over, request, self._calendar.now()
@@ -235,9 +235,9 @@ class Cleaner:
                 f"{job.id} {writer}"
             )
 
-    async def _mentions(self, job: JobRow) -> list[Mention]:
+    async def _named_paths(self, job: JobRow) -> list[NamedPath]:
         try:
-            return removable_files.mentions_in(
+            return removable_files.named_paths_in(
                 await self._ask(
                     *(LOOK_SECONDS, removable_files.mentioned_paths, job.spec_text, job.output_dir),
                     user=self._users.for_files(job.uid),
@@ -359,7 +359,7 @@ def _name_for(owner: int | None, job: JobRow) -> str:
 
 UNFINISHED = tuple(state for state in states.STATES if state not in states.TERMINAL)
 
-LookUp = Callable[[JobRow], Awaitable[list[Mention]]]
+LookUp = Callable[[JobRow], Awaitable[list[NamedPath]]]
 
 
 class NamedPaths:
@@ -382,12 +382,12 @@ class NamedPaths:
         self._store = store
         self._look_up = look_up
         self._texts: list[str] = []
-        self._named: dict[int, list[Mention]] = {}
+        self._named: dict[int, list[NamedPath]] = {}
         self._newest = 0
         self._all_text = ""
         self._writers: dict[str, set[int]] | None = None
 
-    async def by_unfinished(self, places: Sequence[str]) -> tuple[JobRow, Mention] | None:
+    async def by_unfinished(self, places: Sequence[str]) -> tuple[JobRow, NamedPath] | None:
         """Return an unfinished job that names one of the paths `places`, or a path inside one
         of them, and the text that names it.
 
@@ -396,8 +396,8 @@ class NamedPaths:
         await self._catch_up()
         if not any(place in self._all_text for place in places):
             return None
-        for job_id, mentions in self._named.items():
-            found = next((m for m in mentions if any(m.is_in(place) for place in places)), None)
+        for job_id, named_paths in self._named.items():
+            found = next((m for m in named_paths if any(m.is_in(place) for place in places)), None)
             if found is not None and (job := self._unfinished(job_id)) is not None:
                 return job, found
         return None
@@ -417,8 +417,8 @@ class NamedPaths:
             self._newest = job_id
             if (job := self._unfinished(job_id)) is None:
                 continue
-            mentions = self._named[job_id] = await self._look_up(job)
-            self._texts += [text for each in mentions for text in {each.text, each.real}]
+            named_paths = self._named[job_id] = await self._look_up(job)
+            self._texts += [text for each in named_paths for text in {each.text, each.real}]
         if ids:
             self._all_text = "\0".join(self._texts)
 

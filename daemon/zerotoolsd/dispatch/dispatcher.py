@@ -106,14 +106,14 @@ class Dispatcher:
         machine.on_late_answer = self._wake.set
         self._pending = StartBackoff(self._wake.set)
         self._retries = clocks.RetryWaits(config.retry.most_seconds)
-        self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
-        self._guard = self._parking.guard
+        self._job_guard = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
+        self._guard = self._job_guard.guard
         self.shares = UsageReport(store, config.shares)
         memory = HostMemoryReader(in_units=backend.program is not None)
         self._host_now = HostMemoryUse(self._running, memory.available)
         self.placement = QueuePlacement(
             store,
-            self._parking,
+            self._job_guard,
             config.limits,
             grace_seconds=config.stop.grace_seconds,
             memory=memory_of_machine(config),
@@ -121,7 +121,7 @@ class Dispatcher:
             host_now=self._host_now.read,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
-        self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
+        self.conditions = WaitingConditions(self.transitions, self._job_guard, calendar.now)
         self.residue = LeakWatch(
             store=store,
             machine=machine,
@@ -329,7 +329,7 @@ class Dispatcher:
 
     async def _step(self) -> float:
         """Run one round of the loop. Return the seconds until the next round is due."""
-        all_held = self._parking.settle()
+        all_held = self._job_guard.settle()
         self.store.disk_reserve.take()
         if time.monotonic() - self._needs_settled >= IDLE_SECONDS:
             self._needs_settled = time.monotonic()

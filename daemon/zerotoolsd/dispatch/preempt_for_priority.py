@@ -33,7 +33,7 @@ from zerotoolsd.queue.scheduling.resource_requests import (
     priority_of,
     request_at,
 )
-from zerotoolsd.queue.scheduling.scheduler import tick
+from zerotoolsd.queue.scheduling.scheduler import run_pass
 from zerotoolsd.queue.tables.preemption_table import PREEMPT, YieldAsk
 from zerotoolsd.resources.watch_gpu_use import SharedGpus
 
@@ -83,8 +83,8 @@ class PriorityPreemption:
         measured = self._shared.use_of_jobs(snapshot)
         running = self._placement.running_jobs(measured.of_attempts)
         machine = self._placement.machine_now(snapshot, passed_over, elsewhere, own)
-        line = self._placement.line
-        for each in choose_victims(line, machine, running, self._rules, self._saves):
+        pending = self._placement.pending
+        for each in choose_victims(pending, machine, running, self._rules, self._saves):
             with self._placement.guard(each.job_id, fault_isolation.STOPPING) as reach:
                 reach()
                 self._ask_one(each)
@@ -92,7 +92,7 @@ class PriorityPreemption:
 
     def _can_help(self) -> bool:
         """Return whether any waiting job has a higher priority than any running job."""
-        highest = self._placement.line.highest_priority
+        highest = self._placement.pending.highest_priority
         running = self._placement.store.jobs([states.RUNNING])
         return highest is not None and any(job.priority < highest for job in running)
 
@@ -174,7 +174,7 @@ class PreemptionRules:
 
 
 def choose_victims(
-    line: PendingQueue,
+    pending: PendingQueue,
     machine: PassInput,
     running: Sequence[RunningJob],
     rules: PreemptionRules,
@@ -184,43 +184,43 @@ def choose_victims(
     can start.
 
     Only jobs that continue later from a saved state are chosen: those for which `saves` returns
-    True. Call this only if no job of `line` can start on free resources.
+    True. Call this only if no job of `pending` can start on free resources.
     """
     asked: list[PreemptionRequest] = []
     leave = [job for job in running if job.leaves]
     lowest = min((job.priority for job in running if not job.leaves), default=None)
     if lowest is None:
         return []
-    place = _Place(line, machine)
-    for request in _in_turn(line, machine, lowest):
-        if place.comes_to(request) or (leave and place.is_free(leave)):
+    trial = PreemptionTrial(pending, machine)
+    for request in _in_turn(pending, machine, lowest):
+        if trial.set_current(request) or (leave and trial.is_free(leave)):
             continue
         may = [job for job in running if rules.allow(job, request) and job not in leave]
-        chosen = place.fewest(leave, sorted((x for x in may if saves(x.job_id)), key=_dearness))
+        chosen = trial.fewest(leave, sorted((x for x in may if saves(x.job_id)), key=_dearness))
         leave += chosen
         asked += [
             PreemptionRequest(job_id=job.job_id, for_job=request.job_id, priority=request.priority)
             for job in chosen
         ]
-        if not chosen and place.waits() == MOST_LOOKED_AT:
+        if not chosen and trial.record_hopeless() == MOST_LOOKED_AT:
             break
     return asked
 
 
-class _Place:
+class PreemptionTrial:
     """Tests whether a waiting job could start after running jobs have freed their resources.
 
     Waiting jobs before it have already taken the resources that they can use.
     """
 
-    def __init__(self, line: PendingQueue, machine: PassInput) -> None:
+    def __init__(self, pending: PendingQueue, machine: PassInput) -> None:
         self._machine = machine
         self._before = PendingQueue()
-        self._before.ranks = line.ranks
+        self._before.ranks = pending.ranks
         self._now: Request | None = None
         self._hopeless: set[tuple[ResourceNeed, int]] = set()
 
-    def comes_to(self, request: Request) -> bool:
+    def set_current(self, request: Request) -> bool:
         """Make the job of `request` the current job. Return True if it is already known that no
         preemption helps jobs of this user with this need.
         """
@@ -228,7 +228,7 @@ class _Place:
         self._before.add(request)
         return (request.need, request.uid) in self._hopeless
 
-    def waits(self) -> int:
+    def record_hopeless(self) -> int:
         """Record that no preemption helps jobs with the need and the user of the current job.
         Return the number of such pairs (need, user) so far.
         """
@@ -239,7 +239,7 @@ class _Place:
     def is_free(self, gone: Sequence[RunningJob]) -> bool:
         """Return whether the current job could start if the jobs `gone` freed their resources."""
         assert self._now is not None
-        decisions = tick(self._before, self._machine.without(gone))
+        decisions = run_pass(self._before, self._machine.without(gone))
         return any(start.job_id == self._now.job_id for start in decisions.starts)
 
     def fewest(self, leave: Sequence[RunningJob], jobs: Sequence[RunningJob]) -> list[RunningJob]:
@@ -275,15 +275,15 @@ def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
     return job.priority, not job.can_shrink, job.ran_seconds, -job.job_id
 
 
-def _in_turn(line: PendingQueue, machine: PassInput, lowest: int) -> Iterator[Request]:
+def _in_turn(pending: PendingQueue, machine: PassInput, lowest: int) -> Iterator[Request]:
     """Yield the requests of waiting jobs with a priority above `lowest`, in their order.
 
     For each pair (need, user), at most as many requests are yielded as the machine could start.
     """
     gpus = 0 if machine.snapshot is None else sum(not gpu.excluded for gpu in machine.snapshot.gpus)
     most = 1 + max(gpus, machine.limits.cpu_ranks)
-    groups = [*line.groups(gpus=True), *line.groups(gpus=False)]
-    ranks = [line.rank(group) for group in groups]
+    groups = [*pending.groups(gpus=True), *pending.groups(gpus=False)]
+    ranks = [pending.rank(group) for group in groups]
     heads = [
         (order_of(group.user_orders[0], ranks[number]), 0, number)
         for number, group in enumerate(groups)

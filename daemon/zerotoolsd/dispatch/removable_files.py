@@ -204,7 +204,7 @@ def _size(path: Path) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mention:
+class NamedPath:
     """A path that a job file contains under the key `key`, alone or inside of a longer text.
     `real` has symbolic links resolved.
     """
@@ -218,7 +218,7 @@ class Mention:
         return any(is_within(text, place) for text in (self.text, self.real))
 
 
-def paths_in_job_file(spec_text: str, output_dir: str) -> list[Mention]:
+def paths_in_job_file(spec_text: str, output_dir: str) -> list[NamedPath]:
     """Return every path that the job file contains. This may take forever if a file system does
     not respond.
     """
@@ -226,7 +226,7 @@ def paths_in_job_file(spec_text: str, output_dir: str) -> list[Mention]:
         named = [*texts_of(json.loads(spec_text)), ("output_dir", output_dir)]
     except (ValueError, RecursionError):  # in any case, the paths in it are protected
         named = [("its job file", spec_text), ("output_dir", output_dir)]
-    found, known, mounts = list[Mention](), dict[str, str](), Mounts()
+    found, known, mounts = list[NamedPath](), dict[str, str](), Mounts()
     for key, text in named:
         names = [real := _real(text), mounts.first_name(real)]
         if key != "output_dir":
@@ -234,7 +234,7 @@ def paths_in_job_file(spec_text: str, output_dir: str) -> list[Mention]:
             names.append(within)
             names.append(_PATH.sub(lambda path: mounts.first_name(path[0]), within))
         others = (name for name in dict.fromkeys(names) if name not in (text, real))
-        found += [Mention(key=key, text=text, real=name) for name in (real, *others)]
+        found += [NamedPath(key=key, text=text, real=name) for name in (real, *others)]
     return found
 
 
@@ -466,13 +466,13 @@ def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
 
 
 def mentioned_paths(spec_text: str, output_dir: str) -> list[dict[str, str]]:
-    """Return the result of `paths_in_job_file` as JSON, which `mentions_in` converts back."""
+    """Return the result of `paths_in_job_file` as JSON, which `named_paths_in` converts back."""
     return [asdict(mention) for mention in paths_in_job_file(spec_text, output_dir)]
 
 
-def mentions_in(answer: Sequence[Mapping[str, str]]) -> list[Mention]:
-    """Return the mentions in `answer`, the result of `mentioned_paths`."""
-    return [Mention(**each) for each in answer]
+def named_paths_in(answer: Sequence[Mapping[str, str]]) -> list[NamedPath]:
+    """Return the named paths in `answer`, the result of `mentioned_paths`."""
+    return [NamedPath(**each) for each in answer]
 
 
 def remove_files(files: RemovableFiles, outputs: bool) -> None:

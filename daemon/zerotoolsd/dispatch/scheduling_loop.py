@@ -68,7 +68,7 @@ class SchedulingLoop:
         round is due.
         """
         wishes = GrowthRequests() if self.drained is not None else self._growing.wishes()
-        wants_gpus = self._placement.line.wants_gpus or wishes.wants_gpus
+        wants_gpus = self._placement.pending.wants_gpus or wishes.wants_gpus
         leased = {lease.gpu_uuid for lease in self._placement.store.leases()}
         self._arbiter.keep(leased)
         if not wants_gpus and not self._arbiter.lacks(leased):
@@ -84,18 +84,18 @@ class SchedulingLoop:
     def _place(
         self, snapshot: Snapshot | None, elsewhere: Mapping[str, str], wishes: GrowthRequests
     ) -> float:
-        line = self._placement.line
+        pending = self._placement.pending
         idle = IDLE_SECONDS if wishes.wait is None else min(IDLE_SECONDS, wishes.wait)
-        if not line and not wishes.requests:
+        if not pending and not wishes.requests:
             self.waits = {}
             return idle
         if self.drained is not None:
-            self.waits = dict.fromkeys(line, self.drained.sentence)
+            self.waits = dict.fromkeys(pending, self.drained.sentence)
             return IDLE_SECONDS
         if (pressed := self._pressed()) is not None:
-            self.waits = dict.fromkeys(line, pressed)
+            self.waits = dict.fromkeys(pending, pressed)
             return POLL_SECONDS
-        kept, wants_gpus = self._beside.waits(), line.wants_gpus or wishes.wants_gpus
+        kept, wants_gpus = self._beside.waits(), pending.wants_gpus or wishes.wants_gpus
         own = self._shared.own_use(snapshot)
         decisions = self._placement.decide(snapshot, kept, elsewhere, own, wishes.requests)
         starts = [start for start in decisions.starts if start.job_id not in wishes.ids]
@@ -113,9 +113,9 @@ class SchedulingLoop:
                             job, start.gpu_uuids, start.gpu_bytes, start.gpu_part, start.size
                         )
         self.waits = decisions.waits.passing_over(kept)
-        if line and not starts:
+        if pending and not starts:
             idle = min(idle, self._priority_preemption.go(snapshot, kept, elsewhere, own))
-        all_start = len(starts) == len(line) and not wishes.requests
+        all_start = len(starts) == len(pending) and not wishes.requests
         polls = kept or decisions.waits_for_host or (wants_gpus and not all_start)
         return POLL_SECONDS if polls else idle
 
@@ -148,7 +148,8 @@ class LeftoverProcesses:
             job: left for job, left in self._left.items() if end_event.may_still_run(left)
         }
         return {
-            job: f"waits for leftover processes of its last attempt: {end_event.held_by(left)}; "
+            job: "waits for leftover processes of its last attempt: "
+            f"{end_event.survivors_text(left)}; "
             "zerotoolsd has no right to end them"
             for job, left in self._left.items()
         }

@@ -270,7 +270,7 @@ class AdoptedView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArrayWish:
+class ArrayRequest:
     """A request to apply an operation, one of `ARRAY_OPERATIONS`, to all jobs of an array."""
 
     do: str

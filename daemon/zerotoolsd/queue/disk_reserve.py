@@ -39,7 +39,7 @@ does not change.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def take_room(state_dir: Path, database: int) -> bool:
+def reserve_disk_space(state_dir: Path, database: int) -> bool:
     """Reserve disk space for the growth of the database in `state_dir`. Return whether all of
     this space was available.
 
@@ -124,8 +124,8 @@ class DiskReserve:
             raise
 
     def take(self) -> bool:
-        """Reserve the disk space as `take_room` does. Return whether all of it was available."""
-        return self._database is not None and take_room(self._state_dir, self._database)
+        """Call `reserve_disk_space`. Return whether all of the space was available."""
+        return self._database is not None and reserve_disk_space(self._state_dir, self._database)
 
     def close(self) -> None:
         """Close the connection, then the database file. In the other order, SQLite's locks

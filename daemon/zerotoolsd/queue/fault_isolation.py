@@ -96,16 +96,16 @@ class JobGuard:
             raise
         except UnreadableSpec as error:
             log.warning("%s", error)
-            self._park(job_id, str(error))
+            self._hold_job(job_id, str(error))
         except MemoryError:
             self._defer(job_id, f"{doing} failed (the daemon has no memory left)")
         except OSError as error:
             if is_transient(error):
                 self._defer(job_id, f"{doing} failed ({error})")
             else:
-                self._park(job_id, self._reason(job_id, doing, error))
+                self._hold_job(job_id, self._reason(job_id, doing, error))
         except Exception as error:  # whatever it is, the other jobs have nothing to do with it
-            self._park(job_id, self._reason(job_id, doing, error))
+            self._hold_job(job_id, self._reason(job_id, doing, error))
 
     def _reason(self, job_id: int, doing: str, error: Exception) -> str:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"[:_LONGEST_MESSAGE]
@@ -117,7 +117,7 @@ class JobGuard:
             _append(path, why, error)
         return f"{why}: a defect in zerotoolsd, or a damaged record; {path} has the details"
 
-    def _park(self, job_id: int, why: str) -> None:
+    def _hold_job(self, job_id: int, why: str) -> None:
         self._waiting[job_id] = why
         self.settle()
 

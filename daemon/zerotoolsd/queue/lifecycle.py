@@ -231,7 +231,7 @@ class Ended:
             outcome `not_ready`.
         rule: the retry rule of the cause.
         same_before: the number of restarts for this cause since the last progress.
-        part_of_wait: the wait before the next start is multiplied by this number, which is at most
+        wait_factor: the wait before the next start is multiplied by this number, which is at most
             1.
         steps_lost: the number of training steps that were done but not saved; None if unknown.
     """
@@ -247,7 +247,7 @@ class Ended:
     hopeless: str | None = None
     rule: CauseRule = USUAL
     same_before: int = 0
-    part_of_wait: float = 1.0
+    wait_factor: float = 1.0
     steps_lost: int | None = None
 
 
@@ -369,7 +369,7 @@ def _after_end(job: JobStatus, end: Ended, now: float, policy: RetryPolicy) -> J
     )
     if state == states.WAITING_RETRY and name == DEFERRED:
         wait = min(policy.delay(end.not_ready_before + 1), MOST_MACHINE_SECONDS)
-        wait *= end.part_of_wait
+        wait *= end.wait_factor
         reason = f"the machine is not ready: {end.cause}; next try in {in_short(wait)} s"
         return replace(ended, eligible_at=now + wait, reason=reason)
     if state == states.PAUSED and name == CRASHED:
@@ -385,7 +385,7 @@ def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPol
     from 1, for this cause.
     """
     used = job.restarts_used + end.rule.counts
-    wait = policy.delay(used if end.rule.counts else same, end.rule) * end.part_of_wait
+    wait = policy.delay(used if end.rule.counts else same, end.rule) * end.wait_factor
     which = f"restart {used} of {end.max_restarts}" if end.rule.counts else "started again"
     if end.rule.retries is not None:
         which += f" ({same} of at most {end.rule.retries} after {end.rule.words})"

@@ -80,7 +80,7 @@ SPREAD = 0.2
 """Largest fraction of a wait by which the wait can be shortened."""
 
 
-def part_of_wait(job_id: int, attempt: int) -> float:
+def wait_factor(job_id: int, attempt: int) -> float:
     """Return the number, from 1 - SPREAD to 1, by which the wait of the job after this attempt is
     multiplied.
 

@@ -16,8 +16,7 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue import clocks, time_limit
-from zerotoolsd.queue import fault_isolation as parking
+from zerotoolsd.queue import clocks, fault_isolation, time_limit
 from zerotoolsd.queue.expected_memory import ExpectedOfJobs
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.gpu_fences import with_fences
@@ -31,7 +30,7 @@ from zerotoolsd.queue.scheduling.memory_left_for_jobs import (
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import Request
-from zerotoolsd.queue.scheduling.scheduler import RequestError, TickDecisions, tick
+from zerotoolsd.queue.scheduling.scheduler import PassDecisions, RequestError, run_pass
 from zerotoolsd.queue.scheduling.suitable_gpus import by_number
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, UserUse
 from zerotoolsd.queue.store import Store
@@ -70,7 +69,7 @@ class QueuePlacement:
     def __init__(
         self,
         store: Store,
-        parking: JobGuard,
+        job_guard: JobGuard,
         limits: LimitsConfig,
         grace_seconds: float = 0.0,
         memory: DeclaredMemory = NOTHING_DECLARED,
@@ -89,11 +88,11 @@ class QueuePlacement:
         self._memory = memory
         self._expected = ExpectedOfJobs(store.attempts, memory.context)
         self.store = store
-        self.guard = parking.guard
+        self.guard = job_guard.guard
         self._grace = grace_seconds
-        self._parking = parking
+        self._job_guard = job_guard
         self._limits = limits
-        self.line = PendingQueue()
+        self.pending = PendingQueue()
         self._host_first: int | None = None
         """Position of the first job that waited for host memory at the last pass."""
         self._seen: int | None = None
@@ -140,7 +139,7 @@ class QueuePlacement:
         newest = self.store.last_change
         changed = None if self._seen is None else self.store.changed_since(self._seen)
         if changed is None:
-            changed = [*self.line, *self.store.ids(states.QUEUED)]
+            changed = [*self.pending, *self.store.ids(states.QUEUED)]
             self._expected.forget_all()
         self._expected.forget(changed)
         self._unread |= dict.fromkeys(changed)
@@ -148,21 +147,21 @@ class QueuePlacement:
 
     def _look_up(self, job_id: int) -> None:
         if self.store.state(job_id) != states.QUEUED:  # or it was removed
-            self.line.remove(job_id)
+            self.pending.remove(job_id)
             return
         job = self.store.job(job_id)
         known, request = self._requests.get(job_id, (None, None))
         is_other = known is None or known.spec_text != job.spec_text  # it was edited since
         if is_other or request is None or request.priority not in (job.priority, WATCHED_PRIORITY):
             request = self._request_of(job)
-        self.line.remove(job_id)  # if it waited already, it was changed
+        self.pending.remove(job_id)  # if it waited already, it was changed
         if request is None:
             self._unsettled[job_id] = None
         else:
-            self.line.add(request)
+            self.pending.add(request)
 
     def _request_of(self, job: JobRow) -> Request | None:
-        with self.guard(job.id, parking.NEEDING) as reach:
+        with self.guard(job.id, fault_isolation.NEEDING) as reach:
             reach()
             return request_of(job, self._grace, self._expected.of(job))
         return None
@@ -174,33 +173,35 @@ class QueuePlacement:
         elsewhere: Mapping[str, str] = MappingProxyType({}),
         own: Mapping[str, int] = MappingProxyType({}),
         wishes: Collection[Request] = (),
-    ) -> TickDecisions:
-        """Return the scheduler's decisions (`tick`). A job with invalid data is held.
+    ) -> PassDecisions:
+        """Return the scheduler's decisions (`run_pass`). A job with invalid data is held.
 
         `passed_over`, `elsewhere` and `own` are passed to `machine_now`. `wishes` are requests of
         running jobs for more resources; the granted wishes are among the starts in the result.
         """
         machine = self.machine_now(snapshot, passed_over, elsewhere, own, wishes)
         for wish in wishes:
-            self.line.add(wish)
+            self.pending.add(wish)
         try:
             return self._decide(machine)
         finally:
             for wish in wishes:
-                self.line.remove(wish.job_id)
+                self.pending.remove(wish.job_id)
 
-    def _decide(self, machine: PassInput) -> TickDecisions:
+    def _decide(self, machine: PassInput) -> PassDecisions:
         while True:
             try:
-                found = tick(
-                    self.line, machine, lambda job: self._parking.touch(job, parking.PLACING)
+                found = run_pass(
+                    self.pending,
+                    machine,
+                    lambda job: self._job_guard.touch(job, fault_isolation.PLACING),
                 )
                 self._host_first = found.host_first
                 return found
             except RequestError as odd:
-                why = f"{parking.PLACING} failed"
+                why = f"{fault_isolation.PLACING} failed"
                 machine = replace(machine, passed_over={**machine.passed_over, odd.job_id: why})
-                with self.guard(odd.job_id, parking.PLACING):
+                with self.guard(odd.job_id, fault_isolation.PLACING):
                     raise odd.__cause__ or odd from None
 
     def machine_now(
@@ -217,13 +218,17 @@ class QueuePlacement:
         leases, now = self.store.leases(), time.time()
         if snapshot is not None:
             snapshot = with_fences(snapshot, self.store.fences(), clocks.read_clocks())
-        self.line.ranks = self._users.ranks(self.line.uids | {wish.uid for wish in wishes}, now)
+        self.pending.ranks = self._users.ranks(
+            self.pending.uids | {wish.uid for wish in wishes}, now
+        )
         running = self._running()
         used, host = sum(ranks for _, ranks, _ in running), sum(memory for *_, memory in running)
-        there = self._host_now() if self.line.wants_host else None
+        there = self._host_now() if self.pending.wants_host else None
         expected = {job.id: size for job, _, size in running}
         free = None if there is None else there.left_after_growth(expected)
-        waiting = None if self._host_first is None else self.line.need_and_order(self._host_first)
+        waiting = (
+            None if self._host_first is None else self.pending.need_and_order(self._host_first)
+        )
         first = None if waiting is None else waiting[1]
         return PassInput(
             now=now,
@@ -281,7 +286,7 @@ class QueuePlacement:
         """Return the memory, in bytes, that the job is expected to need on each GPU at least; 0
         if unknown.
         """
-        with self.guard(job_id, parking.COUNTING) as reach:
+        with self.guard(job_id, fault_isolation.COUNTING) as reach:
             reach()
             return self._expected.of(self.store.job(job_id)).gpu_bytes
         return 0
@@ -296,7 +301,7 @@ class QueuePlacement:
         """
         found = {}
         for job_id in job_ids:
-            with self.guard(job_id, parking.COUNTING) as reach:
+            with self.guard(job_id, fault_isolation.COUNTING) as reach:
                 reach()
                 spec, attempts = self.store.job(job_id).reading.spec, self.store.attempts(job_id)
                 left = time_limit.seconds_left(spec, attempts, clocks.read_clocks())
@@ -345,7 +350,7 @@ class QueuePlacement:
         return (attempts[-1].world_size if attempts else None) or spec.world_size
 
     def _used_by(self, job: JobRow) -> tuple[int, int]:
-        with self.guard(job.id, parking.COUNTING) as reach:
+        with self.guard(job.id, fault_isolation.COUNTING) as reach:
             reach()
             spec = job.reading.spec
             if spec is not None:

@@ -36,7 +36,7 @@ from zerotoolsd.resources.leaked_gpu_memory import (
     LeakVerdict,
     Suspects,
     can_be_seen,
-    held_by,
+    holders_phrase,
     look_for_suspects,
     memory_left,
 )
@@ -273,7 +273,7 @@ class LeakWatch:
 
     def _keep(self, each: _Looked, gpu: Gpu, left: LeakedMemory, who: Suspects) -> None:
         """Keep the GPU leased for the remaining memory, and report the memory if it has changed."""
-        before, held = each.seen, held_by(left, who, gpu)
+        before, held = each.seen, holders_phrase(left, who, gpu)
         same = left.pids == before.pids and abs(left.size - before.size) <= CHANGE * before.size
         if each.kept is not None and (same or held == each.kept.held_by):
             return
@@ -286,7 +286,7 @@ class LeakWatch:
         )
         lease = replace(lease, held_by=held)
         why = f"{name} gets no job after attempt {each.attempt.number}: it is in use by {held}"
-        self._store.outlived.hold(lease, RESIDUE, why, time.time())
+        self._store.outlived.keep(lease, RESIDUE, why, time.time())
         each.kept, each.seen, each.for_process = lease, left, False
         log.warning("job %d: %s", each.attempt.job_id, why)
         self._announce()

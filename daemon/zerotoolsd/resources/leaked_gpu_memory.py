@@ -19,7 +19,7 @@ from typing import Any
 
 from zerotools.sensors.gpu_memory_use import unaccounted_bytes
 from zerotools.sensors.snapshot import Gpu
-from zerotoolsd.attempts import orphan_processes as strays
+from zerotoolsd.attempts import orphan_processes
 from zerotoolsd.attempts.orphan_processes import Traces
 from zerotoolsd.supervisor.procfs import Process, all_processes, descendants
 from zerotoolsd.supervisor.stop.kill_descendants import plain_name
@@ -135,12 +135,12 @@ def suspected_holders(
 
     Processes of other `running` attempts, and of the `daemon` (a pid), are excluded.
     """
-    traces, table = strays.traces_of(Path(run_dir), token), look()
+    traces, table = orphan_processes.traces_of(Path(run_dir), token), look()
     theirs = _below(running, table)
     free = {pid: process for pid, process in table.items() if pid not in theirs}
     ours = {
         process.pid: process
-        for process in strays.find_attempt_processes(traces, lambda: dict(free))
+        for process in orphan_processes.find_attempt_processes(traces, lambda: dict(free))
     }
     own = {os.getpid(), daemon, *(each.pid for each in descendants(daemon, table))}
     orphans = [
@@ -188,7 +188,7 @@ def _uid_of(pid: int) -> int | None:
         return None
 
 
-def held_by(left: LeakedMemory, found: Suspects, gpu: Gpu) -> str:
+def holders_phrase(left: LeakedMemory, found: Suspects, gpu: Gpu) -> str:
     """Return a phrase on the processes that hold the memory of a GPU. It completes "GPU 0 is in
     use by ".
     """

@@ -165,7 +165,7 @@ MOST_HOLDERS = 64
 
 def place_of(placement: QueuePlacement, job_id: int) -> QueuePlace | None:
     """Return the position of the job in the queue; None if it does not wait for resources."""
-    need, place = placement.line.need_of(job_id), placement.line.place_of(job_id)
+    need, place = placement.pending.need_of(job_id), placement.pending.place_of(job_id)
     if need is None or place is None:
         return None
     what = "CPU ranks" if need.gpus is None else "GPUs"
@@ -183,7 +183,7 @@ def holders_for(
 
     The list is empty for a job that does not wait. `whose` returns the name of the user with a uid.
     """
-    need = placement.line.need_of(job_id)
+    need = placement.pending.need_of(job_id)
     if need is None:
         return []
     if need.gpus is None:

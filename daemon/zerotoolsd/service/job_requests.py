@@ -20,8 +20,8 @@ from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import (
     AdoptedView,
     Adoption,
+    ArrayRequest,
     ArrayView,
-    ArrayWish,
     CheckedJob,
     Cleaned,
     CleanRequest,
@@ -323,32 +323,32 @@ class JobRequests:
         )
         return await self._views.of(new)
 
-    async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
-        """Apply the operation `wish` to all jobs of the array that contains job `job_id`.
+    async def change_array(self, job_id: int, request: ArrayRequest, *, uid: int) -> ArrayView:
+        """Apply the operation `request` to all jobs of the array that contains job `job_id`.
 
         Returns the changed jobs, and the others with the reasons why they are unchanged. Raises
         NotFound, Conflict (the job is in no array, or the operation is not possible for any of its
         jobs), Forbidden, Unavailable (the message says how many jobs were changed).
         """
-        change = self._array_change(wish, uid)
-        found = await self._arrays.change(job_id, change, STATES_OF.get(wish.do))
+        change = self._array_change(request, uid)
+        found = await self._arrays.change(job_id, change, STATES_OF.get(request.do))
         jobs = await self._arrays.jobs(found.changed)
         return ArrayView(jobs=tuple(await self._views.of_all(jobs)), kept=found.kept)
 
-    def _array_change(self, wish: ArrayWish, uid: int) -> ChangeJob:
-        match wish.do:
+    def _array_change(self, request: ArrayRequest, uid: int) -> ChangeJob:
+        match request.do:
             case "cancel":
                 return cancel_function(self._dispatcher, uid)
             case "hold":
-                return self._held_jobs.holding(uid, lose_steps=wish.lose_steps)
+                return self._held_jobs.holding(uid, lose_steps=request.lose_steps)
             case "release":
                 return self._held_jobs.releasing(uid)
             case "pause":
-                return self._held_jobs.pausing(uid, lose_steps=wish.lose_steps)
+                return self._held_jobs.pausing(uid, lose_steps=request.lose_steps)
             case "unpause":
                 return self._held_jobs.unpausing(uid)
             case _:
-                return self._waiting_jobs.prioritising(wish.priority or 0, uid)
+                return self._waiting_jobs.prioritising(request.priority or 0, uid)
 
     async def retry_array(
         self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True

@@ -41,11 +41,11 @@ class HostMemory:
         self._others: set[int] = set()
         self._due = float("-inf")
 
-    def measure(self, beside: Container[int | None]) -> int | None:
+    def measure(self, excluded_pids: Container[int | None]) -> int | None:
         """Return the resident memory of all descendants in bytes; None if it is not yet time
         for the next measurement.
 
-        Processes with a pid in `beside` do not count. Raises OSError if the machine has no
+        Processes with a pid in `excluded_pids` do not count. Raises OSError if the machine has no
         file descriptors left.
         """
         now, used = self._clock(), self._used()
@@ -55,7 +55,7 @@ class HostMemory:
         ours = self._look()
         self._note(moment, ours)
         self._due = now + min((self._used() - used) / SHARE, self._longest_pause)
-        return sum(process.rss_bytes for process in ours if process.pid not in beside)
+        return sum(process.rss_bytes for process in ours if process.pid not in excluded_pids)
 
     def _look(self) -> list[Process]:
         self._looks += 1

@@ -341,8 +341,8 @@ class RankMonitor:
     def _ask_programs(self, grace: float) -> None:
         self._stop_by = time.monotonic() + grace
         if self.plan.own_program and self._running and not self._stop.has_begun:
-            beside = {*self.helpers, *self._beside.pids, *self.stalls.pids}
-            self._stop.begin(self._running, grace, beside)
+            excluded_pids = {*self.helpers, *self._beside.pids, *self.stalls.pids}
+            self._stop.begin(self._running, grace, excluded_pids)
 
     def _look_at_stop(self) -> None:
         self._stop.look(self._running)
@@ -398,8 +398,8 @@ class RankMonitor:
         if self.plan.watches:
             return  # the watched process holds the memory, and its watcher reports that
         try:
-            beside = {*self.helpers, *self._beside.pids, *self.stalls.pids}
-            used = self._memory.measure(beside)
+            excluded_pids = {*self.helpers, *self._beside.pids, *self.stalls.pids}
+            used = self._memory.measure(excluded_pids)
         except OSError as error:  # no descriptors: the ranks have nothing to do with it
             log_line(f"the memory of the ranks cannot be measured: {error}")
             return

@@ -167,7 +167,7 @@ class ReferenceRun:
             rows = [row for found, _ in everyone for row in found]
             self.group.decided_by_rank_zero(lambda rows=rows: _append(draft, rows))  # type: ignore[misc]
             self.reporter.alive()
-            self.group.pulse.beat()
+            self.group.heartbeat.beat()
             if any(asked for _, asked in everyone):
                 return False
         self.group.decided_by_rank_zero(lambda: _settle(draft, path))

@@ -106,7 +106,7 @@ class TrainingRun:
         self.step += 1
         if self.step - first == (COMPILING_STEPS if train.compile else 1):
             self.reporter.warmed_up()
-            ends = self.spec.stall.action == END and self.group.pulse.connected
+            ends = self.spec.stall.action == END and self.group.heartbeat.connected
             self.group.wait_at_most(CONTROL_TIMEOUT if ends else STEP_TIMEOUT)
         self.consumed += train.batch_size
         self.reporter.stepped(self.step, outcome, batch.tokens, time.monotonic() - started)

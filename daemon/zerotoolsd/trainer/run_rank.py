@@ -15,7 +15,11 @@ from typing import NoReturn
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import EXTRAS, install_command
-from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL, Pulse, open_pulse
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import (
+    DUMP_SIGNAL,
+    HeartbeatWriter,
+    open_heartbeat,
+)
 from zerotoolsd.supervisor.heartbeats.stall_limits import IMPORTING_TORCH
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier
 from zerotoolsd.trainer.rank.rank_errors import EXIT_STOPPED, error_word, exit_code, one_line
@@ -38,11 +42,11 @@ def main(run_dir: Path, started: float) -> NoReturn:
     `started` is the value of `time.monotonic` when the process began.
     """
     rank = rank_from(os.environ)
-    pulse = open_pulse(os.environ, rank.local)
-    if pulse.connected:
-        _print_stacks_when_asked(pulse)
-    pulse.enter("importing")
-    notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.local, pulse)
+    heartbeat = open_heartbeat(os.environ, rank.local)
+    if heartbeat.connected:
+        _print_stacks_when_asked(heartbeat)
+    heartbeat.enter("importing")
+    notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.local, heartbeat)
     notifier.enter("init")
     if rank.leads_node:
         notifier.event("phase", doing=IMPORTING_TORCH)
@@ -68,7 +72,7 @@ def set_library_defaults() -> None:
         os.environ.setdefault(name, value)
 
 
-def _print_stacks_when_asked(pulse: Pulse) -> None:
+def _print_stacks_when_asked(heartbeat: HeartbeatWriter) -> None:
     """Print the stacks of all threads whenever the supervisor sends DUMP_SIGNAL.
 
     The signal handler is C code, so it works while the interpreter waits.
@@ -77,7 +81,7 @@ def _print_stacks_when_asked(pulse: Pulse) -> None:
         faulthandler.register(DUMP_SIGNAL, file=sys.stderr, all_threads=True)
     except (AttributeError, OSError, RuntimeError, ValueError):  # standard error does not exist
         return
-    pulse.answers_dumps()
+    heartbeat.answers_dumps()
 
 
 def _session() -> Callable[[Path, Rank, Notifier, float], int]:

@@ -122,7 +122,7 @@ def run_training(
         explain_errors(
             spec, lambda: notifier.step, lambda: reporter.state, lambda: reporter.has_stepped
         ),
-        joined_group(rank, spec.device, notifier.pulse, meeting) as group,
+        joined_group(rank, spec.device, notifier.heartbeat_writer, meeting) as group,
         share_failures(Path(spec.output_dir or ""), group),
         ExitStack() as stack,
     ):

@@ -11,7 +11,12 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatch.cleaning.ended import ME, clean, ids, over, queued, tell
 from tests.daemon.dispatchers import Running
 from zerotoolsd.dispatch.cleaner import NamedPaths
-from zerotoolsd.dispatch.removable_files import EndedJob, Mention, paths_in_job_file, selected_jobs
+from zerotoolsd.dispatch.removable_files import (
+    EndedJob,
+    NamedPath,
+    paths_in_job_file,
+    selected_jobs,
+)
 from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.queue.rows import JobRow
 
@@ -76,7 +81,7 @@ def test_a_hundred_thousand_are_chosen_from_at_once() -> None:
 def test_what_a_job_names_that_comes_meanwhile_is_seen_and_what_ends_is_not(tmp_path: Path) -> None:
     asked: list[int] = []
 
-    async def look_up(job: JobRow) -> list[Mention]:
+    async def look_up(job: JobRow) -> list[NamedPath]:
         asked.append(job.id)
         return paths_in_job_file(job.spec_text, job.output_dir)
 

@@ -15,7 +15,7 @@ from zerotoolsd.dispatch.elastic_growth import (
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.scheduler import Start, tick
+from zerotoolsd.queue.scheduling.scheduler import Start, run_pass
 
 RULE = GrowthRule(after_seconds=300, factor=5)
 SIZES = (1, 2, 4)
@@ -49,9 +49,9 @@ def test_an_attempt_keeps_its_size_for_a_while_and_where_nothing_is_known_of_it(
 
 
 def starts(*requests: Request, used: int) -> list[Start]:
-    line, limits = PendingQueue(requests), LimitsConfig(cpu_ranks=8)
+    pending, limits = PendingQueue(requests), LimitsConfig(cpu_ranks=8)
     given = PassInput(now=0, snapshot=None, leases=(), cpu_ranks_used=used, limits=limits)
-    return list(tick(line, given).starts)
+    return list(run_pass(pending, given).starts)
 
 
 def test_it_asks_for_more_last_of_all_and_in_its_place_while_it_saves() -> None:

@@ -220,7 +220,7 @@ def machine(snapshot: Snapshot | None, leases: Sequence[Lease] = (), used: int =
 
 
 def asked(
-    line: Sequence[Request],
+    pending: Sequence[Request],
     now: PassInput,
     running: Sequence[RunningJob],
     rules: PreemptionRules = RULES,
@@ -228,7 +228,7 @@ def asked(
 ) -> dict[int, int]:
     """For which job each makes room."""
     found = choose_victims(
-        PendingQueue(line), now, running, rules, lambda job_id: job_id not in unsaved
+        PendingQueue(pending), now, running, rules, lambda job_id: job_id not in unsaved
     )
     return {each.job_id: each.for_job for each in found}
 
@@ -302,8 +302,8 @@ def test_who_was_asked_already_counts_as_gone() -> None:
 def test_what_others_will_have_first_is_not_counted_on() -> None:
     """Job 5 comes before job 6, of the same priority, and nobody makes room for it."""
     now = machine(gpus(2), [lease(0, 1), lease(1, 2)])
-    line = [replace(wants(5, 2), priority=3), urgent(6, 1)]
-    assert asked(line, now, [job(1), job(2, priority=5)]) == {}
+    pending = [replace(wants(5, 2), priority=3), urgent(6, 1)]
+    assert asked(pending, now, [job(1), job(2, priority=5)]) == {}
 
 
 def test_ranks_of_the_cpu_and_shares_of_gpus_alike() -> None:
@@ -320,9 +320,11 @@ def test_ranks_of_the_cpu_and_shares_of_gpus_alike() -> None:
 def test_a_long_line_of_others_costs_little() -> None:
     """The first of each need and user is looked at, and no more before it than could start."""
     looked: list[int] = []
-    line = PendingQueue([*(urgent(each, 8) for each in range(100, 2100)), urgent(9, 1, priority=2)])
+    pending = PendingQueue(
+        [*(urgent(each, 8) for each in range(100, 2100)), urgent(9, 1, priority=2)]
+    )
     now = machine(gpus(4), FOUR)
-    found = choose_victims(line, now, THREE, RULES, lambda job_id: not looked.append(job_id))
+    found = choose_victims(pending, now, THREE, RULES, lambda job_id: not looked.append(job_id))
     assert [each.for_job for each in found] == [9]
     assert len(looked) == 2 * len(THREE)  # for the first of the 2,000, and for job 9
 
@@ -335,8 +337,8 @@ def test_a_long_line_of_others_costs_little() -> None:
 def test_nobody_who_is_asked_could_be_spared(priorities: list[int], size: int, mine: int) -> None:
     leases = [lease(index, index + 1) for index in range(4)]
     running = [job(index + 1, priority) for index, priority in enumerate(priorities)]
-    now, line = machine(gpus(4), leases), [urgent(9, size, mine)]
-    found = asked(line, now, running)
+    now, pending = machine(gpus(4), leases), [urgent(9, size, mine)]
+    found = asked(pending, now, running)
     lower = [each for each in running if each.priority < mine]
     assert len(found) == (size if len(lower) >= size else 0)
     assert all(each.priority < mine for each in running if each.job_id in found)

@@ -397,7 +397,7 @@ def test_what_was_seen_comes_back_as_it_is(tmp_path: Path) -> None:
         files = removable_files.files_in(seen)
         assert files == removable_files.job_files(it.engine.jobs_dir, job, attempts)
         said = removable_files.mentioned_paths(job.spec_text, job.output_dir)
-        assert removable_files.mentions_in(said) == removable_files.paths_in_job_file(
+        assert removable_files.named_paths_in(said) == removable_files.paths_in_job_file(
             job.spec_text, job.output_dir
         )
         among = replace(job, output_dir=str(tmp_path / "state" / "jobs"))

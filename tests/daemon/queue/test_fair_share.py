@@ -12,7 +12,7 @@ from zerotoolsd.queue.fair_share import DecayedUse, ShareWeights, fair_share_fac
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import Request
-from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick
+from zerotoolsd.queue.scheduling.scheduler import PassDecisions, run_pass
 from zerotoolsd.users.account import Account, UnknownAccount
 
 NAMES = {7: "anna", 8: "ben", 9: "carla"}
@@ -74,13 +74,13 @@ def of(uid: int, job_id: int, gpus: int = 1, priority: int = 0) -> Request:
     return dataclasses.replace(wants(job_id, gpus), uid=uid, priority=priority)
 
 
-def decide(requests: list[Request], count: int, ranks: dict[int, int]) -> TickDecisions:
-    line = PendingQueue(requests)
-    line.ranks = ranks
+def decide(requests: list[Request], count: int, ranks: dict[int, int]) -> PassDecisions:
+    pending = PendingQueue(requests)
+    pending.ranks = ranks
     given = PassInput(
         now=100.0, snapshot=machine(count), leases=(), cpu_ranks_used=0, limits=LIMITS
     )
-    return tick(line, given)
+    return run_pass(pending, given)
 
 
 def test_the_priority_counts_first_then_the_share_then_the_age() -> None:

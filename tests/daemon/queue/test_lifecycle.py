@@ -201,7 +201,7 @@ def test_a_crash_waits_longer_each_time_and_then_fails() -> None:
 def ended_by(cause: str, *, same: int = 0, used: int = 0, saved: int = 0) -> JobStatus:
     """What follows an end by `cause`, by which it ended `same` times before."""
     end = replace(
-        ended("crashed", saved=saved), rule=RULES[cause], same_before=same, part_of_wait=0.9
+        ended("crashed", saved=saved), rule=RULES[cause], same_before=same, wait_factor=0.9
     )
     job = JobStatus(state="running", restarts_used=used, best_step=5)
     return advance_job(job, end, now=100, policy=LONG)

@@ -10,8 +10,8 @@ from zerotoolsd.queue.retry_rules import (
     SPREAD,
     USUAL,
     CauseRule,
-    part_of_wait,
     rule_of,
+    wait_factor,
 )
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/explanation/retries.md"
@@ -42,8 +42,8 @@ def test_what_is_not_known_is_followed_by_what_follows_a_crash() -> None:
 
 
 def test_parts_lie_apart_and_are_always_the_same() -> None:
-    parts = [part_of_wait(job, 1) for job in range(200)]
+    parts = [wait_factor(job, 1) for job in range(200)]
     assert all(1 - SPREAD <= part <= 1 for part in parts)
     assert len(set(parts)) == 200
     assert max(parts) - min(parts) > 0.9 * SPREAD
-    assert part_of_wait(7, 1) == part_of_wait(7, 1) != part_of_wait(7, 2)
+    assert wait_factor(7, 1) == wait_factor(7, 1) != wait_factor(7, 2)

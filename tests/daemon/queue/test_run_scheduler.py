@@ -1,4 +1,4 @@
-"""The line of queued jobs follows the store: what changed since is all that is read."""
+"""The queue of pending jobs follows the store: what changed since is all that is read."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_only_what_changed_is_read(tmp_path: Path) -> None:
     store.read.clear()
     for _ in range(2):
         assert placement.catch_up(inf)
-        assert list(placement.line) == ids
+        assert list(placement.pending) == ids
         decisions = placement.decide(None)
         assert [start.job_id for start in decisions.starts] == [1]
         assert decisions.waits[5] == "needs 2 CPU ranks: waits behind job 2"
@@ -106,14 +106,14 @@ def test_only_what_changed_is_read(tmp_path: Path) -> None:
     cancel(store, 3)
     store.read.clear()
     assert placement.catch_up(inf)
-    assert list(placement.line) == [1, 2, 4, 5, 6]
+    assert list(placement.pending) == [1, 2, 4, 5, 6]
     assert store.read == [6]  # job 3 waits no more
     assert decisions.waits.get(3) is None
     queue_again(store, 3)
     cancel(store, 6)
     store.remove(store.job(6), 4.0, "to make room")
     assert placement.catch_up(inf)
-    assert sorted(placement.line) == [1, 2, 3, 4, 5]
+    assert sorted(placement.pending) == [1, 2, 3, 4, 5]
     store.close()
 
 
@@ -142,7 +142,7 @@ def test_the_line_is_read_anew_where_events_are_gone(tmp_path: Path) -> None:
     queue_one(store)
     store.remove_events(before=10.0)
     assert placement.catch_up(inf)
-    assert sorted(placement.line) == [1, 3, 4, 5, 6]
+    assert sorted(placement.pending) == [1, 3, 4, 5, 6]
     store.close()
 
 
@@ -152,7 +152,7 @@ def test_a_long_queue_is_read_in_parts(tmp_path: Path) -> None:
     for _ in range(3):
         queue_one(store)
     assert [placement.catch_up(0.0) for _ in range(3)] == [False, False, True]
-    assert len(placement.line) == 3
+    assert len(placement.pending) == 3
     store.close()
 
 
@@ -169,11 +169,11 @@ def test_a_job_that_can_neither_be_read_nor_held_now_is_looked_up_again(tmp_path
     queue_one(store)
     queue_one(store)
     assert placement.catch_up(inf)
-    assert list(placement.line) == [2]
+    assert list(placement.pending) == [2]
     in_trouble = False
     assert placement.catch_up(inf)
     in_trouble = True
-    assert sorted(placement.line) == [1, 2]
+    assert sorted(placement.pending) == [1, 2]
     assert [start.job_id for start in placement.decide(None).starts] == [2]
     in_trouble = False
     assert [start.job_id for start in placement.decide(None).starts] == [1]
@@ -220,7 +220,7 @@ def test_whatever_happens_the_line_is_that_of_the_store(steps: list[tuple[str, i
                     pass
         while not placement.catch_up():
             pass
-        assert sorted(placement.line) == store.ids("queued")
+        assert sorted(placement.pending) == store.ids("queued")
         starts = [start.job_id for start in placement.decide(None).starts]
         in_turn = sorted(store.jobs(["queued"]), key=lambda job: (-job.priority, job.id))
         first = [job.id for job in in_turn[:1]]

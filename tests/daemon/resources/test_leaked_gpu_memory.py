@@ -29,7 +29,7 @@ from zerotoolsd.resources.leaked_gpu_memory import (
     Suspects,
     Table,
     can_be_seen,
-    held_by,
+    holders_phrase,
     look_for_suspects,
     memory_left,
     normal_bytes,
@@ -148,7 +148,7 @@ def test_without_a_record_of_this_boot_nobody_may_be(tmp_path: Path, orphan: Pro
 
 
 def said(left: LeakedMemory, found: Suspects) -> str:
-    return held_by(left, found, fake_gpu(1))
+    return holders_phrase(left, found, fake_gpu(1))
 
 
 def test_who_is_in_the_driver_s_list_is_named_with_its_memory() -> None:

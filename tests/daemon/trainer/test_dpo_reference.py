@@ -207,7 +207,7 @@ class Lone:
     """A rank that has no others."""
 
     rank = Rank(0, 0, 1)
-    pulse = SimpleNamespace(beat=lambda: None)
+    heartbeat = SimpleNamespace(beat=lambda: None)
 
     def decided_by_rank_zero(self, decide: Any) -> Any:
         return decide()

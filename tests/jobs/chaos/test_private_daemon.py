@@ -26,5 +26,5 @@ def test_an_end_that_nobody_asked_for_is_noted(tmp_path: Path) -> None:
     daemon = PrivateDaemon(tmp_path, 2)
     daemon.keep_up()
     daemon.keep_up()
-    assert daemon.own_ends == ["it ended with status None: it said nothing"]
+    assert daemon.unexpected_exits == ["it ended with status None: it said nothing"]
     assert (daemon.starts, daemon.kill(1.0)) == (0, False)

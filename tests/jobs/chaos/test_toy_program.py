@@ -37,7 +37,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert lines[0] == "began 0 from 0"
     assert lines[-2:] == ["saved 6", f"done {final_state(6)}"]
     run = RunLog(lines, 6)
-    assert (run.lost, run.again, list(run.unfinished()), run.saved) == ([], [], [], 6)
+    assert (run.lost, run.repeated, list(run.unfinished()), run.saved) == ([], [], [], 6)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
         *("step-00000002", "step-00000004", "step-00000006")
     ]
@@ -84,7 +84,7 @@ def test_it_runs_by_its_path(tmp_path: Path) -> None:
 
 def wrong(lines: list[str], steps: int = 4) -> list[str]:
     run = RunLog(lines, steps)
-    return [*run.beside, *run.again, *run.lost, *run.late, *run.unfinished()]
+    return [*run.overlapping, *run.repeated, *run.lost, *run.after_end, *run.unfinished()]
 
 
 def test_a_run_that_was_killed_and_went_on_is_whole() -> None:
@@ -103,7 +103,7 @@ def test_a_kill_after_the_last_note_leads_to_an_attempt_with_nothing_to_do() -> 
 def test_an_older_checkpoint_than_the_newest() -> None:
     lines = ["began 1 from 0", "step 1", "saved 1", "step 2", "saved 2", "began 2 from 1"]
     run = RunLog(lines, 4)
-    assert run.again == ["attempt 2 began from step 1, although step 2 was saved"]
+    assert run.repeated == ["attempt 2 began from step 1, although step 2 was saved"]
     assert list(run.unfinished()) == ["its program stopped after step 1 of 4"]
 
 
@@ -125,8 +125,8 @@ def test_a_state_that_does_not_have_every_step_once() -> None:
 
 def test_what_runs_after_the_end_and_beside_another() -> None:
     run = RunLog([*GOOD, "began 3 from 4", "step 5", "beside 4"], 4)
-    assert run.late == ["step 5 was run after the last step"]
-    assert run.beside == ["attempt 4 ran at the same time as another one"]
+    assert run.after_end == ["step 5 was run after the last step"]
+    assert run.overlapping == ["attempt 4 ran at the same time as another one"]
 
 
 def test_the_last_step_must_be_saved() -> None:

@@ -12,8 +12,8 @@ from tests.golden_files import JOB
 from zerotools.jobs.client.needed_checkpoints import (
     MOST_HANGING,
     UNFINISHED,
-    Need,
-    NeedLooker,
+    NeededPathReader,
+    ResumePath,
     needed_paths,
     needs_of,
 )
@@ -55,7 +55,7 @@ def job(**values: Any) -> dict[str, Any]:
     return {"id": 7, "name": "tiny", "state": "running", "spec": {}, "attempts": [], **values}
 
 
-def needed(checkpoint: Path, found: list[Need]) -> str | None:
+def needed(checkpoint: Path, found: list[ResumePath]) -> str | None:
     return next((each.sentence(checkpoint) for each in found if each.concerns(checkpoint)), None)
 
 
@@ -127,8 +127,8 @@ def test_the_one_before_a_newest_that_is_damaged(tmp_path: Path) -> None:
     assert "the newest complete checkpoint in the job's output directory, because " in said
 
 
-def looker(program: str) -> NeedLooker:
-    return NeedLooker((sys.executable, "-c", program), deadline_seconds=0.3)
+def reader(program: str) -> NeededPathReader:
+    return NeededPathReader((sys.executable, "-c", program), deadline_seconds=0.3)
 
 
 def test_what_a_process_sees_is_what_is_needed(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_what_a_process_sees_is_what_is_needed(tmp_path: Path) -> None:
 
 
 def test_one_that_does_not_respond_holds_up_none_of_the_others() -> None:
-    found = looker(AFTER_THE_FIRST)
+    found = reader(AFTER_THE_FIRST)
     assert found.needs(job(name="hangs")) is None
     seen = found.needs(job())
     assert seen is not None
@@ -153,7 +153,7 @@ def test_one_that_does_not_respond_holds_up_none_of_the_others() -> None:
 def test_what_a_silent_job_names_is_needed(tmp_path: Path) -> None:
     named = {"resume_from": str(tmp_path / "a"), "script": {"checkpoint_dir": str(tmp_path / "c")}}
     client: Any = FakeClient([job(output_dir=str(tmp_path / "out"), spec=named)])
-    found = needed_paths(client, looker(SILENT))
+    found = needed_paths(client, reader(SILENT))
     assert {need.path.name for need in found} == {"out", "a", "c"}
     assert found[0].concerns(tmp_path / "out" / "step-3")
     assert not any(need.concerns(tmp_path / "other") for need in found)
@@ -162,14 +162,14 @@ def test_what_a_silent_job_names_is_needed(tmp_path: Path) -> None:
 
 def test_a_process_that_starts_too_slowly_gives_no_answer() -> None:
     late = "import sys\nfor line in sys.stdin: print('ready', flush=True)"
-    found = NeedLooker((sys.executable, "-c", late), deadline_seconds=30.0, start_seconds=0.1)
+    found = NeededPathReader((sys.executable, "-c", late), deadline_seconds=30.0, start_seconds=0.1)
     assert found.needs(job()) is None
     assert found.needs(job()) is None
     found.close()
 
 
 def test_few_processes_are_left_behind() -> None:
-    found = looker(SILENT)
+    found = reader(SILENT)
     assert [found.needs(job()) for _ in range(MOST_HANGING + 3)] == [None] * (MOST_HANGING + 3)
     assert found._hanging == MOST_HANGING
     found.close()

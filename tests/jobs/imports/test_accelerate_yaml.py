@@ -274,7 +274,7 @@ def test_ranks_that_share_layers() -> None:
 @pytest.mark.parametrize(
     ("kind", "sizes", "told"),
     [
-        ("FSDP", {"dp_shard": 2}, "1 copies of the model x 2 ranks per copy = 2 ranks"),
+        ("FSDP", {"dp_shard": 2}, "1 copy of the model x 2 ranks per copy = 2 ranks"),
         ("FSDP", {"dp_shard": "two"}, 'dp_shard_size = "two": must be a whole number'),
         (
             "MULTI_GPU",
@@ -290,7 +290,7 @@ def test_ranks_that_share_layers() -> None:
         (
             "FSDP",
             {"tp": 2},
-            "1 copies of the model x 1 ranks per copy x 2 tensor ranks = 2 ranks, but",
+            "1 copy of the model x 1 rank per copy x 2 tensor ranks = 2 ranks, but",
         ),
         ("MULTI_GPU", {"tp": 4}, "tp_size = 4: jobs support tensor parallelism only with FSDP"),
         (

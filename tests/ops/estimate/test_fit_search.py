@@ -14,7 +14,14 @@ from tests.ops.estimate.tiny_configs import config
 from zerotools.core.training_memory import MemoryLayout
 from zerotools.ops.estimate.activation_memory import MicroBatch
 from zerotools.ops.estimate.architecture import FAMILIES
-from zerotools.ops.estimate.fit_search import FitChange, Freedom, Slowdown, Way, Ways, ways_of
+from zerotools.ops.estimate.fit_search import (
+    AllowedChanges,
+    FitChange,
+    Slowdown,
+    Way,
+    Ways,
+    ways_of,
+)
 from zerotools.ops.estimate.model_shape import of_config, read_shape, with_adapters
 from zerotools.ops.estimate.offload_table import (
     NONE,
@@ -31,13 +38,15 @@ GIB = 1 << 30
 SEVEN, THIRTEEN = read_shape("7B"), read_shape("13B")
 WORK = Workload(SEVEN, MemoryLayout(stage=3, world_size=8), MicroBatch(1, 2048))
 CARDS = Workload(THIRTEEN, MemoryLayout(stage=3, world_size=4), MicroBatch(1, 2048))
-ADAPTERS = Freedom(adapters=True, packed=True)
+ADAPTERS = AllowedChanges(adapters=True, packed=True)
 EIGHT_BIT, CHECKPOINTING = FitChange.EIGHT_BIT, FitChange.CHECKPOINTING
 
 
-def found(work: Workload, gpu_gib: float, host_gib: float, freedom: Freedom | None = None) -> Ways:
+def found(
+    work: Workload, gpu_gib: float, host_gib: float, allowed: AllowedChanges | None = None
+) -> Ways:
     machine = Machine(work.layout.world_size, int(gpu_gib * GIB), int(host_gib * GIB))
-    return ways_of(work, machine, freedom)
+    return ways_of(work, machine, allowed)
 
 
 def chosen(gpu_gib: float, host_gib: float = 2000, work: Workload = WORK) -> Choice:
@@ -90,7 +99,7 @@ def test_what_fits_as_it_is_needs_no_change() -> None:
 
 def test_the_micro_batch_is_the_largest_that_fits() -> None:
     again = replace(WORK, micro=MicroBatch(64, 2048, checkpointing=True))
-    way = found(again, 45, 30, Freedom(offloads=(NONE,))).found[0]
+    way = found(again, 45, 30, AllowedChanges(offloads=(NONE,))).found[0]
     assert way.changes == (FitChange.MICRO_BATCH,)
     micro = way.work.micro
     assert micro is not None
@@ -103,7 +112,7 @@ def test_the_micro_batch_is_the_largest_that_fits() -> None:
 
 def test_pairs_of_answers_stay_together() -> None:
     work = replace(WORK, micro=MicroBatch(8, 2048, checkpointing=True, per_example=2))
-    ways = found(work, 22, 30, Freedom(offloads=(NONE,)))
+    ways = found(work, 22, 30, AllowedChanges(offloads=(NONE,)))
     batches = [way.work.micro.batch for way in ways.found if way.work.micro is not None]
     assert all(batch % 2 == 0 for batch in batches)
 
@@ -122,7 +131,7 @@ def test_fewer_gpus_where_the_host_is_too_small_for_more_processes() -> None:
 
 def test_ranks_compute_together_where_nothing_else_helps() -> None:
     long = replace(CARDS, micro=MicroBatch(1, 64_000, checkpointing=True))
-    way = found(long, 24, 119, Freedom(adapters=True)).found[0]
+    way = found(long, 24, 119, AllowedChanges(adapters=True)).found[0]
     assert FitChange.SEQUENCE_RANKS in way.changes
     assert "4 ranks for each sequence" in way.words or "2 ranks for each sequence" in way.words
     wide = Workload(
@@ -149,8 +158,8 @@ def test_ranks_compute_together_where_nothing_else_helps() -> None:
 
 
 def test_adapters_are_offered_only_beside_weights() -> None:
-    for freedom in (Freedom(), Freedom(packed=True)):
-        assert all(FitChange.LORA not in way.changes for way in found(CARDS, 24, 30, freedom).found)
+    for allowed in (AllowedChanges(), AllowedChanges(packed=True)):
+        assert all(FitChange.LORA not in way.changes for way in found(CARDS, 24, 30, allowed).found)
     packed = {way.changes for way in found(CARDS, 10.5, 10, ADAPTERS).found}
     assert any(FitChange.PACKED in changes for changes in packed)
     trained = replace(CARDS, model=with_adapters(THIRTEEN, 8))
@@ -227,7 +236,7 @@ def cost(way: Way | None) -> int:
 
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor", "muon", "adamw8bit")
-FREE = Freedom(adapters=True, packed=True)
+ALLOWED = AllowedChanges(adapters=True, packed=True)
 
 
 def tiny(family: str, **changes: Any) -> Any:
@@ -274,7 +283,7 @@ def test_more_memory_cards_or_offload_never_turn_yes_into_no(
     ) -> Way | None:
         machine = Machine(layout.world_size, gpu_mib << 20, host_mib << 20)
         work = Workload(SHAPES[family], layout, micro)
-        return ways_of(work, machine, replace(FREE, offloads=kinds)).best
+        return ways_of(work, machine, replace(ALLOWED, offloads=kinds)).best
 
     now = best(gpu_mib, host_mib, micro, layout, *offloads)
     match what:

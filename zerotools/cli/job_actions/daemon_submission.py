@@ -16,7 +16,7 @@ from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.messages import command_name, say
 from zerotools.core.errors import AnswerLost, BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.captured_environment import (
-    OF_SLURM,
+    SLURM_VARIABLES,
     capture_environment,
     named_variables,
     with_environment,
@@ -164,13 +164,13 @@ def with_environment_options(
     if captured.not_text:
         names = ", ".join(map(render.clean, captured.not_text))
         say("note", f"not passed to the job, because their values are not text in UTF-8: {names}")
-    of_slurm = {name: os.environ[name] for name in OF_SLURM if name in os.environ}
+    slurm_variables = {name: os.environ[name] for name in SLURM_VARIABLES if name in os.environ}
     return [
         replace(
             each,
             spec=with_environment(
                 each.spec,
-                captured.taken | (of_slurm if each.spec.backend == SLURM else {}),
+                captured.taken | (slurm_variables if each.spec.backend == SLURM else {}),
                 named_ones,
             ),
         )

@@ -135,9 +135,9 @@ def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog], late: str | None
         if state not in job.ends:
             wanted = " or ".join(sorted(job.ends))
             why = job.view.get("reason") or "no reason is recorded"
-            promise.broken.append(f"{_told(job)} is {state}, but should be {wanted}: {why}")
+            promise.broken.append(f"{_label(job)} is {state}, but should be {wanted}: {why}")
         elif state == states.SUCCEEDED:
-            promise.broken += [f"{_told(job)}: {why}" for why in runs[job.name].unfinished()]
+            promise.broken += [f"{_label(job)}: {why}" for why in runs[job.name].unfinished()]
     return promise
 
 
@@ -149,14 +149,14 @@ def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog]) -> list[Guarante
     alone, newest, whole, over = map(Guarantee, (ALONE, NEWEST, WHOLE, OVER))
     for job in jobs:
         run = runs[job.name]
-        alone.broken += [f"{_told(job)}: {why}" for why in run.beside]
-        newest.broken += [f"{_told(job)}: {why}" for why in run.again]
-        whole.broken += [f"{_told(job)}: {why}" for why in run.lost]
-        over.broken += [f"{_told(job)}: {why}" for why in (*run.late, *_again(job))]
+        alone.broken += [f"{_label(job)}: {why}" for why in run.overlapping]
+        newest.broken += [f"{_label(job)}: {why}" for why in run.repeated]
+        whole.broken += [f"{_label(job)}: {why}" for why in run.lost]
+        over.broken += [f"{_label(job)}: {why}" for why in (*run.after_end, *_finished_twice(job))]
     return [alone, newest, whole, over]
 
 
-def _again(job: ToyJob) -> Iterator[str]:
+def _finished_twice(job: ToyJob) -> Iterator[str]:
     """Yield a sentence for each attempt that finished the job, although the job was started again
     later.
     """
@@ -169,12 +169,12 @@ def _again(job: ToyJob) -> Iterator[str]:
             yield f"another attempt followed attempt {attempt['number']}, which had finished"
 
 
-def of_daemon(own_ends: Sequence[str]) -> Guarantee:
+def of_daemon(unexpected_exits: Sequence[str]) -> Guarantee:
     """Check that the daemon ended only when the test killed it.
 
-    `own_ends` has a description of every end of the daemon that the test did not cause.
+    `unexpected_exits` has a description of every end of the daemon that the test did not cause.
     """
-    return Guarantee(DAEMON, list(own_ends))
+    return Guarantee(DAEMON, list(unexpected_exits))
 
 
 def of_processes(place: Path, patience: float = GONE_SECONDS) -> Guarantee:
@@ -188,7 +188,7 @@ def of_processes(place: Path, patience: float = GONE_SECONDS) -> Guarantee:
     return Guarantee(NOTHING_LEFT, [f"{command_line(pid)} is left" for pid in left])
 
 
-def _told(job: ToyJob) -> str:
+def _label(job: ToyJob) -> str:
     return f"job {job.number} ({job.name})"
 
 

@@ -154,7 +154,7 @@ class FaultMaker:
         for pid in pids if len(pids) > 1 else []:  # stopped first: they die in one moment
             self._send(pid, signal.SIGSTOP)
         hit = [pid for pid in pids if self._send(pid, signal.SIGKILL)]
-        return _told(attempt, hit) if hit else None
+        return _described(attempt, hit) if hit else None
 
     def _kill_daemon(self) -> str | None:
         seconds = self._random.uniform(*RESTART_SECONDS)
@@ -165,7 +165,7 @@ class FaultMaker:
         if attempt is None or not self._daemon.kill(self._random.uniform(*RESTART_SECONDS)):
             return None
         hit = self._send(attempt.supervisor, signal.SIGKILL)
-        return _told(attempt, [attempt.supervisor] if hit else [])
+        return _described(attempt, [attempt.supervisor] if hit else [])
 
     def _stop(self, role: str) -> str | None:
         attempt = self._attempt()
@@ -173,7 +173,7 @@ class FaultMaker:
             return None
         pid = attempt.pid_of(role)
         seconds = self._later(lambda: self._send(pid, signal.SIGCONT))
-        return f"{_told(attempt, [pid])}, for {seconds:.1f} s"
+        return f"{_described(attempt, [pid])}, for {seconds:.1f} s"
 
     def _stop_daemon(self) -> str | None:
         daemon = self._daemon
@@ -210,5 +210,5 @@ class FaultMaker:
         return f"job {job.number}"
 
 
-def _told(attempt: LiveAttempt, pids: list[int]) -> str:
+def _described(attempt: LiveAttempt, pids: list[int]) -> str:
     return f"job {attempt.job}, pid {', '.join(map(str, pids)) or 'gone'}"

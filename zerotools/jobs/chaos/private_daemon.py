@@ -45,7 +45,7 @@ class PrivateDaemon:
         self.state = place / "state"
         self.log = place / "zerotoolsd.log"
         self.starts = 0
-        self.own_ends: list[str] = []
+        self.unexpected_exits: list[str] = []
         """Sentences about times when the daemon ended although the test had not killed it."""
         self.is_stopped = False
         """True while the daemon is stopped by SIGSTOP and does not answer."""
@@ -144,7 +144,7 @@ class PrivateDaemon:
             return
         if self._start_at is None:
             status = None if self._process is None else self._process.returncode
-            self.own_ends.append(f"it ended with status {status}: {self.last_words()}")
+            self.unexpected_exits.append(f"it ended with status {status}: {self.last_words()}")
             self._start_at = time.monotonic() + 1.0
         if time.monotonic() >= self._start_at:
             self._start()

@@ -152,7 +152,7 @@ class _Drill:
             once = chaos_report.of_queue(jobs, list(self._queue.listed()))
         except DaemonError as error:
             once = Guarantee(chaos_report.ONCE, [f"the daemon does not answer: {error}"])
-        daemon = chaos_report.of_daemon(self._daemon.own_ends)
+        daemon = chaos_report.of_daemon(self._daemon.unexpected_exits)
         return [once, ends, *chaos_report.of_runs(jobs, runs), daemon]
 
     def _tally(self) -> Tally:

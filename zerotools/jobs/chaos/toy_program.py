@@ -159,13 +159,13 @@ class RunLog:
     """The log of one job with `steps` steps, and the errors that the log shows."""
 
     def __init__(self, lines: Sequence[str], steps: int) -> None:
-        self.beside: list[str] = []
+        self.overlapping: list[str] = []
         """Sentences about attempts that ran at the same time as another attempt."""
-        self.again: list[str] = []
+        self.repeated: list[str] = []
         """Sentences about steps that were run again, although a checkpoint contained them."""
         self.lost: list[str] = []
         """Sentences about missing steps: a saved step was lost, or a step was never run."""
-        self.late: list[str] = []
+        self.after_end: list[str] = []
         """Sentences about steps that were run after the last step was done."""
         self.saved = 0
         self._at = 0
@@ -183,13 +183,13 @@ class RunLog:
             case "saved":
                 self.saved = max(self.saved, int(rest[0]))
             case "beside":
-                self.beside.append(f"attempt {rest[0]} ran at the same time as another one")
+                self.overlapping.append(f"attempt {rest[0]} ran at the same time as another one")
             case "done":
                 self._done(int(rest[0]))
 
     def _began(self, attempt: str, begin: int) -> None:
         if begin < self.saved:
-            self.again.append(
+            self.repeated.append(
                 f"attempt {attempt} began from step {begin}, although step {self.saved} was saved"
             )
         if begin > self._at:
@@ -203,7 +203,7 @@ class RunLog:
 
     def _step(self, step: int) -> None:
         if self._is_done:
-            self.late.append(f"step {step} was run after the last step")
+            self.after_end.append(f"step {step} was run after the last step")
         if step != self._at + 1:
             self.lost.append(f"step {step} came after step {self._at}")
         self._at = step

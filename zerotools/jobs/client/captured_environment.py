@@ -37,7 +37,7 @@ PREFIXES = (
     *("CUBLAS_", "NVTE_", "NVIDIA_", "DS_", "DEEPSPEED_", "OMP_", "MKL_", "OPENBLAS_", "KMP_"),
 )
 
-OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "XDG_STATE_HOME", "ZEROTOOLS_SLURM_DIR")
+SLURM_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "XDG_STATE_HOME", "ZEROTOOLS_SLURM_DIR")
 """Variables that are selected only for jobs under Slurm: the paths of the cluster's configuration
 and of the job records.
 """

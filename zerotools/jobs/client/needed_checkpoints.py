@@ -39,7 +39,7 @@ _KEYS = ("id", "name", "state", "latest_checkpoint", "attempts", "output_dir", "
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ResumePath:
     """A path that an unfinished job resumes from."""
 
     job: int
@@ -88,7 +88,7 @@ class NeedGuard:
         refuse_needed(checkpoint, found or ())
 
 
-def needs_at(socket: Path | None = None) -> list[Need] | None:
+def needs_at(socket: Path | None = None) -> list[ResumePath] | None:
     """Return the paths that jobs of the daemon at `socket` need; None if no daemon answers."""
     try:
         return needed_paths(DaemonClient(socket))
@@ -96,14 +96,14 @@ def needs_at(socket: Path | None = None) -> list[Need] | None:
         return None
 
 
-def refuse_needed(checkpoint: Path, found: Iterable[Need]) -> None:
+def refuse_needed(checkpoint: Path, found: Iterable[ResumePath]) -> None:
     """Raise BadRequest if a job needs `checkpoint`. `found` are the paths that jobs need."""
     need = next((each for each in found if each.concerns(checkpoint)), None)
     if need is not None:
         raise BadRequest(need.sentence(checkpoint))
 
 
-def needed_paths(client: DaemonClient, looker: NeedLooker | None = None) -> list[Need]:
+def needed_paths(client: DaemonClient, reader: NeededPathReader | None = None) -> list[ResumePath]:
     """Return the paths that all unfinished jobs need.
 
     A file system that hangs does not block the call.
@@ -113,24 +113,24 @@ def needed_paths(client: DaemonClient, looker: NeedLooker | None = None) -> list
     """
     # A job may change its state between two requests: to one that was requested already.
     jobs = {job["id"]: job for again in (False, True) for job in _jobs(client, again=again)}
-    looker = NeedLooker(COMMAND) if looker is None else looker
+    reader = NeededPathReader(COMMAND) if reader is None else reader
     try:
-        return [need for job in jobs.values() for need in _looked_up(looker, job)]
+        return [need for job in jobs.values() for need in _looked_up(reader, job)]
     finally:
-        looker.close()
+        reader.close()
 
 
-def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
+def _looked_up(reader: NeededPathReader, job: Mapping[str, Any]) -> Iterator[ResumePath]:
     """Yield the paths that one job needs.
 
     If the file system of the job's directories does not respond, yield every path in the job file
     instead.
     """
     about = (int(job["id"]), str(job.get("name") or ""), str(job["state"]))
-    found = looker.needs(job)
+    found = reader.needs(job)
     if found is not None:
         for each in found:
-            yield Need(*about, Path(each.path), each.why, Path(each.real))
+            yield ResumePath(*about, Path(each.path), each.why, Path(each.real))
         return
     silent = "the job file names it, and the file system does not respond"
     spec = job.get("spec") or {}
@@ -140,16 +140,16 @@ def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
         *(each.get("resumed_from") for each in job.get("attempts") or ()),
     ]
     for path in dict.fromkeys(str(each) for each in named if each):
-        yield Need(*about, Path(path), silent, Path(os.path.normpath(path)))
+        yield ResumePath(*about, Path(path), silent, Path(os.path.normpath(path)))
 
 
-def needs_of(job: Mapping[str, Any]) -> Iterator[Need]:
+def needs_of(job: Mapping[str, Any]) -> Iterator[ResumePath]:
     """Yield the paths that one job needs.
 
     `job` is the job as the daemon returns it. The job's directories are read.
     """
     for path, why in _paths(job):
-        yield Need(int(job["id"]), str(job.get("name") or ""), str(job["state"]), path, why)
+        yield ResumePath(int(job["id"]), str(job.get("name") or ""), str(job["state"]), path, why)
 
 
 def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -223,7 +223,7 @@ class NeededPath(NamedTuple):
     why: str
 
 
-class NeedLooker:
+class NeededPathReader:
     """Reads the directories of jobs in a child process.
 
     If the child hangs, another one is started.
@@ -304,8 +304,8 @@ class NeedLooker:
 
 
 def main() -> None:
-    """Run the child process: read requests of a `NeedLooker` from stdin, and answer them, until
-    stdin is closed.
+    """Run the child process: read requests of a `NeededPathReader` from stdin, and answer them,
+    until stdin is closed.
     """
     print("ready", flush=True)
     for line in sys.stdin:

@@ -66,12 +66,12 @@ def read_objects(
             file.seek(len(codecs.BOM_UTF8) if start.startswith(codecs.BOM_UTF8) else 0)
             is_array = start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
             values = _array(file, path, budget) if is_array else _lines(file, path, budget)
-            yield from values if seen is None else _told(file, values, seen)
+            yield from values if seen is None else _with_position(file, values, seen)
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _told(
+def _with_position(
     file: BinaryIO, values: Iterator[tuple[int, Any]], seen: Seen
 ) -> Iterator[tuple[int, Any]]:
     for value in values:

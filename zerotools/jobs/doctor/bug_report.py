@@ -38,13 +38,13 @@ SETTINGS = (
 
 All other variables are left out.
 """
-NAMES_MACHINES = re.compile(
+PRIVATE_NAME_PARTS = re.compile(
     r"HOST|NODELIST|NODENAME|NODE_ALIASES|ADDR|USER|ACCOUNT|CLUSTER_NAME|_UID|_GID"
 )
 """Parts of the names of variables that a report leaves out, because their values name a machine
 or a user.
 """
-FOUND_WITH = ("safetensors", "numpy", "accelerate", "ml_dtypes", "bitsandbytes", "nvidia-ml-py")
+OTHER_PACKAGES = ("safetensors", "numpy", "accelerate", "ml_dtypes", "bitsandbytes", "nvidia-ml-py")
 ASK_VERSIONS = """
 import json, sys
 from importlib.metadata import PackageNotFoundError, version
@@ -95,7 +95,7 @@ def bug_report(
         "environment": {
             name: value
             for name, value in sorted(environment.items())
-            if name.startswith(SETTINGS) and NAMES_MACHINES.search(name) is None
+            if name.startswith(SETTINGS) and PRIVATE_NAME_PARTS.search(name) is None
         },
         "findings": [finding.to_json() for finding in findings],
     }
@@ -124,7 +124,7 @@ def job_packages(python: str, seconds: float = SECONDS) -> dict[str, Any] | str:
     A package that is not installed has the version None. Only the metadata of packages is read; no
     package is imported.
     """
-    names = sorted({*map(_name, REQUIREMENTS.values()), *FOUND_WITH})
+    names = sorted({*map(_name, REQUIREMENTS.values()), *OTHER_PACKAGES})
     return answer_of(python, ASK_VERSIONS, names, seconds=seconds)
 
 

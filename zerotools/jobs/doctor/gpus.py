@@ -190,7 +190,7 @@ def look_at_memory_nodes(
     `told` is the daemon's report on the nodes of the machine, and on the nodes that the daemon may
     use. If there is no report (the daemon does not run, or is older), this process reads the nodes.
     """
-    topology = _told(told) or read()
+    topology = _topology(told) or read()
     if not topology.is_divided:
         return
     near = near_gpus(gpus, topology)
@@ -207,7 +207,7 @@ def look_at_memory_nodes(
     yield from _policy(policy)
 
 
-def _told(tree: Mapping[str, Any] | None) -> NumaTopology | None:
+def _topology(tree: Mapping[str, Any] | None) -> NumaTopology | None:
     with suppress(ValueError):  # a newer daemon may say it in other words
         return None if tree is None else NumaTopology.from_json(tree)
     return None

@@ -55,7 +55,8 @@ class Mesh:
         """Return the mesh as a product of its sizes."""
         tensor = f" x {self.tensor} tensor ranks" if self.tensor > 1 else ""
         each = f" x {self.together} ranks that share sequences" if self.together > 1 else ""
-        return f"{self.copies} copies of the model x {self.shard} ranks per copy{tensor}{each}"
+        copies = f"{self.copies} {'copy' if self.copies == 1 else 'copies'} of the model"
+        return f"{copies} x {self.shard} rank{'s' * (self.shard != 1)} per copy{tensor}{each}"
 
 
 def read_parallelism(reading: ConfigReading, kind: str) -> None:

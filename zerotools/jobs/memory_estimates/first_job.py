@@ -31,7 +31,7 @@ from zerotools.jobs.memory_estimates.training_estimate import (
 )
 from zerotools.jobs.memory_estimates.write_configs import OFFLOAD_DIRECTORY, job_tree
 from zerotools.ops.estimate.activation_memory import MicroBatch, attention_on_gpus
-from zerotools.ops.estimate.fit_search import LORA_RANK, FitChange, Freedom, Way
+from zerotools.ops.estimate.fit_search import LORA_RANK, AllowedChanges, FitChange, Way
 from zerotools.ops.estimate.model_shape import read_shape, with_adapters
 from zerotools.ops.estimate.offload_table import Workload, row_of_layout
 from zerotools.ops.estimate.rank_memory import Machine
@@ -47,7 +47,7 @@ bits.
 """
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
-Chooser = Callable[[Sequence[Way]], Way]
+ChooseConfiguration = Callable[[Sequence[Way]], Way]
 """A function that selects one of the configurations that fit into memory.
 
 It gets them in the order of their costs.
@@ -84,7 +84,9 @@ class FirstTraining:
     free_disk: int | None = None
 
 
-def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = None) -> FirstJob:
+def first_job(
+    wanted: FirstTraining, machine: Machine, choose: ChooseConfiguration | None = None
+) -> FirstJob:
     """Make the job file for the training `wanted` on `machine`.
 
     `choose` selects one of the configurations that fit. If `choose` is None, the cheapest
@@ -114,8 +116,8 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
             f"{model}: has a vocabulary of {known.vocabulary} and no tokenizer, but text without "
             f"a tokenizer needs {_BYTES} token ids; put the model's tokenizer.json there"
         )
-    free = Freedom(adapters=adapts, packed=adapts)
-    found = estimate_work(work, machine, free, {"model": table, **_lora_of(wanted.method)})
+    allowed = AllowedChanges(adapters=adapts, packed=adapts)
+    found = estimate_work(work, machine, allowed, {"model": table, **_lora_of(wanted.method)})
     if wanted.sequence is None:
         found = replace(found, assumed=assumed_length(work.model))
     way = _chosen(wanted, found, choose)
@@ -183,7 +185,7 @@ def _lora_of(method: str) -> dict[str, dict[str, Any]]:
     return {} if method == FULL else {"lora": {"rank": LORA_RANK, **packed}}
 
 
-def _chosen(wanted: FirstTraining, found: Estimate, choose: Chooser | None) -> Way:
+def _chosen(wanted: FirstTraining, found: Estimate, choose: ChooseConfiguration | None) -> Way:
     free = wanted.free_disk
     ways = [way for way in found.ways if FitChange.MORE_GPUS not in way.changes]
     ways = [way for way in ways if free is None or way.disk_bytes <= free]

@@ -20,7 +20,7 @@ from zerotools.jobs.memory_estimates.write_configs import (
     with_keys,
 )
 from zerotools.ops.estimate.activation_memory import EAGER, REPEATED, MicroBatch, attention_on_gpus
-from zerotools.ops.estimate.fit_search import Freedom, Way, Ways, ways_of
+from zerotools.ops.estimate.fit_search import AllowedChanges, Way, Ways, ways_of
 from zerotools.ops.estimate.model_shape import USUAL_LENGTH, ModelShape
 from zerotools.ops.estimate.offload_table import (
     ALL,
@@ -320,9 +320,11 @@ def estimate_model(
     tables = {"model": model_table} if model_table else {}
     # A model that is only a size, or a directory, may have weights to train adapters on.
     has_weights = "config" not in tables.get("model", {})
-    free = Freedom(stages=stages, offloads=offloads, adapters=has_weights, packed=has_weights)
+    allowed = AllowedChanges(
+        stages=stages, offloads=offloads, adapters=has_weights, packed=has_weights
+    )
     work = Workload(model, layout, micro, sums=layout.accumulate)
-    found = estimate_work(work, machine, free, tables)
+    found = estimate_work(work, machine, allowed, tables)
     return found if sequence else replace(found, assumed=assumed_length(model))
 
 
@@ -354,7 +356,7 @@ def estimate_job(
             return False
         return True
 
-    free = Freedom(
+    free = AllowedChanges(
         stages=stages,
         offloads=offloads,
         optimizer=is_fresh,
@@ -379,7 +381,7 @@ def offload_of(layout: MemoryLayout) -> str:
 
 
 def estimate_work(
-    work: Workload, machine: Machine, free: Freedom, tables: Mapping[str, Mapping[str, Any]]
+    work: Workload, machine: Machine, free: AllowedChanges, tables: Mapping[str, Mapping[str, Any]]
 ) -> Estimate:
     """Estimate the memory of `work` for every ZeRO stage and offload, and find the changes that
     make it fit. `free` says which settings may be changed.

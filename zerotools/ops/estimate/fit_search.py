@@ -198,7 +198,7 @@ class Way:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Freedom:
+class AllowedChanges:
     """The changes that the search may make:
 
     - ZeRO stages and offloads
@@ -235,10 +235,10 @@ class Ways:
         return next((way for way in self.found if way.is_as_asked), None)
 
 
-def ways_of(work: Workload, machine: Machine, freedom: Freedom | None = None) -> Ways:
+def ways_of(work: Workload, machine: Machine, allowed: AllowedChanges | None = None) -> Ways:
     """Search for changes that make `work` fit on `machine`. The search begins without offload, even
     if `work.layout` has some."""
-    return _Search(work, machine, freedom or Freedom()).ways()
+    return _Search(work, machine, allowed or AllowedChanges()).ways()
 
 
 def joined_with_and(words: Sequence[str]) -> str:
@@ -260,8 +260,8 @@ def _words(change: FitChange, way: Way) -> str:
 
 
 class _Search:
-    def __init__(self, work: Workload, machine: Machine, freedom: Freedom) -> None:
-        self._machine, self._freedom = machine, freedom
+    def __init__(self, work: Workload, machine: Machine, allowed: AllowedChanges) -> None:
+        self._machine, self._allowed = machine, allowed
         none = replace(work.layout, offload_optimizer="none", offload_params="none")
         self._work = replace(work, layout=none)
         self._found: list[Way] = []
@@ -275,7 +275,7 @@ class _Search:
         has_full = bool(self._found)
         if not has_full or self._found[0].changes:
             self._take_adapters()
-            if not has_full and not self._take_together() and self._freedom.gpus:
+            if not has_full and not self._take_together() and self._allowed.gpus:
                 self._take_fewer()
             self._take_more()
         found = Ways(tuple(self._found))
@@ -305,7 +305,7 @@ class _Search:
             if any(set(way.changes) <= set(changes) for way in self._found):
                 continue
             way = self._first(changes, work, machine)
-            if way is not None and self._freedom.allows(way):
+            if way is not None and self._allowed.allows(way):
                 self._found.append(way)
                 if not changes:
                     break
@@ -313,7 +313,7 @@ class _Search:
 
     def _sets(self, trained: Changes, offloads: Sequence[str] = OFFLOADS) -> Iterator[Changes]:
         """Yield sets of changes that keep the number of GPUs, cheapest first."""
-        offloads = [each for each in offloads if each in self._freedom.offloads]
+        offloads = [each for each in offloads if each in self._allowed.offloads]
         if not self._machine.on_gpu:
             offloads = [each for each in offloads if each in (NONE, DISK)]
         gentle = [change for change in _GENTLE if self._can(change, trained)]
@@ -326,7 +326,7 @@ class _Search:
         micro, layout = self._work.micro, self._work.layout
         if change is FitChange.EIGHT_BIT:
             can = layout.optimizer == "adamw" and layout.engine == "torch"
-            can = can and self._freedom.optimizer
+            can = can and self._allowed.optimizer
             return can and self._is_full and not trained and layout.tensor_ranks == 1
         if micro is None or self._work.model.architecture is None:
             return False
@@ -359,7 +359,7 @@ class _Search:
         return layout.tensor_ranks * sequence_ranks == 1 and layout.shard_size is None
 
     def _take_adapters(self) -> None:
-        work, free = self._work, self._freedom
+        work, free = self._work, self._allowed
         if not (free.adapters and self._is_full) or work.model.architecture is None:
             return
         can_pack = free.packed and work.layout.engine == "torch" and work.layout.tensor_ranks == 1
@@ -419,7 +419,7 @@ class _Search:
 
     def _take_more(self) -> None:
         machine, work = self._machine, self._work
-        if not (machine.on_gpu and self._freedom.gpus) or machine.node_ranks is not None:
+        if not (machine.on_gpu and self._allowed.gpus) or machine.node_ranks is not None:
             return
         again = (FitChange.CHECKPOINTING,) if self._can(FitChange.CHECKPOINTING, _FULL) else ()
         count = 2 * machine.gpus
@@ -461,8 +461,8 @@ class _Search:
             layout = replace(layout, accumulate=layout.accumulate or SHARDED)
         micro = next(_micro_batches(work.micro, changes)) if not skips else work.micro
         work = replace(work, layout=layout, micro=micro)
-        alone = len(self._freedom.stages) == 1
-        for stage in self._freedom.stages:
+        alone = len(self._allowed.stages) == 1
+        for stage in self._allowed.stages:
             if not is_possible(layout, stage, offload):
                 continue
             if not alone and not stage_shards_more(layout, stage, offload):

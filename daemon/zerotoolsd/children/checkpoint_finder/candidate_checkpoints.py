@@ -6,7 +6,7 @@ per rank, or a name that loaders of a directory expect, such as `model.safetenso
 cases each file is one checkpoint.
 
 Some entries lack a part of the run's state: the optimizer in a separate file, the best model, an
-export. Next to complete checkpoints they are marked `beside`.
+export. Next to complete checkpoints they are marked `incomplete`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SEVERAL = re.compile(
     r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
 )
 """File names that make their directory one checkpoint of several files."""
-_BESIDE = re.compile(
+_INCOMPLETE = re.compile(
     r"(?:.*[^a-z])?(?:best|ema|optim|optimizer|opt|sched|scheduler|scaler|rng|random_states?"
     r"|replay|buffer)(?:[^a-z].*)?",
     re.IGNORECASE,
@@ -61,14 +61,14 @@ class Candidate:
         changed: when its newest file was last written, in nanoseconds.
         number: the last number in its name, if that may be its step.
         others: names of files in the directory that are separate checkpoints.
-        beside: it is used only if there are no other candidates.
+        incomplete: it is used only if there are no other candidates.
     """
 
     path: Path
     fingerprint: str
     changed: int
     others: frozenset[str] = frozenset()
-    beside: bool = False
+    incomplete: bool = False
 
     @property
     def number(self) -> int | None:
@@ -110,27 +110,27 @@ def candidates_in(directory: Path) -> list[Candidate]:
     steps = any(is_numbered(path.name) for path in paths)
     found = (candidate_of(path, others if path == directory else frozenset()) for path in paths)
     return [
-        replace(each, beside=_is_beside(each.path, steps=steps and each.path in below))
+        replace(each, incomplete=_is_incomplete(each.path, steps=steps and each.path in below))
         for each in found
         if each is not None
     ]
 
 
-def _is_beside(path: Path, *, steps: bool) -> bool:
+def _is_incomplete(path: Path, *, steps: bool) -> bool:
     """Return whether `path` does not contain the whole state of a run. `steps` is True if
     directories of steps are next to it.
     """
     name = path.name
     if steps and not (is_numbered(name) or _NEWEST.fullmatch(name)):
         return True
-    return path.is_file() and bool(_BESIDE.fullmatch(_stem(name)))
+    return path.is_file() and bool(_INCOMPLETE.fullmatch(_stem(name)))
 
 
-def without_beside(found: Collection[Candidate]) -> list[Candidate]:
-    """Return `found` without the candidates that are marked `beside`. If all are marked, return
+def without_incomplete(found: Collection[Candidate]) -> list[Candidate]:
+    """Return `found` without the candidates that are marked `incomplete`. If all are marked, return
     all.
     """
-    return [each for each in found if not each.beside] or list(found)
+    return [each for each in found if not each.incomplete] or list(found)
 
 
 def is_numbered(name: str) -> bool:

@@ -28,7 +28,7 @@ from zerotoolsd.children.checkpoint_finder.candidate_checkpoints import (
     Candidate,
     candidate_of,
     candidates_in,
-    without_beside,
+    without_incomplete,
 )
 from zerotoolsd.supervisor.durable_files import read_json, write_json
 from zerotoolsd.supervisor.transient_errors import is_transient
@@ -95,7 +95,7 @@ class CheckpointSearch:
     def _own(self) -> list[Candidate]:
         before = self._before
         own = (each for each in self._listed() if before.get(str(each.path)) != each.fingerprint)
-        return without_beside(list(own))
+        return without_incomplete(list(own))
 
     def choose(self) -> dict[str, Any]:
         """Return the newest complete checkpoint of the job. No process of the job runs during this

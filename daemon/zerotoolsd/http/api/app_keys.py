@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from zerotoolsd.http.api.bearer_tokens import BearerTokens
-from zerotoolsd.http.api.request_limits import PerUserLock
+from zerotoolsd.http.api.request_limits import ConcurrencyLimit
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
@@ -18,7 +18,7 @@ TOKENS: web.AppKey[BearerTokens] = web.AppKey("tokens")
 SERVICE: web.AppKey[JobRequests] = web.AppKey("service")
 PAGE: web.AppKey[JobPage] = web.AppKey("page")
 PEOPLE: web.AppKey[UserDirectory] = web.AppKey("people")
-USER_LOCK: web.AppKey[PerUserLock] = web.AppKey("user_lock")
+CONCURRENCY_LIMIT: web.AppKey[ConcurrencyLimit] = web.AppKey("concurrency_limit")
 RIGHTS: web.AppKey[Rights] = web.AppKey("rights")
 ACTIONS: web.AppKey[Mapping[Any, Action]] = web.AppKey("actions")
 """Key of the mapping from each route's handler to its `Action`."""

@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TOKENS, USER_LOCK
+from zerotoolsd.http.api.app_keys import ACTIONS, CONCURRENCY_LIMIT, PEOPLE, RIGHTS, SERVICE, TOKENS
 from zerotoolsd.interface.api_types import Forbidden, Unauthorized
 from zerotoolsd.users.rights import Access, Caller, Owner, Rights
 
@@ -87,7 +87,7 @@ def turn_of(request: web.Request) -> AbstractAsyncContextManager[None]:
     by: AuthorizedRequest | None = request.get(_ASKED)
     if by is None or request.method != "POST" or by.rights.is_administrator(by.caller):
         return nullcontext()
-    return request.app[USER_LOCK].slot(by.uid)
+    return request.app[CONCURRENCY_LIMIT].slot(by.uid)
 
 
 _CREDENTIALS = struct.Struct("iII")

@@ -26,7 +26,7 @@ from zerotoolsd.http.api.responses import (
     parts_unless_known,
 )
 from zerotoolsd.http.api.visible_fields import named, view_for
-from zerotoolsd.interface.api_types import ARRAY_OPERATIONS, Adoption, ArrayWish, JobView
+from zerotoolsd.interface.api_types import ARRAY_OPERATIONS, Adoption, ArrayRequest, JobView
 from zerotoolsd.interface.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.users.rights import Access
@@ -425,13 +425,13 @@ async def change_array(request: web.Request) -> web.Response:
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("do", "priority", "lose_steps"))
     by = authorized_request(request)
-    found = await request.app[SERVICE].change_array(job_id, _wish(body), uid=by.uid)
+    found = await request.app[SERVICE].change_array(job_id, _array_request(body), uid=by.uid)
     kept = json_text([{"job": job, "why": why} for job, why in found.kept])
     text = await list_text(request, found.jobs)
     return web.json_response(text=f'{{"jobs": {text}, "kept": {kept}}}')
 
 
-def _wish(body: dict[str, object]) -> ArrayWish:
+def _array_request(body: dict[str, object]) -> ArrayRequest:
     do, lose_steps = body.get("do"), request_validation.body_flag(body, "lose_steps")
     if do not in ARRAY_OPERATIONS:
         raise BadRequest(f"do: must be one of {', '.join(ARRAY_OPERATIONS)}")
@@ -440,7 +440,7 @@ def _wish(body: dict[str, object]) -> ArrayWish:
     priority = priority_of(body)
     if (priority is None) is (do == "priority"):
         raise BadRequest("priority: works only with do = priority, and is required there")
-    return ArrayWish(do=str(do), priority=priority, lose_steps=lose_steps)
+    return ArrayRequest(do=str(do), priority=priority, lose_steps=lose_steps)
 
 
 async def retry_array(request: web.Request) -> web.Response:

@@ -59,7 +59,7 @@ Later ones wait in order, with their bodies unread.
 """
 
 
-class PerUserLock:
+class ConcurrencyLimit:
     """Limits the number of requests of each uid that are handled at the same time."""
 
     def __init__(self, at_once: int = CONCURRENT) -> None:

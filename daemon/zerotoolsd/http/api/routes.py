@@ -15,12 +15,12 @@ from zerotoolsd.http.api import (
 )
 from zerotoolsd.http.api.app_keys import (
     ACTIONS,
+    CONCURRENCY_LIMIT,
     PAGE,
     PEOPLE,
     RIGHTS,
     SERVICE,
     TOKENS,
-    USER_LOCK,
     JobPage,
     NoPage,
 )
@@ -28,7 +28,7 @@ from zerotoolsd.http.api.bearer_tokens import BearerTokens
 from zerotoolsd.http.api.error_responses import problems
 from zerotoolsd.http.api.openapi import openapi_document
 from zerotoolsd.http.api.request_gate import gate_middleware
-from zerotoolsd.http.api.request_limits import PerUserLock, RateLimit
+from zerotoolsd.http.api.request_limits import ConcurrencyLimit, RateLimit
 from zerotoolsd.http.api.request_validation import LARGEST_BODY, routes_of
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
@@ -102,7 +102,7 @@ def make_app(
     app[RIGHTS] = rights or Rights()
     app[PEOPLE] = people or UserDirectory()
     app[PAGE] = page or NoPage()
-    app[USER_LOCK] = PerUserLock()
+    app[CONCURRENCY_LIMIT] = ConcurrencyLimit()
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}
     if tokens is not None:
         app[TOKENS] = tokens

@@ -16,9 +16,9 @@ from aiohttp.typedefs import Middleware
 import zerotools
 from zerotools.jobs.states import VERBS
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, USER_LOCK
+from zerotoolsd.http.api.app_keys import ACTIONS, CONCURRENCY_LIMIT, PEOPLE, RIGHTS, SERVICE
 from zerotoolsd.http.api.error_responses import problem_response, problems
-from zerotoolsd.http.api.request_limits import PerUserLock
+from zerotoolsd.http.api.request_limits import ConcurrencyLimit
 from zerotoolsd.http.api.request_validation import routes_of
 from zerotoolsd.http.api.responses import json_response
 from zerotoolsd.http.api.routes import ROUTES
@@ -76,7 +76,12 @@ def make_page_app(
     """
     middlewares = [close_to_strangers, problems, page_gate() if gate is None else gate]
     app = web.Application(middlewares=middlewares, client_max_size=request_validation.LARGEST_BODY)
-    app[SERVICE], app[RIGHTS], app[PEOPLE], app[USER_LOCK] = service, rights, people, PerUserLock()
+    app[SERVICE], app[RIGHTS], app[PEOPLE], app[CONCURRENCY_LIMIT] = (
+        service,
+        rights,
+        people,
+        ConcurrencyLimit(),
+    )
     app[SESSIONS] = sessions
     app[PICTURES] = PictureDocuments()
     actions = {route.handler: action for route, action in ROUTES}

@@ -28,7 +28,7 @@ from zerotoolsd.monitoring.notifications.send_to_destinations import (
 from zerotoolsd.monitoring.notifications.shortage_watch import Shortages, ShortageWatch
 from zerotoolsd.monitoring.notifications.webhooks import WebhookSender
 from zerotoolsd.queue.lifecycle import JobStatus
-from zerotoolsd.queue.retry_rules import part_of_wait
+from zerotoolsd.queue.retry_rules import wait_factor
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import COMMAND, DESTINATION, WEBHOOK, Notice, Outbox
@@ -232,4 +232,4 @@ class NoticeDelivery:
         one.
         """
         wait = min(FIRST_SECONDS * 2.0 ** min(notice.tries, 30), MOST_SECONDS)
-        return wait * part_of_wait(notice.job_id, notice.tries)
+        return wait * wait_factor(notice.job_id, notice.tries)

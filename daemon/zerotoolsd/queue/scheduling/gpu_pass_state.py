@@ -86,7 +86,7 @@ class GpuAllocation:
         """For each GPU index, the time by which all jobs of this daemon on the GPU have ended; None
         if unknown.
         """
-        self._kept: dict[int, float | None] = {}
+        self._reserved_until: dict[int, float | None] = {}
         """For each reserved GPU, the earliest time at which the waiting job can start."""
 
     def runs_until(self, uuid: str, end: float | None) -> None:
@@ -141,7 +141,9 @@ class GpuAllocation:
         chosen = {gpu.index for gpu in fits[:size]}
         end = None if request.lasts is None else self._now + request.lasts
         for index in chosen:
-            self._kept.pop(index, None)  # it stays closed to those that do not end in time
+            self._reserved_until.pop(
+                index, None
+            )  # it stays closed to those that do not end in time
             self._share(index, request, end, "shared by ")
         return [gpu for gpu in wanted if gpu.index in chosen]
 
@@ -151,7 +153,7 @@ class GpuAllocation:
         self.occupied.setdefault(index, how + self._named(request.job_id))
 
     def _is_lent(self, index: int, request: Request) -> bool:
-        start = self._kept.get(index)
+        start = self._reserved_until.get(index)
         return (
             start is not None and request.lasts is not None and self._now + request.lasts <= start
         )
@@ -159,7 +161,7 @@ class GpuAllocation:
     def _give(self, gpus: Sequence[Gpu], request: Request) -> None:
         end = None if request.lasts is None else self._now + request.lasts
         for gpu in gpus:
-            self._kept.pop(gpu.index, None)
+            self._reserved_until.pop(gpu.index, None)
             self._shares.forget(gpu.index)
             self._ours[gpu.index] = end
             self.occupied[gpu.index] = self._named(request.job_id)
@@ -181,7 +183,7 @@ class GpuAllocation:
         for gpu in free:
             # It is given back when the job that it may be lent to ends: that is before `start`.
             self._ours[gpu.index] = None
-            self._kept[gpu.index] = start
+            self._reserved_until[gpu.index] = start
             self.occupied[gpu.index] = f"kept for {self._named(request.job_id)}"
         soonest = sorted(coming, key=lambda gpu: _or_never(self._ours[gpu.index]))[:lacking]
         return self._close([*free, *soonest], start, request) or bool(free)
@@ -232,7 +234,7 @@ class GpuAllocation:
         if need.gpu_bytes is not None:
             return self._latest_end_of_shares(need, wanted)
         free = sum(gpu.index not in self.occupied for gpu in wanted)
-        starts = [self._kept.get(gpu.index) for gpu in wanted]
+        starts = [self._reserved_until.get(gpu.index) for gpu in wanted]
         known = sorted((start for start in starts if start is not None), reverse=True)
         lacking = need.world_size - free
         return known[lacking - 1] if 0 < lacking <= len(known) else -math.inf

@@ -43,8 +43,8 @@ class RunningJob:
 
 @dataclass(frozen=True, kw_only=True)
 class PassInput:
-    """The state of the machine and of its users at a scheduler pass (`scheduler.tick`). Times are
-    in seconds since the epoch.
+    """The state of the machine and of its users at a scheduler pass (`scheduler.run_pass`). Times
+    are in seconds since the epoch.
 
     Attributes:
         ends: number of a job with leases and a time limit -> the time by which it must have ended.

@@ -74,7 +74,7 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TickDecisions:
+class PassDecisions:
     """The decisions of one scheduler pass. `waits` has one sentence for each job that does not
     start.
     """
@@ -103,21 +103,21 @@ def touch_nothing(job_id: int) -> None:
     """Do nothing. This is the default of `touch`."""
 
 
-def tick(
-    line: PendingQueue, given: PassInput, touch: Callable[[int], None] = touch_nothing
-) -> TickDecisions:
-    """Run one scheduler pass: decide which jobs of `line` start now. `given` is the state of the
+def run_pass(
+    pending: PendingQueue, given: PassInput, touch: Callable[[int], None] = touch_nothing
+) -> PassDecisions:
+    """Run one scheduler pass: decide which jobs of `pending` start now. `given` is the state of the
     machine.
 
     `touch` is called with the number of each job that is checked. Raises RequestError.
     """
     starts: list[Start] = []
     now, limits, leases = given.now, given.limits, given.leases
-    walk = _Walk(line, False, now, given.passed_over, touch)
+    walk = _Walk(pending, False, now, given.passed_over, touch)
     host, quota = HostMemoryPass(given.memory), UserQuota(given.users)
     cpus = _give_cpus(walk, given.cpu_ranks_used, limits, host, quota, starts)
     blind, history = None, GpuHistory()
-    if line.wants_gpus:
+    if pending.wants_gpus:
         blind = why_unknown(given.snapshot, now, limits)
         if blind is None and given.snapshot is not None:
             gpus, closed, named = given.snapshot.gpus, given.closed, given.named
@@ -127,13 +127,13 @@ def tick(
             for lease in leases:
                 if lease.held_by is None:
                     allocation.runs_until(lease.gpu_uuid, given.ends.get(lease.job_id))
-            walk = _Walk(line, True, now, given.passed_over, touch)
+            walk = _Walk(pending, True, now, given.passed_over, touch)
             _give_gpus(walk, allocation, now, history, host, quota, starts)
     started = frozenset(start.job_id for start in starts)
     known = (cpus, blind, history, host.said, quota.said)
-    waits = Waits(line, started, given.passed_over, *known)
+    waits = Waits(pending, started, given.passed_over, *known)
     first = None if host.first is None else job_of(host.first)
-    return TickDecisions(
+    return PassDecisions(
         starts=starts, waits=waits, host_first=first, waits_for_host=bool(host.said)
     )
 
@@ -143,20 +143,25 @@ class _Walk:
 
     def __init__(
         self,
-        line: PendingQueue,
+        pending: PendingQueue,
         gpus: bool,
         now: float,
         passed_over: Container[int],
         touch: Callable[[int], None],
     ) -> None:
         self._now, self._passed_over, self._touch = now, passed_over, touch
-        self._line = line
-        self._heads = [self._head(group, 0) for group in line.groups(gpus=gpus)]
+        self._pending = pending
+        self._heads = [self._head(group, 0) for group in pending.groups(gpus=gpus)]
         heapq.heapify(self._heads)
 
     def _head(self, group: Group, place: int) -> tuple[int, int, int, Group]:
         # Two groups have no job in common, so the third is never compared.
-        return order_of(group.user_orders[place], self._line.rank(group)), place, id(group), group
+        return (
+            order_of(group.user_orders[place], self._pending.rank(group)),
+            place,
+            id(group),
+            group,
+        )
 
     def next(self) -> tuple[Request, Group, int, int] | None:
         """Return the next job: its request, its group, its index in the group, and its position
@@ -345,15 +350,15 @@ class GpuHistory:
 
 
 class Waits(Mapping[int, str]):
-    """The reason why each job waits, keyed by job number. It has the jobs in `line` that are not in
-    `started`. A reason is computed when it is read.
+    """The reason why each job waits, keyed by job number. It has the jobs in `pending` that are not
+    in `started`. A reason is computed when it is read.
 
-    When a job leaves `line`, its reason is gone, too.
+    When a job leaves `pending`, its reason is gone, too.
     """
 
     def __init__(
         self,
-        line: PendingQueue,
+        pending: PendingQueue,
         started: Set[int],
         passed_over: Mapping[int, str],
         cpus: CpuWaits,
@@ -368,7 +373,7 @@ class Waits(Mapping[int, str]):
         to the reason why these jobs wait for other jobs of the same user.
         """
         self._users = users
-        self._line = line
+        self._pending = pending
         self._started = started
         self._passed_over = passed_over
         self._cpus = cpus
@@ -381,10 +386,10 @@ class Waits(Mapping[int, str]):
         start now to the reason.
         """
         known = (self._cpus, self._blind, self._history, self._host, self._users)
-        return Waits(self._line, self._started, passed_over, *known)
+        return Waits(self._pending, self._started, passed_over, *known)
 
     def __getitem__(self, job_id: int) -> str:
-        found = self._line.need_and_order(job_id)
+        found = self._pending.need_and_order(job_id)
         why = None if found is None else self._why(job_id, *found)
         if why is None:
             raise KeyError(job_id)
@@ -395,7 +400,7 @@ class Waits(Mapping[int, str]):
             return self._passed_over[job_id]
         if job_id in self._started:
             return None
-        if (whose := (self._line.uid_of(job_id), need)) in self._users:
+        if (whose := (self._pending.uid_of(job_id), need)) in self._users:
             return self._users[whose]
         if need in self._host:
             return self._host[need]
@@ -409,7 +414,7 @@ class Waits(Mapping[int, str]):
         return isinstance(job_id, int) and self.get(job_id) is not None
 
     def __iter__(self) -> Iterator[int]:
-        return (job_id for job_id in self._line if job_id in self)
+        return (job_id for job_id in self._pending if job_id in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -34,7 +34,7 @@ class OrphanLeases:
     ) -> None:
         self._sql, self._transaction, self._append = sql, transaction, append
 
-    def hold(self, lease: Lease, kind: str, why: str, now: float) -> None:
+    def keep(self, lease: Lease, kind: str, why: str, now: float) -> None:
         """Keep the GPU leased because of the process or memory that `lease.held_by` names, and
         add an event of the kind `kind`.
         """

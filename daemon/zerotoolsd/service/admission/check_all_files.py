@@ -11,7 +11,7 @@ from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotools.jobs.preflight.tracker_login import offline_notes
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotoolsd.attempts.job_environment import job_environment
-from zerotoolsd.dispatch.removable_files import Mention, paths_in_job_file
+from zerotoolsd.dispatch.removable_files import NamedPath, paths_in_job_file
 from zerotoolsd.service.admission.interpreter_check import Needs, needs_from, needs_of
 from zerotoolsd.service.admission.memory_check import (
     JobMemoryEstimate,
@@ -35,7 +35,7 @@ class Survey:
     """
 
     place: str | None
-    named: tuple[Mention, ...]
+    named: tuple[NamedPath, ...]
     needs: Needs | None
     asked: bool
     memory: JobMemoryEstimate | None = None
@@ -57,7 +57,7 @@ def survey_of(tree: Mapping[str, Any]) -> Survey:
     needs = tree["needs"]
     return Survey(
         place=tree["place"],
-        named=tuple(Mention(**each) for each in tree["named"]),
+        named=tuple(NamedPath(**each) for each in tree["named"]),
         needs=None if needs is None else needs_from(needs),
         asked=tree["asked"],
         memory=estimate_from_json(tree.get("memory")),

@@ -82,7 +82,7 @@ class MachineState:
     def shares(self) -> dict[str, Any]:
         """Return the users' shares; see `JobRequests.shares`."""
         engine = self._dispatcher
-        waiting, gpus = engine.placement.line.waiting_for_gpus(), dict[int, float]()
+        waiting, gpus = engine.placement.pending.waiting_for_gpus(), dict[int, float]()
         for lease in self._store.leases():
             uid = self._store.job(lease.job_id).uid
             gpus[uid] = gpus.get(uid, 0) + 1

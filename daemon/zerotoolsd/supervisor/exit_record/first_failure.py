@@ -90,7 +90,7 @@ class EndedRank(Protocol):
 
 
 @dataclass(frozen=True)
-class Initiator:
+class FirstFailure:
     """The rank that failed first.
 
     `told` is the message in which another rank named it; None if there is no such message.
@@ -105,7 +105,7 @@ def first_failed_rank(
     broken: Sequence[EndedRank],
     errors: Sequence[Mapping[str, Any]],
     awaited: int | None = None,
-) -> Initiator:
+) -> FirstFailure:
     """Return the rank that failed first.
 
     `broken` are the ranks that failed by themselves; it contains at least one of `ranks`.
@@ -116,21 +116,21 @@ def first_failed_rank(
     said = {rank.index: _said(rank, errors) for rank in ranks}
     own = [rank for rank in broken if not _follows(rank, said[rank.index])]
     if own:
-        return Initiator(min(own, key=lambda rank: _first_sign(rank, errors)))
+        return FirstFailure(min(own, key=lambda rank: _first_sign(rank, errors)))
     first = min(broken, key=lambda rank: _first_sign(rank, errors))
     told = said[first.index]
     others = {rank.index: rank for rank in ranks if rank not in broken}
     for text in said.values():
         for index in _named(text):
             if index in others:
-                return Initiator(others[index], _line_that(_FOLLOWS, text))
+                return FirstFailure(others[index], _line_that(_FOLLOWS, text))
     if awaited is not None and awaited in others:
-        return Initiator(others[awaited], _line_that(_FOLLOWS, told))
+        return FirstFailure(others[awaited], _line_that(_FOLLOWS, told))
     # One that we killed while it was ending may have given up like the rest.
     late = [rank for rank in others.values() if not _FOLLOWS.search(said[rank.index])]
     if len(late) == 1 and late[0].killed:
-        return Initiator(late[0], _line_that(_FOLLOWS, told))
-    return Initiator(first)
+        return FirstFailure(late[0], _line_that(_FOLLOWS, told))
+    return FirstFailure(first)
 
 
 def lost_elsewhere(

@@ -22,7 +22,7 @@ from zerotoolsd.supervisor.exit_record.first_failure import (
     EXIT_BAD_JOB,
     EXIT_NOT_READY,
     EndedRank,
-    Initiator,
+    FirstFailure,
     first_failed_rank,
     lost_elsewhere,
 )
@@ -285,11 +285,11 @@ def _finished(progress: RankReports) -> Verdict:
 
 def _began(
     ranks: Sequence[EndedRank], broken: Sequence[EndedRank], progress: RankReports
-) -> Initiator:
+) -> FirstFailure:
     return first_failed_rank(ranks, broken, progress.errors, progress.awaited)
 
 
-def _blame(found: Initiator, errors: Sequence[dict[str, Any]]) -> Verdict:
+def _blame(found: FirstFailure, errors: Sequence[dict[str, Any]]) -> Verdict:
     rank, outcomes = found.rank, {EXIT_BAD_JOB: "bad_job", EXIT_BAD_CHECKPOINT: "bad_checkpoint"}
     outcome = outcomes.get(rank.exit_code or 0, "crashed")
     own = [error for error in errors if error["rank"] == rank.index]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.heartbeats.shared_heartbeat import VARIABLE, Beat, PulseBoard
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import VARIABLE, Beat, HeartbeatReader
 from zerotoolsd.supervisor.heartbeats.stall_detector import (
     NCCL_ADVICE,
     AttemptStall,
@@ -54,10 +54,10 @@ class Heartbeats:
         self._attention = StallDetector(limits)
         self._told = told
         self._heard, self._output = 0, 0
-        self._board: PulseBoard | None = None
+        self._reader: HeartbeatReader | None = None
         if not own_program:
             try:
-                self._board = PulseBoard(ranks)
+                self._reader = HeartbeatReader(ranks)
             except OSError as error:
                 log_line(f"the ranks cannot send heartbeats: {error}")
         self._file: int | None = None
@@ -71,7 +71,7 @@ class Heartbeats:
     @property
     def variables(self) -> dict[str, str]:
         """The environment variables through which the ranks find the heartbeat memory."""
-        return {} if self._board is None else {VARIABLE: self._board.path}
+        return {} if self._reader is None else {VARIABLE: self._reader.path}
 
     @property
     def awaited(self) -> int | None:
@@ -110,10 +110,10 @@ class Heartbeats:
         return self.stall if before is None else None
 
     def _beats(self, pids: Mapping[int, int]) -> dict[int, Beat]:
-        if self._board is None:
+        if self._reader is None:
             known = self._told.beats.items()
             return {rank: beat for rank, beat in known if not pids or rank in pids}
-        found = {rank: self._board.read(rank) for rank in pids}
+        found = {rank: self._reader.read(rank) for rank in pids}
         told = self._told.beats
         return {rank: beat if beat.count else told.get(rank, beat) for rank, beat in found.items()}
 
@@ -156,8 +156,8 @@ class Heartbeats:
 
     def close(self) -> None:
         """Close and remove the heartbeat files. Call this after the last rank has ended."""
-        if self._board is not None:
-            self._board.close()
+        if self._reader is not None:
+            self._reader.close()
         if self._file is not None:
             os.close(self._file)
         with suppress(OSError):

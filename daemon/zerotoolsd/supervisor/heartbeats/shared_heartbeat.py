@@ -2,9 +2,9 @@
 
 A rank's main thread writes one line whenever it makes progress: when a phase begins, a step is
 done, a batch is evaluated, or a wait for the others begins. Other threads cannot write it
-(`Pulse.beat`). So an unchanged line means that the main thread makes no progress, even if other
-threads run. Writing a line takes a microsecond and no system call. The line can be read even if the
-supervisor hangs, and after the rank is killed.
+(`HeartbeatWriter.beat`). So an unchanged line means that the main thread makes no progress, even
+if other threads run. Writing a line takes a microsecond and no system call. The line can be read
+even if the supervisor hangs, and after the rank is killed.
 
 The supervisor creates the memory (a memfd) and passes its path in /proc to the ranks. A rank that
 cannot open it (because it is in another PID namespace) only sends its datagrams.
@@ -54,7 +54,7 @@ class Beat:
     dumps: bool = False
 
 
-class Pulse:
+class HeartbeatWriter:
     """Writes the heartbeats of a rank; used in the process of the rank.
 
     Without shared memory, all methods do nothing.
@@ -117,27 +117,31 @@ class Pulse:
         self.beat()
 
 
-def open_pulse(environment: Mapping[str, str], rank: int) -> Pulse:
+def open_heartbeat(environment: Mapping[str, str], rank: int) -> HeartbeatWriter:
     """Open the shared heartbeat memory at the path in `environment`, for rank `rank`. Call this
     in the main thread.
     """
     path = environment.get(VARIABLE)
     if path is None:
-        return Pulse()
+        return HeartbeatWriter()
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return Pulse()
+        return HeartbeatWriter()
     try:
         memory = mmap.mmap(fd, 0)
     except (OSError, ValueError):
-        return Pulse()
+        return HeartbeatWriter()
     finally:
         os.close(fd)
-    return Pulse(memory, rank) if (rank + 1) * _LINE.size <= len(memory) else Pulse()
+    return (
+        HeartbeatWriter(memory, rank)
+        if (rank + 1) * _LINE.size <= len(memory)
+        else HeartbeatWriter()
+    )
 
 
-class PulseBoard:
+class HeartbeatReader:
     """Reads the heartbeats of all ranks; used in the process of the supervisor."""
 
     def __init__(self, ranks: int) -> None:

@@ -131,15 +131,18 @@ class Stop:
         return self._late_at is not None
 
     def begin(
-        self, roots: Collection[int], grace_seconds: float, beside: Collection[int | None] = ()
+        self,
+        roots: Collection[int],
+        grace_seconds: float,
+        excluded_pids: Collection[int | None] = (),
     ) -> None:
         """Send SIGTERM to the programs below the root processes with the pids `roots`. They
         have `grace_seconds` to save and end.
 
-        `beside` are the pids of children of this process that do not belong to the job.
+        `excluded_pids` are the pids of children of this process that do not belong to the job.
         """
         self._late_at = time.monotonic() + grace_seconds / 2
-        self._others = {*roots, *beside}
+        self._others = {*roots, *excluded_pids}
         self._orphans = kinds.orphan_pids(self._others, shells=True)
         self.look(roots)
 

@@ -48,7 +48,7 @@ class RouterLoss:
         self,
         routers: Sequence[torch.Tensor],
         examples: Sequence[Example],
-        stretch: SequencePart | None = None,
+        sequence_part: SequencePart | None = None,
     ) -> torch.Tensor:
         """Return the loss, a scalar.
 
@@ -59,11 +59,11 @@ class RouterLoss:
 
         Args:
             routers: the logits of each layer, `[rows, experts]`, for all tokens of `examples`,
-                padded to the longest example; with `stretch`, only for the tokens of this part of
-                each sequence.
+                padded to the longest example; with `sequence_part`, only for the tokens of this
+                part of each sequence.
         """
         device = routers[0].device
-        real = rows_of_tokens(examples, device, stretch)
+        real = rows_of_tokens(examples, device, sequence_part)
         experts = routers[0].shape[-1]
         chosen = torch.zeros(experts, dtype=torch.float32, device=device)
         likely, rows = torch.zeros_like(chosen), 0
@@ -86,20 +86,20 @@ class RouterLoss:
 
 
 def rows_of_tokens(
-    examples: Sequence[Example], device: torch.device, stretch: SequencePart | None = None
+    examples: Sequence[Example], device: torch.device, sequence_part: SequencePart | None = None
 ) -> torch.Tensor:
     """Return the numbers of the rows that contain tokens and not padding.
 
     Sequences are padded on the right.
 
-    With `stretch`, only this part of each sequence has rows.
+    With `sequence_part`, only this part of each sequence has rows.
     """
     # The host knows the lengths, and need not wait for the device to count.
     lengths = [len(example.inputs) for example in examples]
     width, first = max(lengths), 0
-    if stretch is not None:
-        width = -(-width // stretch.exchange.ranks)
-        first = width * stretch.exchange.index
+    if sequence_part is not None:
+        width = -(-width // sequence_part.exchange.ranks)
+        first = width * sequence_part.exchange.index
     rows = [
         torch.arange(row * width, row * width + min(max(length - first, 0), width))
         for row, length in enumerate(lengths)
@@ -283,13 +283,16 @@ class RouterBias:
         return found
 
     def expect(
-        self, examples: Sequence[Example], device: torch.device, stretch: SequencePart | None = None
+        self,
+        examples: Sequence[Example],
+        device: torch.device,
+        sequence_part: SequencePart | None = None,
     ) -> None:
         """Set the examples of the next forward pass, so that their padding is not counted.
 
-        With `stretch`, only the tokens of this part of each sequence count.
+        With `sequence_part`, only the tokens of this part of each sequence count.
         """
-        self._rows = rows_of_tokens(examples, device, stretch)
+        self._rows = rows_of_tokens(examples, device, sequence_part)
 
     def _counting(self, number: int) -> Any:
         def count(module: nn.Module, arguments: Any, output: Any) -> None:

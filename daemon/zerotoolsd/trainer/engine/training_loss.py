@@ -36,13 +36,13 @@ def training_loss(
     """
     examples = _as_attended(model, examples)
     bias, router_loss = router_bias_in(model), router_loss_in(model)
-    stretch = sequence_part_of(model)
+    sequence_part = sequence_part_of(model)
     if bias is not None:
-        bias.expect(examples, device, stretch)
+        bias.expect(examples, device, sequence_part)
     output, loss, _ = _output_and_loss(model, examples, device)
     if router_loss is None:
         return loss * weight
-    balance = router_loss(output.router_logits, examples, stretch)
+    balance = router_loss(output.router_logits, examples, sequence_part)
     return loss * weight + balance * router_weight
 
 
@@ -73,8 +73,8 @@ def _output_and_loss(
 def _learned_rows(model: Any, examples: Sequence[Example]) -> torch.Tensor:
     """Return the numbers of the learned positions in this rank's part of a batch, int64."""
     # The host knows the labels, and need not wait for the device to count.
-    labels, stretch = labels_of(examples, torch.device("cpu")), sequence_part_of(model)
-    own = labels if stretch is None else stretch.of(labels, IGNORED)
+    labels, sequence_part = labels_of(examples, torch.device("cpu")), sequence_part_of(model)
+    own = labels if sequence_part is None else sequence_part.of(labels, IGNORED)
     return (own.flatten() != IGNORED).nonzero().flatten()
 
 
@@ -110,8 +110,8 @@ def log_probabilities(
     each = functional.cross_entropy(
         logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none"
     )
-    found, stretch = -each.view(labels.shape).sum(dim=1), sequence_part_of(model)
-    return found if stretch is None else sum_over_ranks(found, stretch.exchange)
+    found, sequence_part = -each.view(labels.shape).sum(dim=1), sequence_part_of(model)
+    return found if sequence_part is None else sum_over_ranks(found, sequence_part.exchange)
 
 
 def preference_loss(
@@ -142,8 +142,8 @@ def preference_loss(
     rewards = rewards.detach()
     right = (rewards[0] > rewards[1]).float()
     sums = torch.stack([(each * counts).sum() for each in (*rewards, right)])
-    loss, stretch = (losses * counts).sum(), sequence_part_of(model)
-    if stretch is not None and not stretch.leads:
+    loss, sequence_part = (losses * counts).sum(), sequence_part_of(model)
+    if sequence_part is not None and not sequence_part.leads:
         return loss - loss.detach(), torch.zeros_like(sums)
     return loss, sums
 
@@ -154,7 +154,7 @@ def summed_preference_loss(
     """Return the sums of `preference_loss` and the number of pairs, without gradients."""
     with torch.no_grad():
         loss, sums = preference_loss(model, pairs, device, beta)
-    stretch = sequence_part_of(model)
-    counted = stretch is None or stretch.leads
+    sequence_part = sequence_part_of(model)
+    counted = sequence_part is None or sequence_part.leads
     counts = sum(pair.has_targets for pair in pairs) if counted else 0
     return LossSum(float(loss), counts, Rewards(*sums.tolist()))

@@ -73,14 +73,16 @@ def use_own_directory(torch_version: str, environment: Any = os.environ) -> bool
     return True
 
 
-def install_batons(batons: Any, *, own: bool, teller: BuildReporter) -> None:
+def install_batons(batons: Any, *, uses_kernel_lock: bool, teller: BuildReporter) -> None:
     """Replace torch's class `FileBaton` by `Baton` in the modules `batons`.
 
-    `Baton` explains `own`. `teller` reports the progress of compiling.
+    `Baton` explains `uses_kernel_lock`. `teller` reports the progress of compiling.
     """
     for module in batons:
         if hasattr(module, "FileBaton"):
-            module.FileBaton = lambda path, *_, **__: Baton(Path(path), own=own, teller=teller)
+            module.FileBaton = lambda path, *_, **__: Baton(
+                Path(path), uses_kernel_lock=uses_kernel_lock, teller=teller
+            )
 
 
 class BuildProgress:
@@ -127,20 +129,20 @@ class Baton:
 
     The process that holds the baton may compile in the directory.
 
-    `own` is True if every process that compiles in the directory uses the kernel lock.
+    `uses_kernel_lock` is True if every process that compiles in the directory uses the kernel lock.
     """
 
     def __init__(
         self,
         lock: Path,
         *,
-        own: bool,
+        uses_kernel_lock: bool,
         teller: BuildReporter,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.lock = lock
-        self._own = own
+        self._uses_kernel_lock = uses_kernel_lock
         self._teller = teller
         self._pause = pause
         self._clock = clock
@@ -155,7 +157,7 @@ class Baton:
         """
         self._before = self._teller.doing
         name = self.lock.parent.name
-        if self._own:
+        if self._uses_kernel_lock:
             self._wait_for_turn(name)
             self._remove_leftover()
         self._make_lock()

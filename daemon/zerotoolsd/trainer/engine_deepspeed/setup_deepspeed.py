@@ -76,7 +76,7 @@ def _compile_by_turns(teller: BuildReporter) -> None:
     own = use_own_directory(torch.__version__)
     loaded = sys.modules.get("torch.utils.cpp_extension")
     batons = [file_baton] if loaded is None else [file_baton, loaded]
-    install_batons(batons, own=own, teller=teller)
+    install_batons(batons, uses_kernel_lock=own, teller=teller)
 
 
 @contextmanager

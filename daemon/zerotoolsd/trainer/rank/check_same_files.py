@@ -44,7 +44,11 @@ def check_same_files(files: Mapping[str, Path], group: WorldGroup) -> None:
     """
     if group.rank.nodes == 1:
         return
-    own = {} if not group.rank.leads_node else {n: _told(path) for n, path in files.items()}
+    own = (
+        {}
+        if not group.rank.leads_node
+        else {n: _digest_or_error(path) for n, path in files.items()}
+    )
     everywhere = group.gathered(own)[:: group.rank.node_ranks]
     first = everywhere[0]
     for node, found in enumerate(everywhere):
@@ -53,7 +57,7 @@ def check_same_files(files: Mapping[str, Path], group: WorldGroup) -> None:
                 raise BadRequest(_difference(name, node, found.get(name), first.get(name)))
 
 
-def _told(path: Path) -> str:
+def _digest_or_error(path: Path) -> str:
     try:
         return sampled_digest(path)
     except OSError as error:
@@ -61,9 +65,9 @@ def _told(path: Path) -> str:
 
 
 def _difference(name: str, node: int, there: str | None, first: str | None) -> str:
-    for number, told in ((node, there), (0, first)):
-        if told is None:
+    for number, digest in ((node, there), (0, first)):
+        if digest is None:
             return f"{name} is missing on node {number}, but another node has it"
-        if told.startswith(_UNREADABLE):
-            return f"{name} {told} on node {number}, but another node can read it"
+        if digest.startswith(_UNREADABLE):
+            return f"{name} {digest} on node {number}, but another node can read it"
     return f"{name} differs between node {node} and node 0"

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from zerotools.io.telemetry.datagram_sender import LARGEST_DATAGRAM, Sender, resident_bytes
-from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import HeartbeatWriter
 
 __all__ = ["LARGEST_DATAGRAM", "Notifier", "resident_bytes"]
 
@@ -25,9 +25,11 @@ class Notifier:
     Without the address of a socket, every call does nothing.
     """
 
-    def __init__(self, address: str | None, rank: int, pulse: Pulse | None = None) -> None:
+    def __init__(
+        self, address: str | None, rank: int, heartbeat: HeartbeatWriter | None = None
+    ) -> None:
         self.rank = rank
-        self.pulse = pulse or Pulse()
+        self.heartbeat_writer = heartbeat or HeartbeatWriter()
         self.phase = "init"
         self.step = 0
         self._sent = 0.0
@@ -46,13 +48,13 @@ class Notifier:
 
     def heartbeat(self) -> None:
         """Report that this rank is alive, with at most one datagram in two seconds."""
-        self.pulse.beat(self.step)
+        self.heartbeat_writer.beat(self.step)
         if time.monotonic() - self._sent >= HEARTBEAT_SECONDS:
             self._send({}, wait=False)
 
     def event(self, name: str, **fields: Any) -> None:
         """Report the event `name` with its fields."""
-        self.pulse.beat(self.step)
+        self.heartbeat_writer.beat(self.step)
         self._send({"event": name, **fields}, wait=name in _DURABLE)
 
     def _send(self, fields: dict[str, Any], *, wait: bool) -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import HeartbeatWriter
 from zerotoolsd.supervisor.heartbeats.stall_limits import CONNECTING
 from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, MachineNotReady
 from zerotoolsd.trainer.rank.rank_settings import Rank
@@ -61,14 +61,14 @@ It is large enough that NCCL copies them in the same way as gradients.
 class WorldGroup:
     """This rank's view of the group of all ranks of a job.
 
-    `control` is a separate gloo group for decisions and checkpoints. `pulse` records that this rank
-    is alive. `meeting` is the token of the rendezvous of the nodes; empty on one node.
+    `control` is a separate gloo group for decisions and checkpoints. `heartbeat` records that this
+    rank is alive. `meeting` is the token of the rendezvous of the nodes; empty on one node.
     """
 
     rank: Rank
     device: torch.device
     control: dist.ProcessGroup
-    pulse: Pulse = field(default_factory=Pulse)
+    heartbeat: HeartbeatWriter = field(default_factory=HeartbeatWriter)
     meeting: str = ""
 
     def decided_by_rank_zero(self, decide: Callable[[], Value]) -> Value:
@@ -83,7 +83,7 @@ class WorldGroup:
                 answer[0] = decide()
             except ZerotoolsError as error:
                 answer[1] = (_kind(error), str(error))
-        with self.pulse.waiting("agreement with rank 0"):
+        with self.heartbeat.waiting("agreement with rank 0"):
             dist.broadcast_object_list(answer, src=0, group=self.control)
         if answer[1] is not None:
             place, message = answer[1]
@@ -116,7 +116,7 @@ class WorldGroup:
     def gathered(self, value: Value) -> list[Value]:
         """Return the `value` of each rank, in the order of the ranks, on every rank."""
         values: list[Any] = [None] * self.rank.world_size
-        with self.pulse.waiting("exchange between ranks"):
+        with self.heartbeat.waiting("exchange between ranks"):
             dist.all_gather_object(values, value, group=self.control)
         return values
 
@@ -132,7 +132,7 @@ class WorldGroup:
         if self.rank.world_size == 1:
             return values
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        with self.pulse.waiting("all-reduce"):
+        with self.heartbeat.waiting("all-reduce"):
             dist.all_reduce(tensor)
             summed: list[float] = tensor.tolist()
         return summed
@@ -146,7 +146,7 @@ class WorldGroup:
         if self.rank.world_size == 1:
             *alone, mine = torch.cat([values, own.view(1)]).tolist()
             return alone, mine
-        with self.pulse.waiting("all-reduce"):
+        with self.heartbeat.waiting("all-reduce"):
             dist.all_reduce(values)
             *summed, mine = torch.cat([values, own.view(1)]).tolist()
         return summed, mine
@@ -179,7 +179,10 @@ def _kind(error: ZerotoolsError) -> int:
 
 @contextmanager
 def joined_group(
-    rank: Rank, device: str, pulse: Pulse | None = None, meeting: MeetingPlace | None = None
+    rank: Rank,
+    device: str,
+    heartbeat: HeartbeatWriter | None = None,
+    meeting: MeetingPlace | None = None,
 ) -> Iterator[WorldGroup]:
     """Call `join_group`, and yield the group.
 
@@ -191,18 +194,23 @@ def joined_group(
         BadRequest: the errors of `join_group` and `check_all_reduce`.
         MachineNotReady, StoppedBeforeStart: the errors of `join_group`.
     """
-    pulse = pulse or Pulse()
-    pulse.enter("meeting the other ranks")
-    with pulse.waiting(""):
-        group = join_group(rank, device, meeting and replace(meeting, waits=pulse.beat), pulse)
+    heartbeat = heartbeat or HeartbeatWriter()
+    heartbeat.enter("meeting the other ranks")
+    with heartbeat.waiting(""):
+        group = join_group(
+            rank, device, meeting and replace(meeting, waits=heartbeat.beat), heartbeat
+        )
         check_all_reduce(group)
-    pulse.enter("preparing")
-    yield replace(group, pulse=pulse)
+    heartbeat.enter("preparing")
+    yield replace(group, heartbeat=heartbeat)
     dist.destroy_process_group()
 
 
 def join_group(
-    rank: Rank, device: str, meeting: MeetingPlace | None = None, pulse: Pulse | None = None
+    rank: Rank,
+    device: str,
+    meeting: MeetingPlace | None = None,
+    heartbeat: HeartbeatWriter | None = None,
 ) -> WorldGroup:
     """Connect to the other ranks at MASTER_ADDR:MASTER_PORT, and return the group.
 
@@ -226,8 +234,8 @@ def join_group(
         )
     place = device_of_rank(rank, device)
     wait_for_ranks(store, rank, START_TIMEOUT)
-    if pulse is not None:
-        pulse.enter(CONNECTING)
+    if heartbeat is not None:
+        heartbeat.enter(CONNECTING)
     dist.init_process_group(
         BACKENDS[device],
         timeout=START_TIMEOUT,

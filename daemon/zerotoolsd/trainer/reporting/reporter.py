@@ -116,15 +116,15 @@ class Reporter:
         for tracker in self._trackers if phase in ("done", "stopped") else ():
             tracker.ends_as(phase)
         if phase == "train" and not self._is_warm:
-            self._notifier.pulse.enter(FIRST_STEP)
+            self._notifier.heartbeat_writer.enter(FIRST_STEP)
         else:
-            self._notifier.pulse.enter(_PHASES[phase])
+            self._notifier.heartbeat_writer.enter(_PHASES[phase])
         self._notifier.enter(phase)
 
     def warmed_up(self) -> None:
         """Record that from now on all steps take about the same time."""
         self._is_warm = True
-        self._notifier.pulse.enter(STEPPING)
+        self._notifier.heartbeat_writer.enter(STEPPING)
 
     def prepares(self, doing: str) -> None:
         """Report that an activity before the first step begins, such as `loading the weights`.
@@ -133,7 +133,7 @@ class Reporter:
         """
         self.doing = doing
         found = (phase for word, phase in _PREPARING.items() if doing.startswith(word))
-        self._notifier.pulse.enter(next(found, "preparing"), doing)
+        self._notifier.heartbeat_writer.enter(next(found, "preparing"), doing)
         if self._leads:
             self._notifier.event("phase", doing=doing)
 
@@ -149,7 +149,7 @@ class Reporter:
     def at(self, step: int) -> None:
         """Record that `step` optimizer steps are completed."""
         self._notifier.step = step
-        self._notifier.pulse.beat(step)
+        self._notifier.heartbeat_writer.beat(step)
 
     def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
         """Report the result of step `step`, counted from 1.

@@ -99,10 +99,10 @@ def split_sequences(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
     )
 
 
-def set_sequence_part(model: Any, stretch: SequencePart) -> None:
-    """Make `model` read only the part `stretch` of each sequence inside `reading_own_part`."""
+def set_sequence_part(model: Any, sequence_part: SequencePart) -> None:
+    """Make `model` read only `sequence_part` of each sequence inside `reading_own_part`."""
     use_whole_length(model)
-    setattr(model, _ATTRIBUTE, stretch)
+    setattr(model, _ATTRIBUTE, sequence_part)
 
 
 def sequence_part_of(model: Any) -> SequencePart | None:
@@ -121,11 +121,11 @@ def reading_own_part(
 
     The model must be called inside the context.
     """
-    stretch = sequence_part_of(model)
-    if stretch is None:
+    sequence_part = sequence_part_of(model)
+    if sequence_part is None:
         yield arguments, labels
         return
-    read, own, whole = stretch.read(arguments, labels)
+    read, own, whole = sequence_part.read(arguments, labels)
     with reading_part(whole):
         yield read, own
 

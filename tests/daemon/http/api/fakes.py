@@ -23,8 +23,8 @@ from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.interface.api_types import (
     AdoptedView,
     Adoption,
+    ArrayRequest,
     ArrayView,
-    ArrayWish,
     CheckedJob,
     Cleaned,
     CleanedJob,
@@ -294,7 +294,7 @@ class FakeService:
         number = view.array["id"]
         return [one for one in self.views.values() if one.array and one.array["id"] == number]
 
-    async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
+    async def change_array(self, job_id: int, request: ArrayRequest, *, uid: int) -> ArrayView:
         members = self._members(await self.job(job_id))
         changes: dict[str, dict[str, Any]] = {
             "cancel": {"state": "cancelled"},
@@ -302,13 +302,15 @@ class FakeService:
             "release": {"state": "queued"},
             "pause": {"state": "paused"},
             "unpause": {"state": "queued"},
-            "priority": {"priority": wish.priority},
+            "priority": {"priority": request.priority},
         }
         open_ones = [one for one in members if one.state not in TERMINAL]
         if not open_ones:
             raise Conflict(f"all {len(members)} jobs of the array are over")
-        kept = [one.id for one in open_ones if wish.do == "hold" and one.state == "running"]
-        asked = [self.change(one.id, **changes[wish.do]) for one in open_ones if one.id not in kept]
+        kept = [one.id for one in open_ones if request.do == "hold" and one.state == "running"]
+        asked = [
+            self.change(one.id, **changes[request.do]) for one in open_ones if one.id not in kept
+        ]
         said = tuple((number, f"job {number} is running") for number in kept)
         return ArrayView(jobs=tuple(asked), kept=said)
 

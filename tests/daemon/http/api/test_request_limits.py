@@ -9,7 +9,7 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.serving import serving
 from zerotools.core.errors import DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.http.api.request_limits import PerUserLock, RateLimit
+from zerotoolsd.http.api.request_limits import ConcurrencyLimit, RateLimit
 
 
 def test_a_user_has_so_many_at_once_and_then_so_many_a_second() -> None:
@@ -40,7 +40,7 @@ def test_whoever_asks_too_often_is_told(tmp_path: Path) -> None:
 
 def test_one_users_submits_wait_for_each_other_and_for_nobody_else() -> None:
     async def story() -> None:
-        lock, go = PerUserLock(2), asyncio.Event()
+        lock, go = ConcurrencyLimit(2), asyncio.Event()
         inside: list[int] = []
 
         async def submit(uid: int) -> None:

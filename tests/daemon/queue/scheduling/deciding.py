@@ -12,7 +12,7 @@ from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import CapabilityNeed, Request, ResourceNeed
-from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick, touch_nothing
+from zerotoolsd.queue.scheduling.scheduler import PassDecisions, run_pass, touch_nothing
 
 HOST = Host(
     memory_total_bytes=2**34,
@@ -53,14 +53,14 @@ def decide(
     *,
     touch: Callable[[int], None] = touch_nothing,
     **changes: Any,
-) -> TickDecisions:
+) -> PassDecisions:
     values: dict[str, Any] = {"now": 100.0, "leases": (), "cpu_ranks_used": 0, "limits": LIMITS}
-    return tick(
+    return run_pass(
         PendingQueue(requests), PassInput(snapshot=snapshot, **{**values, **changes}), touch
     )
 
 
-def started(decisions: TickDecisions) -> dict[int, list[int]]:
+def started(decisions: PassDecisions) -> dict[int, list[int]]:
     return {
         start.job_id: [int(uuid.rpartition("-")[2]) for uuid in start.gpu_uuids]
         for start in decisions.starts

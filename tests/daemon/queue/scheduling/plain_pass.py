@@ -1,6 +1,6 @@
 """The scheduler's pass as it reads in one sentence: every job in its turn.
 
-It is what `scheduler.tick` must come to, and takes as long as the queue.
+It is what `scheduler.run_pass` must come to, and takes as long as the queue.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, free_shared_memory
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.scheduler import TickDecisions
+from zerotoolsd.queue.scheduling.scheduler import PassDecisions
 from zerotoolsd.queue.scheduling.suitable_gpus import occupied_gpus, usable_gpus
 
 
@@ -25,7 +25,7 @@ def small(job_id: int, gib: int, gpus: int = 1, lasts: float | None = None) -> R
     return Request(job_id=job_id, need=need, lasts=lasts)
 
 
-def pack(requests: list[Request], machine: Any = None, **changes: Any) -> TickDecisions:
+def pack(requests: list[Request], machine: Any = None, **changes: Any) -> PassDecisions:
     return decide(requests, machine or gpus(2), **{"memory": MEMORY, **changes})
 
 

@@ -14,7 +14,7 @@ from zerotools.sensors.fake_gpus import fake_gpu
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.scheduler import tick
+from zerotoolsd.queue.scheduling.scheduler import run_pass
 
 gpu_kinds = st.sampled_from(["free", "free", "leased", "ends", "ends later", "fenced", "busy"])
 gpu_needs = st.builds(
@@ -80,10 +80,10 @@ def test_a_pass_comes_to_the_same_as_looking_at_every_job(data: st.DataObject) -
         "ends": ends,
     }
     looked_at: list[int] = []
-    line = PendingQueue(data.draw(st.permutations(requests)))
-    line.ranks = ranks = data.draw(st.sampled_from([{}, {1: 1, 2: 0, 3: 2}]))
+    pending = PendingQueue(data.draw(st.permutations(requests)))
+    pending.ranks = ranks = data.draw(st.sampled_from([{}, {1: 1, 2: 0, 3: 2}]))
     given = PassInput(passed_over=dict.fromkeys(left_out, "not now"), **values)
-    found = tick(line, given, looked_at.append)
+    found = run_pass(pending, given, looked_at.append)
 
     def place(each: Request) -> tuple[int, int, int]:
         rank = 0 if each.need.gpus is None else ranks.get(each.uid, 0)
@@ -93,7 +93,7 @@ def test_a_pass_comes_to_the_same_as_looking_at_every_job(data: st.DataObject) -
     for kind in (False, True):
         alike = [each for each in in_turn if (each.need.gpus is not None) == kind]
         for number, each in enumerate(alike, 1):
-            assert line.place_of(each.job_id) == (number, len(alike))
+            assert pending.place_of(each.job_id) == (number, len(alike))
     starts, waits = plain_pass([r for r in in_turn if r.job_id not in left_out], **values)
     assert found.starts == starts
     assert found.waits == waits | {r.job_id: "not now" for r in requests if r.job_id in left_out}
@@ -121,7 +121,7 @@ def test_a_place_is_among_those_that_wait_for_the_same_kind_of_thing() -> None:
     two, one = ResourceNeed(world_size=2, gpus=2), ResourceNeed(world_size=1, gpus=1)
     cpu = ResourceNeed(world_size=1, gpus=None)
     needs = {1: two, 2: cpu, 3: one, 4: two, 5: cpu}
-    line = PendingQueue(Request(job_id=number, need=need) for number, need in needs.items())
-    assert [line.place_of(number) for number in (1, 3, 4)] == [(1, 3), (2, 3), (3, 3)]
-    assert [line.place_of(number) for number in (2, 5)] == [(1, 2), (2, 2)]
-    assert line.place_of(9) is None
+    pending = PendingQueue(Request(job_id=number, need=need) for number, need in needs.items())
+    assert [pending.place_of(number) for number in (1, 3, 4)] == [(1, 3), (2, 3), (3, 3)]
+    assert [pending.place_of(number) for number in (2, 5)] == [(1, 2), (2, 2)]
+    assert pending.place_of(9) is None

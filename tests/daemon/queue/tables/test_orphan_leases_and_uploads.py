@@ -50,9 +50,9 @@ def test_a_gpu_is_kept_for_what_is_left_and_says_so_once_more_when_that_changes(
     begin(store, "GPU-1")
     end(store, 1, 3.0)
     assert store.leases() == []
-    store.outlived.hold(LEASE, "gpu_residue", "it is kept", 4.0)
+    store.outlived.keep(LEASE, "gpu_residue", "it is kept", 4.0)
     assert store.outlived.leases() == store.leases() == [LEASE]
-    store.outlived.hold(replace(LEASE, held_by="nobody"), "gpu_residue", "it is kept still", 5.0)
+    store.outlived.keep(replace(LEASE, held_by="nobody"), "gpu_residue", "it is kept still", 5.0)
     assert [lease.held_by for lease in store.leases()] == ["nobody"]
     said = [(e.kind, e.why) for e in store.events_of(1, 9) if e.kind == "gpu_residue"]
     assert said == [("gpu_residue", "it is kept"), ("gpu_residue", "it is kept still")]
@@ -64,7 +64,7 @@ def test_a_job_that_has_a_share_of_the_gpu_keeps_it(store: Store) -> None:
     begin(store, "GPU-1", gpu_bytes=9)
     begin(store, "GPU-1", gpu_bytes=9)
     end(store, 1, 3.0)
-    store.outlived.hold(LEASE, "gpu_residue", "it is kept", 4.0)
+    store.outlived.keep(LEASE, "gpu_residue", "it is kept", 4.0)
     assert [(x.job_id, x.bytes, x.held_by) for x in store.leases()] == [
         (1, None, "pid 7"),
         (2, 9, None),

@@ -19,7 +19,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.interface import time_slice
-from zerotoolsd.interface.api_types import ArrayWish, Conflict, Forbidden, JobView, Unavailable
+from zerotoolsd.interface.api_types import ArrayRequest, Conflict, Forbidden, JobView, Unavailable
 from zerotoolsd.interface.queue_terms import Dependency, JobEdit, QueueTerms
 from zerotoolsd.queue import store as queue_store
 from zerotoolsd.queue.lifecycle import Hold
@@ -122,22 +122,22 @@ def test_the_one_that_runs_saves_and_those_that_wait_are_held(tmp_path: Path) ->
         stops = "attempt=1:stop attempt=2:release exit=0"
         jobs = await array(it, [stops, "exit=0", "exit=0"])
         await it.reach(jobs[0].id, "running")
-        found = await it.service.change_array(jobs[2].id, ArrayWish(do="hold"), uid=ME)
+        found = await it.service.change_array(jobs[2].id, ArrayRequest(do="hold"), uid=ME)
         assert ([view.id for view in found.jobs], found.kept) == ([job.id for job in jobs], ())
         await it.reach(jobs[0].id, "paused")
         assert await states(it, jobs) == ["paused", "on_hold", "on_hold"]
-        await it.service.change_array(jobs[0].id, ArrayWish(do="priority", priority=3), uid=ME)
+        await it.service.change_array(jobs[0].id, ArrayRequest(do="priority", priority=3), uid=ME)
         assert [(await it.service.job(job.id)).priority for job in jobs] == [3, 3, 3]
         await it.service.release(jobs[0].id, uid=ME)
         await it.reach(jobs[0].id, "running")
         it.release(jobs[0].id, attempt=2)
         await it.reach(jobs[0].id, "succeeded")
-        released = await it.service.change_array(jobs[0].id, ArrayWish(do="release"), uid=ME)
+        released = await it.service.change_array(jobs[0].id, ArrayRequest(do="release"), uid=ME)
         assert len(released.jobs) == 2  # the one that is over is in neither
         for job in jobs[1:]:
             await it.reach(job.id, "succeeded")
         said = await refusal(
-            it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME), Conflict
+            it.service.change_array(jobs[0].id, ArrayRequest(do="cancel"), uid=ME), Conflict
         )
         assert said == "all 3 jobs of the array are over"
 
@@ -148,7 +148,7 @@ def test_a_cancel_ends_the_one_that_runs_and_all_that_wait(tmp_path: Path) -> No
     async def story(it: Running) -> None:
         jobs = await array(it, ["stop", "exit=0", "exit=0"])
         await it.reach(jobs[0].id, "running")
-        await it.service.change_array(jobs[1].id, ArrayWish(do="cancel"), uid=ME)
+        await it.service.change_array(jobs[1].id, ArrayRequest(do="cancel"), uid=ME)
         assert (await states(it, jobs))[1:] == ["cancelled", "cancelled"]
         await it.reach(jobs[0].id, "cancelled")
         assert await kinds(it, jobs[2].id) == ["submit", "cancel"]
@@ -173,13 +173,13 @@ def test_where_writing_fails_half_way_nothing_was_changed(
 
         monkeypatch.setattr(change_jobs, "STEP_SECONDS", 60.0)  # one transaction
         monkeypatch.setattr(queue_store.Store, "_append", fails)
-        wish = ArrayWish(do="release")
-        said = await refusal(it.service.change_array(jobs[0].id, wish, uid=ME), Unavailable)
+        request = ArrayRequest(do="release")
+        said = await refusal(it.service.change_array(jobs[0].id, request, uid=ME), Unavailable)
         assert "writing the queue failed: disk I/O error" in said
         monkeypatch.undo()
         assert await states(it, jobs) == ["on_hold"] * 3
         assert await kinds(it, jobs[0].id) == ["submit"]
-        await it.service.change_array(jobs[0].id, wish, uid=ME)
+        await it.service.change_array(jobs[0].id, request, uid=ME)
         for job in jobs:
             await it.reach(job.id, "succeeded")
 
@@ -191,11 +191,11 @@ def test_an_array_pauses_and_goes_on(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         jobs = await array(it, ["attempt=1:stop attempt=2:exit=0", "exit=0"])
         await it.reach(jobs[0].id, "running")
-        wish = ArrayWish(do="pause", lose_steps=True)
-        await it.service.change_array(jobs[0].id, wish, uid=ME)
+        request = ArrayRequest(do="pause", lose_steps=True)
+        await it.service.change_array(jobs[0].id, request, uid=ME)
         assert (await states(it, jobs))[1] == "paused"
         await it.reach(jobs[0].id, "paused")
-        await it.service.change_array(jobs[0].id, ArrayWish(do="unpause"), uid=ME)
+        await it.service.change_array(jobs[0].id, ArrayRequest(do="unpause"), uid=ME)
         for job in jobs:
             await it.reach(job.id, "succeeded")
 
@@ -208,7 +208,7 @@ def test_an_array_is_run_again_as_a_new_one_when_all_of_it_is_over(tmp_path: Pat
         said = await refusal(it.service.retry_array(jobs[0].id, uid=ME), Conflict)
         assert "is not over" in said
         await it.reach(jobs[0].id, "failed", "waiting_retry")
-        await it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME)
+        await it.service.change_array(jobs[0].id, ArrayRequest(do="cancel"), uid=ME)
         for job in jobs:
             await it.reach(job.id, "cancelled", "failed")
         place = tmp_path / "again"
@@ -218,7 +218,7 @@ def test_an_array_is_run_again_as_a_new_one_when_all_of_it_is_over(tmp_path: Pat
             {"id": again[0].id, "index": 0, "size": 2, "label": "label 0"},
             {"id": again[0].id, "index": 1, "size": 2, "label": "label 1"},
         ]
-        await it.service.change_array(again[0].id, ArrayWish(do="cancel"), uid=ME)
+        await it.service.change_array(again[0].id, ArrayRequest(do="cancel"), uid=ME)
 
     queue_arrays(tmp_path / "state", story)
 
@@ -226,12 +226,12 @@ def test_an_array_is_run_again_as_a_new_one_when_all_of_it_is_over(tmp_path: Pat
 def test_of_an_array_those_that_have_not_succeeded_continue_as_a_new_one(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         jobs = await array(it, ["exit=9", "exit=0", "exit=9"], hold=True)
-        await it.service.change_array(jobs[0].id, ArrayWish(do="priority", priority=3), uid=ME)
-        await it.service.change_array(jobs[0].id, ArrayWish(do="release"), uid=ME)
+        await it.service.change_array(jobs[0].id, ArrayRequest(do="priority", priority=3), uid=ME)
+        await it.service.change_array(jobs[0].id, ArrayRequest(do="release"), uid=ME)
         await it.reach(jobs[1].id, "succeeded")
         for job in (jobs[0], jobs[2]):
             await it.reach(job.id, "failed", "waiting_retry")
-        await it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME)
+        await it.service.change_array(jobs[0].id, ArrayRequest(do="cancel"), uid=ME)
         for job in (jobs[0], jobs[2]):
             await it.reach(job.id, "cancelled", "failed")
         again = await it.service.retry_array(jobs[1].id, uid=ME, from_start=False)
@@ -242,7 +242,7 @@ def test_of_an_array_those_that_have_not_succeeded_continue_as_a_new_one(tmp_pat
         assert [view.output_dir for view in again] == [
             (await it.service.job(job.id)).output_dir for job in (jobs[0], jobs[2])
         ]
-        await it.service.change_array(again[0].id, ArrayWish(do="cancel"), uid=ME)
+        await it.service.change_array(again[0].id, ArrayRequest(do="cancel"), uid=ME)
 
     queue_arrays(tmp_path / "state", story)
 
@@ -258,12 +258,12 @@ def test_each_keeps_what_was_set_for_it_alone(tmp_path: Path, from_start: bool) 
         await it.service.edit(jobs[1].id, JobEdit(begin=begin), uid=ME)
         after = (Dependency(job_id=runs.id),)
         await it.service.edit(jobs[2].id, JobEdit(after=after), uid=ME)
-        await it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME)
+        await it.service.change_array(jobs[0].id, ArrayRequest(do="cancel"), uid=ME)
         again = await it.service.retry_array(jobs[0].id, uid=ME, from_start=from_start)
         waits = ({"job": runs.id, "condition": "ok", "state": "running"},)
         assert [(view.priority, view.begin) for view in again] == [(4, None), (0, begin), (0, None)]
         assert [view.after for view in again] == [(), (), waits]
-        await it.service.change_array(again[0].id, ArrayWish(do="cancel"), uid=ME)
+        await it.service.change_array(again[0].id, ArrayRequest(do="cancel"), uid=ME)
         await it.reach(runs.id, "running")
         it.release(runs.id)
 
@@ -302,7 +302,7 @@ def test_a_release_of_an_array_releases_all_whoever_held_them(tmp_path: Path) ->
         row = it.engine.store.job(jobs[1].id)
         it.engine.transitions.take(row, Hold(why="its record was odd"))
         assert await states(it, jobs) == ["on_hold", "held", "on_hold"]
-        await it.service.change_array(jobs[0].id, ArrayWish(do="release"), uid=ME)
+        await it.service.change_array(jobs[0].id, ArrayRequest(do="release"), uid=ME)
         for job in jobs:
             await it.reach(job.id, "succeeded")
 
@@ -313,13 +313,13 @@ def test_a_release_of_an_array_releases_all_whoever_held_them(tmp_path: Path) ->
 def test_a_job_of_no_array_and_a_priority_above_the_class(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         single = await submit(it, "exit=0", ranks=1)
-        wish = ArrayWish(do="hold")
-        said = await refusal(it.service.change_array(single.id, wish, uid=ME), Conflict)
+        request = ArrayRequest(do="hold")
+        said = await refusal(it.service.change_array(single.id, request, uid=ME), Conflict)
         assert said == f"job {single.id} is not part of an array"
         jobs = await array(it, ["exit=0"] * 2, hold=True)
         other = ME + 1
         it.engine.priority_classes._classes = {"*": (-10, 0)}
-        high = ArrayWish(do="priority", priority=5)
+        high = ArrayRequest(do="priority", priority=5)
         asked = it.service.change_array(jobs[0].id, high, uid=other)
         assert "priority = 5" in await refusal(asked, Forbidden)
         assert [(await it.service.job(job.id)).priority for job in jobs] == [0, 0]
@@ -342,7 +342,7 @@ def test_a_thousand_are_cancelled_by_few_commits_and_others_are_answered_between
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(others())
-        found = await it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME)
+        found = await it.service.change_array(jobs[0].id, ArrayRequest(do="cancel"), uid=ME)
         task.cancel()
         assert len(found.jobs) == MOST_MEMBERS
         assert len(commits) == MOST_MEMBERS / change_jobs.AT_ONCE
@@ -366,11 +366,11 @@ def test_where_writing_fails_between_two_commits_it_is_said_how_many_were_change
             return append(store, now, *values)
 
         monkeypatch.setattr(queue_store.Store, "_append", fails)
-        wish = ArrayWish(do="cancel")
-        said = await refusal(it.service.change_array(jobs[0].id, wish, uid=ME), Unavailable)
+        request = ArrayRequest(do="cancel")
+        said = await refusal(it.service.change_array(jobs[0].id, request, uid=ME), Unavailable)
         assert said.endswith("writing the queue failed: disk I/O error; 2 of 5 were changed")
         monkeypatch.undo()
         assert await states(it, jobs) == ["cancelled"] * 2 + ["on_hold"] * 3
-        assert len((await it.service.change_array(jobs[0].id, wish, uid=ME)).jobs) == 3
+        assert len((await it.service.change_array(jobs[0].id, request, uid=ME)).jobs) == 3
 
     queue_arrays(tmp_path / "state", story)

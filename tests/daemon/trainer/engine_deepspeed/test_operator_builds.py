@@ -29,7 +29,7 @@ import sys, time
 from pathlib import Path
 from tests.daemon.trainer.engine_deepspeed.test_operator_builds import Said
 from zerotoolsd.trainer.engine_deepspeed.operator_builds import Baton
-Baton(Path(sys.argv[1]), own=True, teller=Said()).try_acquire()
+Baton(Path(sys.argv[1]), uses_kernel_lock=True, teller=Said()).try_acquire()
 print("compiling", flush=True)
 time.sleep(60)
 """
@@ -79,7 +79,9 @@ def test_a_job_compiles_after_one_that_was_killed_while_it_did(lock: Path) -> No
     assert lock.exists(), "what torch waits for, for ever"
     said = Said()
     said.prepares("loading the weights")
-    baton = Baton(lock, own=True, teller=said, clock=lambda: lock.stat().st_mtime + 7300)
+    baton = Baton(
+        lock, uses_kernel_lock=True, teller=said, clock=lambda: lock.stat().st_mtime + 7300
+    )
     assert baton.try_acquire()
     assert said.lines == [f"removed {lock}, left 2 h ago by an ended process"]
     assert said.doing == "compiling cpu_adam"
@@ -101,14 +103,14 @@ def test_a_job_waits_for_one_that_compiles_and_goes_on_when_that_is_killed(lock:
                 other.kill()
                 other.wait()
 
-        assert Baton(lock, own=True, teller=said, pause=pause).try_acquire()
+        assert Baton(lock, uses_kernel_lock=True, teller=said, pause=pause).try_acquire()
     assert said.told == ["compiling cpu_adam (in another process)", "compiling cpu_adam"]
 
 
 def test_what_is_compiled_already_is_not_announced(lock: Path) -> None:
     (lock.parent / "cpu_adam.so").touch()
     said = Said()
-    baton = Baton(lock, own=True, teller=said)
+    baton = Baton(lock, uses_kernel_lock=True, teller=said)
     baton.try_acquire()
     baton.release()
     assert (said.told, said.lines) == ([], [])
@@ -147,7 +149,7 @@ def test_a_lock_in_the_users_own_directory_is_named_and_left_alone(lock: Path) -
         if pauses == 3:
             lock.unlink()  # as its owner does it
 
-    assert Baton(lock, own=False, teller=said, pause=pause).try_acquire()
+    assert Baton(lock, uses_kernel_lock=False, teller=said, pause=pause).try_acquire()
     assert said.told[0] == (
         f"waiting for {lock}, made 3 d ago: another program is compiling there; if no such program "
         "is running, it was killed; then remove the file"
@@ -185,7 +187,7 @@ def test_torch_itself_takes_our_turn(lock: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cpp_extension, "FileBaton", cpp_extension.FileBaton)  # put back afterwards
     lock.touch()
     said = Said()
-    install_batons([cpp_extension], own=True, teller=said)
+    install_batons([cpp_extension], uses_kernel_lock=True, teller=said)
     (lock.parent / "a.cpp").write_text("int a;\n")
     with pytest.raises(RuntimeError, match="Error building extension"):
         cpp_extension.load(

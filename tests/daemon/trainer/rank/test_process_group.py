@@ -57,12 +57,12 @@ def test_the_gpus_are_connected_in_a_phase_of_their_own(monkeypatch: pytest.Monk
     """NCCL connects them while the group is made: a hang there has the deadline of that phase."""
     import torch.distributed as dist
 
-    from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
+    from zerotoolsd.supervisor.heartbeats.shared_heartbeat import HeartbeatWriter
     from zerotoolsd.supervisor.heartbeats.stall_limits import CONNECTING
 
     events = list[str]()
 
-    class Recorded(Pulse):
+    class Recorded(HeartbeatWriter):
         def enter(self, phase: str, doing: str = "") -> None:
             events.append(phase)
 

@@ -10,12 +10,12 @@ pytestmark = pytest.mark.torch
 
 
 class Heard:
-    """A notifier that keeps what it is told, and a pulse."""
+    """A notifier that keeps what it is told, and a heartbeat."""
 
     def __init__(self) -> None:
         self.phases: list[tuple[str, str]] = []
         self.events: list[str] = []
-        self.pulse = self
+        self.heartbeat_writer = self
         self.step = 0
 
     def enter(self, phase: str, doing: str) -> None:
@@ -56,8 +56,10 @@ def test_a_step_on_a_gpu_tells_the_most_memory(
     from zerotoolsd.trainer.reporting import reporter
 
     told = dict[str, Any]()
-    pulse = type("", (), {"beat": lambda self, step: None})()
-    notifier: Any = type("", (), {"pulse": pulse, "event": lambda self, name, **f: told.update(f)})
+    heartbeat = type("", (), {"beat": lambda self, step: None})()
+    notifier: Any = type(
+        "", (), {"heartbeat_writer": heartbeat, "event": lambda self, name, **f: told.update(f)}
+    )
     one = reporter.Reporter(Rank(0, 0, 1), notifier(), steps=1)
     outcome = StepResult(2.0, 1.0, 1e-3, stop=False)
     for is_initialized, peak, said in ((True, 3 << 30, "gpu 3.00 GiB"), (False, None, "host")):

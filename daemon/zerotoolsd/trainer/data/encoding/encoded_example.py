@@ -142,12 +142,13 @@ class Limits:
 class Kept:
     """The parts of an example that are kept when it is cut.
 
-    The first `head` ids of the source and the last `end` ids of the target are always kept, if they
-    fit. The rest of the source loses its last ids if `keeps_first` is True, else its first ids.
+    The first `kept_head` ids of the source and the last `kept_tail` ids of the target are always
+    kept, if they fit. The rest of the source loses its last ids if `keeps_first` is True, else
+    its first ids.
     """
 
-    head: int = 0
-    end: int = 0
+    kept_head: int = 0
+    kept_tail: int = 0
     keeps_first: bool = True
 
 
@@ -170,12 +171,12 @@ def _cut_source(ids: Ids, most: int | None, kept: Kept) -> Ids:
         return ids
     if kept.keeps_first:
         return ids[:most]
-    head = min(kept.head, most - 1)
+    head = min(kept.kept_head, most - 1)
     return np.concatenate([ids[:head], ids[len(ids) - (most - head) :]])
 
 
 def _cut_target(ids: Ids, most: int | None, kept: Kept) -> Ids:
     if most is None or len(ids) <= most:
         return ids
-    end = min(kept.end, most)
-    return np.concatenate([ids[: most - end], ids[len(ids) - kept.end :][:end]])
+    end = min(kept.kept_tail, most)
+    return np.concatenate([ids[: most - end], ids[len(ids) - kept.kept_tail :][:end]])

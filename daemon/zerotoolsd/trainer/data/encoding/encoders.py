@@ -137,7 +137,7 @@ class ChatEncoder(Encoder):
         source, target = cut_to_limits(asked, answer, self._limits, kept)
         lost = len(asked) - len(source), len(answer) - len(target)
         is_source_lost = lost[0] > 0 and len(source) <= max(1, head)
-        is_target_lost = lost[1] > 0 and len(target) <= kept.end
+        is_target_lost = lost[1] > 0 and len(target) <= kept.kept_tail
         marked = np.concatenate([source, target])
         return Encoded(place, marked, len(source), *lost, is_source_lost, is_target_lost)
 
@@ -235,7 +235,7 @@ class PlainEncoder(WithoutTemplate):
             yield self._cut(record.place, source, np.concatenate([answer, self._last]))
 
     def _cut(self, place: str, asked: Marked, answer: Marked) -> Encoded:
-        source, target = cut_to_limits(asked, answer, self._limits, Kept(end=1))
+        source, target = cut_to_limits(asked, answer, self._limits, Kept(kept_tail=1))
         return Encoded(
             place,
             np.concatenate([source, mark_learned(target)]),

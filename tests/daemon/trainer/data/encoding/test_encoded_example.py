@@ -19,9 +19,9 @@ def cut(source: list[int], target: list[int], *how: Any) -> tuple[list[int], lis
 def test_the_prompt_gives_way_first_and_the_end_stays() -> None:
     source, target = list(range(10)), [*range(100, 106), 999]
     assert cut(source, target, Limits(), Kept()) == (source, target)
-    last = Kept(head=1, end=1, keeps_first=False)
+    last = Kept(kept_head=1, kept_tail=1, keeps_first=False)
     assert cut(source, target, Limits(whole=11), last) == ([0, 7, 8, 9], target)
-    assert cut(source, target, Limits(whole=11), Kept(end=1)) == ([0, 1, 2, 3], target)
+    assert cut(source, target, Limits(whole=11), Kept(kept_tail=1)) == ([0, 1, 2, 3], target)
     assert cut(source, target, Limits(whole=5), last) == ([9], [100, 101, 102, 999])
     assert cut(source, target, Limits(whole=9, source=9, target=4), last) == (
         [0, 6, 7, 8, 9],
@@ -46,7 +46,7 @@ def test_no_limit_is_passed_and_nothing_is_cut_for_nothing(
     assert bool(found) == bool(asked)
     if limits.whole is None or source + target <= limits.whole:
         assert len(found) == min(source, limits.source or source)
-    end = answer[target - min(kept.end, target) :][: len(said)]
+    end = answer[target - min(kept.kept_tail, target) :][: len(said)]
     assert said[len(said) - len(end) :] == end
     if len(found) > 1 and len(said) < min(target, limits.target or target):
         raise AssertionError("the response gave way before the prompt")

@@ -171,7 +171,7 @@ function age(seconds) {
   return `${whole}s`;
 }
 
-/** The same for a job, with the time since when it starts, saves, is late, is stalled or stops. */
+/** The words for the state of a job. Some are followed by the time in this state, as in `saving 41s`. */
 export function stateOf(job) {
   const [words, meaning, sign] = stateWords(job.state_word);
   const isTimed = TIMED_WORDS.includes(job.state_word) && isNumber(job.state_since);

@@ -31,7 +31,7 @@ export const MEANINGS = {
   "stopped": "warning"
 };
 
-/** The words that are followed by the time since when they hold. */
+/** The words that are followed by the time in this state. */
 export const TIMED_WORDS = ["holding", "late", "saving", "stalled", "starting", "stopping", "yielding"];
 
 /** What each verb does to a job. */
