@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.job_record import JobRecord, ModelRecord, OptimizerRecord
+from zerotools.runs.checkpoint_job_record import JobRecord, ModelRecord, OptimizerRecord
 from zerotools.runs.manifest import write_manifest
 
 

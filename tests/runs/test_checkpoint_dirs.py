@@ -6,7 +6,7 @@ import pytest
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.job_record import (
+from zerotools.runs.checkpoint_job_record import (
     RNG_PER_RANK,
     RNG_RESEED,
     DataRecord,

@@ -20,7 +20,7 @@ from zerotools.io.huggingface.model_sidecars import (
 )
 from zerotools.io.output.files_without_tensors import RANDOM_STATE
 from zerotools.io.output.written_files import MARKER
-from zerotools.runs.job_record import RNG_PER_RANK
+from zerotools.runs.checkpoint_job_record import RNG_PER_RANK
 from zerotools.runs.optimizer_name_record import NAMED_ORDER
 
 

@@ -8,7 +8,7 @@ the child reports its progress over a pipe, which closes when the program runs:
     dp            it executes the program
     dp!  ENOENT   it could not: the number of the error follows, in decimal
     !    ENOENT   it could not even enter its control group
-    dm1;p         its binding failed in part (`rank_binding`); it executes the program
+    dm1;p         its binding failed in part (`rank_cpu_binding`); it executes the program
 
 A child that hangs holds no descriptor of the supervisor, so it does not hold the lock of the
 attempt either.
@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from zerotoolsd.supervisor.rank_binding import RankBinding, keep_to, kept_of
+from zerotoolsd.supervisor.rank_cpu_binding import RankBinding, keep_to, kept_of
 
 OOM_SCORE = "500"
 NO_PROGRAM = 127

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.job_record import JobRecord
+from zerotools.runs.checkpoint_job_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.stall_limits import END
 from zerotoolsd.trainer.background_saves import Checkpointing
 from zerotoolsd.trainer.data.batches import Batches, Prefetch

@@ -25,7 +25,7 @@ from zerotoolsd.attempts.numa_binding import (
     core_share,
     shown_binding,
 )
-from zerotoolsd.supervisor.rank_binding import RankBinding
+from zerotoolsd.supervisor.rank_cpu_binding import RankBinding
 
 LEFT, RIGHT = RankBinding("0-15,32-47", (0,)), RankBinding("16-31,48-63", (1,))
 PROCESS = "4242:1000:3f7c0d1e-0000-4000-8000-000000000000"

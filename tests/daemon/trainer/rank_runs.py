@@ -30,7 +30,7 @@ from torch.distributed.tensor._utils import (  # noqa: E402
     compute_local_shape_and_global_offset,
 )
 
-from zerotools.runs.job_record import JobRecord  # noqa: E402
+from zerotools.runs.checkpoint_job_record import JobRecord  # noqa: E402
 from zerotoolsd.trainer import session  # noqa: E402
 from zerotoolsd.trainer.background_saves import Checkpointing  # noqa: E402
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult  # noqa: E402

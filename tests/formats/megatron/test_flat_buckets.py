@@ -15,7 +15,7 @@ from zerotools.formats.megatron.flat_buckets import proved_state
 from zerotools.formats.megatron.training_metadata import native_of
 from zerotools.io.distcp.check_data_files import data_files
 from zerotools.io.distcp.dcp_directory import load_metadata, tensor_of
-from zerotools.io.distcp.item_bytes import Items
+from zerotools.io.distcp.item_chunks import Items
 
 CASES = ("dense-tp2-dp2-buckets", "buckets-tied-tp2-pp2")
 Parts = tuple[dict[Key, Tensor], dict[Key, Tensor]]

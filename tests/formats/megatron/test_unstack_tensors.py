@@ -19,7 +19,7 @@ from zerotools.formats.megatron.unstack_tensors import (
     reorder_gated_lora,
     unstack_tensors,
 )
-from zerotools.io.distcp.item_bytes import ItemChunks
+from zerotools.io.distcp.item_chunks import ItemChunks
 
 STACK = Key("decoder.layers.mlp.experts.experts.linear_fc1.weight", "exp_avg")
 

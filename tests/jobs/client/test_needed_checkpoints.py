@@ -17,7 +17,7 @@ from zerotools.jobs.client.needed_checkpoints import (
     needed_paths,
     needs_of,
 )
-from zerotools.runs.job_record import read_record, write_record
+from zerotools.runs.checkpoint_job_record import read_record, write_record
 from zerotools.runs.manifest import write_manifest
 
 SILENT = "print('ready', flush=True)\nfor line in __import__('sys').stdin: pass"

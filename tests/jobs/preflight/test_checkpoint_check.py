@@ -14,7 +14,7 @@ from tests.runs.records import a_record
 from zerotools.core.dtypes import BFLOAT16, DType, dtype_named
 from zerotools.jobs.preflight.checkpoint_check import not_resumable, quantised_refusal
 from zerotools.runs.base_model_record import BaseFile, BaseRecord
-from zerotools.runs.job_record import LoraRecord, OptimizerRecord
+from zerotools.runs.checkpoint_job_record import LoraRecord, OptimizerRecord
 
 PATH = Path("/runs/a b/step-00000002")
 RECORD = a_record(stage=2, engine="deepspeed")

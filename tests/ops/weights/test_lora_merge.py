@@ -14,12 +14,12 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import Target
-from zerotools.formats.dcp.native import DcpNative
+from zerotools.formats.dcp.kept_for_writer import DcpNative
 from zerotools.ops.conversions.conversion import Conversion, check_output
 from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.weights import adapter_arithmetic
 from zerotools.ops.weights.lora_merge import merge_adapters
-from zerotools.runs.job_record import JobRecord, LoraRecord
+from zerotools.runs.checkpoint_job_record import JobRecord, LoraRecord
 
 SCALE = 1.5
 WEIGHT = Key("layer.q.base_layer.weight", "param")

@@ -16,11 +16,11 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, whole_tensor_block
-from zerotools.formats.dcp.native import DcpNative
+from zerotools.formats.dcp.kept_for_writer import DcpNative
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.weights.restore_hub_layout import hub_layout_of, keys_on_hub, restore_hub_layout
-from zerotools.runs.job_record import write_record
+from zerotools.runs.checkpoint_job_record import write_record
 from zerotools.runs.manifest import write_manifest
 
 

@@ -1,7 +1,7 @@
 """torch.distributed.checkpoint (DCP), as FSDP and `torch.distributed.checkpoint.save` write it.
 
 file_names            directory and file names that identify a DCP
-native                values that the reader stores for the writer: `DcpNative`
+kept_for_writer       values that the reader stores for the writer: `DcpNative`
 several_directories   the DCP directories that form one checkpoint
 key_paths             the path of each value in the saved state dict
 flat_keys             the tensor name and role of each flat key

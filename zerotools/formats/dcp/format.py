@@ -23,7 +23,7 @@ from zerotools.runs.file_names import DCP, RECORD
 
 if TYPE_CHECKING:
     from zerotools.core.target import Dropped, Target
-    from zerotools.runs.job_record import JobRecord
+    from zerotools.runs.checkpoint_job_record import JobRecord
 
 
 class DcpFormat(Format):
@@ -99,7 +99,7 @@ class DcpFormat(Format):
         return thin(source, section=options.section)
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
-        from zerotools.formats.dcp.native import native_of
+        from zerotools.formats.dcp.kept_for_writer import native_of
 
         return native_of(source).job
 

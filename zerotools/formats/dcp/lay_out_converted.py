@@ -20,9 +20,9 @@ from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
+from zerotools.formats.dcp.kept_for_writer import DcpNative, native_of
 from zerotools.formats.dcp.lay_out_resharded import check_world_size
 from zerotools.formats.dcp.naming_styles import DcpStyle, KeyPath, style_of
-from zerotools.formats.dcp.native import DcpNative, native_of
 from zerotools.formats.dcp.rank_files import (
     CopiedTensor,
     DcpEntry,
@@ -43,7 +43,7 @@ from zerotools.formats.torch_optimizers import (
 from zerotools.io.distcp.metadata_writer import archive_of
 from zerotools.io.numeric.scalar_tensors import scalar_bytes
 from zerotools.io.output.files_without_tensors import sidecar_files
-from zerotools.runs.job_record import RNG_PER_RANK
+from zerotools.runs.checkpoint_job_record import RNG_PER_RANK
 
 DcpEntries = dict[KeyPath, DcpEntry]
 

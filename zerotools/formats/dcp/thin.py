@@ -16,7 +16,7 @@ from zerotools.core.errors import Unsupported
 from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.target import FilePlan
 from zerotools.formats.dcp.flat_keys import name_tensors
-from zerotools.formats.dcp.native import native_of
+from zerotools.formats.dcp.kept_for_writer import native_of
 from zerotools.formats.dcp.several_directories import dcp_prefixes
 from zerotools.io.distcp.dcp_directory import joined_metadata, load_metadata, with_prefix
 from zerotools.io.distcp.metadata import Metadata

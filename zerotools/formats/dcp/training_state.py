@@ -22,11 +22,11 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.formats.dcp.flat_keys import STATE_ROLE
-from zerotools.formats.dcp.native import native_of
+from zerotools.formats.dcp.kept_for_writer import native_of
 from zerotools.formats.dcp.several_directories import is_replicated
 from zerotools.formats.torch_optimizers import optimizer_of, scalars_of, trained_precision
 from zerotools.io.numeric.scalar_tensors import read_scalar
-from zerotools.runs.job_record import JobRecord
+from zerotools.runs.checkpoint_job_record import JobRecord
 
 _GROUP = re.compile(r"param_groups\.(?P<name>.+)\.(?P<option>[^.]+)", re.S)
 _STATE = re.compile(r"state\.(?P<name>.+)\.(?P<role>[^.]+)", re.S)

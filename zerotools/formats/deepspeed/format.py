@@ -21,7 +21,7 @@ from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 if TYPE_CHECKING:
     from zerotools.core.target import Target
     from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
-    from zerotools.runs.job_record import JobRecord
+    from zerotools.runs.checkpoint_job_record import JobRecord
 
 _ZERO_OPTIONS = frozenset({"stage", "sub_group_size", "round_robin", "ds_config"})
 
@@ -115,7 +115,7 @@ class DeepSpeedFormat(Format):
         check_weights(source)
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        from zerotools.formats.deepspeed.partitioning.native import weight_pairs
+        from zerotools.formats.deepspeed.partitioning.kept_for_writer import weight_pairs
 
         return weight_pairs(source)
 
@@ -125,7 +125,7 @@ class DeepSpeedFormat(Format):
         return files_of_one_save(source)
 
     def doubts(self, source: Checkpoint) -> Mapping[str, str]:
-        from zerotools.formats.deepspeed.partitioning.native import native_of
+        from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
         from zerotools.formats.deepspeed.reading.missing_files import doubtful_layers
 
         native = native_of(source)

@@ -32,7 +32,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import Unsupported
 from zerotools.formats.megatron.tensor_parallel_cuts import Cut, cut_of
 from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT, MegatronFacts
-from zerotools.io.distcp.item_bytes import DerivedChunks, ItemChunks, StoredPiece
+from zerotools.io.distcp.item_chunks import DerivedChunks, ItemChunks, StoredPiece
 
 _BUCKET = re.compile(
     r"optimizer\.distributed\.dp_group_idx_(\d{1,7})\.gbuf_idx_0\.dtype_\((.+)\)"

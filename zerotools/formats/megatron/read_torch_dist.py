@@ -38,7 +38,7 @@ from zerotools.io.distcp.dcp_directory import (
     tensor_of,
 )
 from zerotools.io.distcp.file_names import METADATA
-from zerotools.io.distcp.item_bytes import BlobTrees, Items
+from zerotools.io.distcp.item_chunks import BlobTrees, Items
 from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor
 from zerotools.io.files.regular_files import read_regular
 from zerotools.io.huggingface.model_sidecars import model_sidecars

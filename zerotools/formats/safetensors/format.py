@@ -13,7 +13,7 @@ from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
     from zerotools.core.target import Target
-    from zerotools.runs.job_record import JobRecord
+    from zerotools.runs.checkpoint_job_record import JobRecord
 
 _SUFFIX = ".safetensors"
 _INDEX = f"{_SUFFIX}.index.json"

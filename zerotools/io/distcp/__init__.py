@@ -5,7 +5,7 @@ metadata          `.metadata`, a pickle, as checked values
 metadata_writer   checked values -> `.metadata`, and the layout of a new `.distcp` file
 dcp_directory     the metadata of all ranks joined to one, and its tensors by flat key
 check_data_files  checks that all files exist, and are of one save
-item_bytes        the position of a tensor's bytes in a file, also of a part of a stored tensor
+item_chunks       the position of a tensor's bytes in a file, also of a part of a stored tensor
 prune_directory   a directory without some of its values
 
 Every format that uses this container reads and writes it with these modules. `zerotools.formats`

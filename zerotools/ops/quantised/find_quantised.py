@@ -14,7 +14,7 @@ from pathlib import Path
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.ops.quantised.bitsandbytes_weights import bits_and_bytes
-from zerotools.ops.quantised.fp8_fp4_int8 import eight_bits, four_bits
+from zerotools.ops.quantised.find_fp8_fp4_int8 import eight_bits, four_bits
 from zerotools.ops.quantised.quantisation_config import (
     FORMATS,
     KINDS,

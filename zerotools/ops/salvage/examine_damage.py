@@ -18,7 +18,7 @@ from zerotools.formats import (
     read_any,
     require_model,
 )
-from zerotools.io.distcp.item_bytes import ItemChunks
+from zerotools.io.distcp.item_chunks import ItemChunks
 from zerotools.io.files.source_stamps import note_source, recording_sources
 from zerotools.io.files.tolerated_damage import Damage, tolerating_damage
 from zerotools.ops.execution.tile_workers import MemoryBudget

@@ -17,7 +17,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import Range, Ranges, ranges_of
 from zerotools.core.uncovered_boxes import uncovered_boxes, uncovered_ranges
-from zerotools.io.distcp.item_bytes import ItemChunks
+from zerotools.io.distcp.item_chunks import ItemChunks
 
 SoundBytes = Callable[[str, int, int], int]
 """A function of a file and a range [begin, end) that returns how many bytes from `begin` on are

@@ -14,7 +14,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats import FORMATS, FormatTable, format_of
-from zerotools.io.distcp.item_bytes import BlobTrees, archives_of
+from zerotools.io.distcp.item_chunks import BlobTrees, archives_of
 from zerotools.io.files.directory_entries import folders_below, stays_below_root
 from zerotools.io.files.metadata_memory_limit import data_of
 from zerotools.io.files.open_files import OpenFiles

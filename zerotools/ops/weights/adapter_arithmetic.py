@@ -18,7 +18,7 @@ import numpy as np
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box, contiguous_boxes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.tensor_parallel_rules import PlacedBlock, place_chunk
+from zerotools.core.tensor_parallel_placement import PlacedBlock, place_chunk
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.execution.load_arrays import load_tensors
 

@@ -19,7 +19,7 @@ from zerotools.core.adapter_names import PREFIX, A, AdapterTensor, B, adapter_te
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.nearest_word import nearest_of
-from zerotools.io.distcp.item_bytes import archives_of
+from zerotools.io.distcp.item_chunks import archives_of
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import ModelLayout, layout_of_model

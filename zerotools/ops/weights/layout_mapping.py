@@ -19,7 +19,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS
 from zerotools.core.quantisation_schemes import PAYLOAD, Arithmetic, ScaledCast
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.io.distcp.item_bytes import archives_of
+from zerotools.io.distcp.item_chunks import archives_of
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG

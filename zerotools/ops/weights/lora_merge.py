@@ -57,7 +57,7 @@ from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.merged_config import HEADS, is_embedding, model_config, with_tied_head
 from zerotools.ops.weights.select_and_rename import MASTERS, rename_tensors, weights_from
-from zerotools.runs.job_record import JobRecord, LoraRecord
+from zerotools.runs.checkpoint_job_record import JobRecord, LoraRecord
 
 _MAX_NAMED = 3
 _FUSED = "hf-fused"

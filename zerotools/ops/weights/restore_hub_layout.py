@@ -17,7 +17,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, HubLayout, HubPiece, pieces_of
 from zerotools.formats import FORMATS, FormatTable, format_of
-from zerotools.io.distcp.item_bytes import archives_of
+from zerotools.io.distcp.item_chunks import archives_of
 from zerotools.ops.execution.plan import prove_source
 from zerotools.ops.weights.base_model import BASE
 

@@ -23,8 +23,8 @@ from zerotoolsd.http.api.request_validation import routes_of
 from zerotoolsd.http.api.responses import json_response
 from zerotoolsd.http.api.routes import ROUTES
 from zerotoolsd.http.web import checkpoint_pictures
+from zerotoolsd.http.web.bundle_page_files import page_files
 from zerotoolsd.http.web.checkpoint_pictures import PictureDocuments
-from zerotoolsd.http.web.page_files import page_files
 from zerotoolsd.http.web.page_gate import (
     COOKIES,
     OPEN,

@@ -8,7 +8,7 @@ run_command           the process that runs one such command, and ends its remai
 progress_watch        finds first steps and stalls of running jobs
 shortage_watch        finds shortages of memory and of disk space
 message_formats       the requests and answers of Slack, Discord, Feishu, DingTalk and ntfy; no I/O
-notice_text           the notices of a change, with their texts and recipients
+make_notices          the notices of a change, with their texts and recipients
 
 Nothing here blocks the daemon: a delivery has a time limit, and the outbox is bounded.
 """

@@ -17,8 +17,8 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.config.notify_config import NotifyConfig
+from zerotoolsd.monitoring.notifications.make_notices import JobNotices
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered, with_age
-from zerotoolsd.monitoring.notifications.notice_text import JobNotices
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
 from zerotoolsd.monitoring.notifications.progress_watch import ProgressWatch
 from zerotoolsd.monitoring.notifications.send_to_destinations import (

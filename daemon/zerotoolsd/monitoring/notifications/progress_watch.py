@@ -11,7 +11,7 @@ from zerotools.jobs import states
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.attempts.last_report import first_step_time
 from zerotoolsd.attempts.progress_report import Clocks, time_since_step
-from zerotoolsd.monitoring.notifications.notice_text import (
+from zerotoolsd.monitoring.notifications.make_notices import (
     FIRST_STEP,
     STALLED,
     JobNotices,

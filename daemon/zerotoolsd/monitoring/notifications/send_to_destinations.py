@@ -20,8 +20,8 @@ from zerotoolsd.config.notify_config import (
     NoticeDestination,
     NotifyConfig,
 )
+from zerotoolsd.monitoring.notifications.make_notices import JobNotices
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered, NoticeText
-from zerotoolsd.monitoring.notifications.notice_text import JobNotices
 from zerotoolsd.monitoring.notifications.notify_command import end_session
 from zerotoolsd.monitoring.notifications.webhooks import WebhookSender
 from zerotoolsd.queue.tables.notice_outbox import Notice

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT
-from zerotoolsd.monitoring.notifications.notice_text import MACHINE_JOB, JobNotices
+from zerotoolsd.monitoring.notifications.make_notices import MACHINE_JOB, JobNotices
 from zerotoolsd.queue.tables.notice_outbox import Outbox
 
 Shortages = Callable[[], Mapping[str, str]]

@@ -15,7 +15,7 @@ from tests.daemon.dispatchers import leave_attempt
 from zerotools.jobs.jobfile_tables.notify import NotifySpec
 from zerotoolsd.config.notify_config import NotifyConfig
 from zerotoolsd.monitoring.notifications.deliver_notices import JobNotifier
-from zerotoolsd.monitoring.notifications.notice_text import JobNotices
+from zerotoolsd.monitoring.notifications.make_notices import JobNotices
 from zerotoolsd.monitoring.notifications.progress_watch import ProgressWatch
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import Notice

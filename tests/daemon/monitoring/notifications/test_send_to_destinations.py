@@ -20,8 +20,8 @@ from aiohttp import web
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
 from zerotools.core.errors import BadRequest
 from zerotoolsd.config.notify_config import NoticeDestination, NotifyConfig
+from zerotoolsd.monitoring.notifications.make_notices import JobNotices
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered
-from zerotoolsd.monitoring.notifications.notice_text import JobNotices
 from zerotoolsd.monitoring.notifications.send_to_destinations import (
     DestinationSender,
     mail_of,

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from zerotoolsd.config.notify_config import NoticeDestination, NotifyConfig
-from zerotoolsd.monitoring.notifications.notice_text import JobNotices
+from zerotoolsd.monitoring.notifications.make_notices import JobNotices
 from zerotoolsd.monitoring.notifications.shortage_watch import CALM_SECONDS, ShortageWatch
 from zerotoolsd.queue.store import Store
 

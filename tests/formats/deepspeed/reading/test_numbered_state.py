@@ -10,7 +10,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import Unsupported
-from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.reading.numbered_state import numbered_state
 
 

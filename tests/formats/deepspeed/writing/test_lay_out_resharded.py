@@ -17,7 +17,7 @@ from tests.matrices import FULL
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor

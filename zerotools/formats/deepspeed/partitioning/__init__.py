@@ -9,5 +9,5 @@ flat_groups       the flat buffers of one model-parallel rank, from its files; p
 expert_blocks     blocks of AutoEP's experts, as parts of the stacked tensors
 assemble_mp_rank  the tensors of one model-parallel rank
 swap_files        optimizer state in files on NVMe
-native            values that the reader stores for the writers; pairs of master and weight
+kept_for_writer   values that the reader stores for the writers; pairs of master and weight
 """

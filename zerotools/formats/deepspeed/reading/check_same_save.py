@@ -23,7 +23,7 @@ from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.native import (
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import (
     files_of_all_ranks,
     native_of,
     weight_pairs,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.tensor_parallel_rules import (
+from zerotools.core.tensor_parallel_placement import (
     PlacedBlock,
     Replicated,
     place_chunk,

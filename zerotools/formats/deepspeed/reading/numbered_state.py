@@ -28,7 +28,7 @@ from zerotools.core.training_state import (
     Scalar,
     TrainingState,
 )
-from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.pt_trees import (
     DYNAMIC_LOSS_SCALE,

@@ -12,7 +12,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.kept_by_thinning import Keep
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.expert_blocks import stacked_experts
-from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import DeepSpeedNative
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
 from zerotools.formats.deepspeed.reading.check_same_save import compare_mp_ranks
 from zerotools.formats.deepspeed.reading.files_of_save import SaveFiles, save_of, with_lost_models

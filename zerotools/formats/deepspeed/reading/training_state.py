@@ -16,7 +16,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.flat_groups import is_round_robin, optimizer_order
-from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.reading.check_same_save import extra_step_note
 from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.ds_config import (

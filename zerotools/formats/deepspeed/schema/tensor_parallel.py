@@ -24,7 +24,7 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.name_patterns import NamePatterns
-from zerotools.core.tensor_parallel_rules import (
+from zerotools.core.tensor_parallel_placement import (
     ExplicitBlocks,
     Fused,
     PlacedBlock,

@@ -4,7 +4,7 @@ This package may import every other package of `deepspeed`; no other package imp
 
 read               directory -> Checkpoint; files of each parameter, and lost files
 optimizer_state    the content of `zero/optimizer_state.pt`
-native             values that the reader stores for the writer; pairs of master and weight
+kept_for_writer    values that the reader stores for the writer; pairs of master and weight
 training_state     directory -> TrainingState
 loadable_contents  the trees of the files, checked against what DeepSpeed's loaders accept
 lay_out            any checkpoint -> Target

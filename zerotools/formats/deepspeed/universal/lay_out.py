@@ -27,7 +27,7 @@ from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.deepspeed.change_stage import new_stored_tensor as new_tensor
 from zerotools.formats.deepspeed.partitioning.flat_layout import partition_size, uses_muon
-from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import DeepSpeedNative
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN
 from zerotools.formats.deepspeed.schema.expert_parallel import StackedExperts
 from zerotools.formats.deepspeed.schema.file_names import LATEST, ZERO, model_file

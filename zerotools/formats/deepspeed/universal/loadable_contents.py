@@ -29,12 +29,12 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.target import Dropped
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.foreign_param_groups import steps_are_numbers
-from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import DeepSpeedNative
 from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.expert_parallel import EXPERTS, StackedExperts
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of, scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.universal.native import UniversalNative
+from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZERS,
     ORDER,

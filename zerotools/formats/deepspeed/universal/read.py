@@ -39,7 +39,7 @@ from zerotools.formats.deepspeed.schema.ds_config import computed_type
 from zerotools.formats.deepspeed.schema.file_names import MASTER, ZERO
 from zerotools.formats.deepspeed.schema.find_tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, parse_model
-from zerotools.formats.deepspeed.universal.native import UniversalNative
+from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
     misplaced_values,

@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.target import FilePlan
 from zerotools.formats.deepspeed.schema.file_names import MASTER, ZERO
-from zerotools.formats.deepspeed.universal.native import UniversalNative
+from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
 from zerotools.formats.deepspeed.writing.thin import STAYS, without_state
 from zerotools.io.torchzip.pt_file import repacked_file

@@ -14,7 +14,7 @@ from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.ds_config import optimizer_name
 from zerotools.formats.deepspeed.schema.file_names import ZERO
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
-from zerotools.formats.deepspeed.universal.native import native_of
+from zerotools.formats.deepspeed.universal.kept_for_writer import native_of
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
     ORDER,

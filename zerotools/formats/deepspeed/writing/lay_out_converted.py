@@ -25,7 +25,7 @@ from zerotools.formats.deepspeed.foreign_param_groups import (
     never_stepped,
 )
 from zerotools.formats.deepspeed.logical_state import LogicalState
-from zerotools.formats.deepspeed.partitioning.native import refuse_stacked_experts
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import refuse_stacked_experts
 from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.ds_config import (
     AS_IS,

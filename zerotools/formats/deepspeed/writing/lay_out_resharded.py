@@ -19,7 +19,7 @@ from zerotools.formats.deepspeed.change_stage import COPY, change_stage
 from zerotools.formats.deepspeed.foreign_param_groups import hyperparameters_of
 from zerotools.formats.deepspeed.logical_state import LogicalState, logical_state_of
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.schema.ds_config import (
     AS_IS,
     ZeroSettings,
@@ -48,7 +48,7 @@ from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
 from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
 from zerotools.io.output.files_without_tensors import carried_file, file_of_bytes, run_sidecars_in
 from zerotools.runs.checkpoint_dirs import RECORD, read_record, rng_name
-from zerotools.runs.job_record import record_to_json
+from zerotools.runs.checkpoint_job_record import record_to_json
 from zerotools.runs.manifest import MANIFEST
 
 

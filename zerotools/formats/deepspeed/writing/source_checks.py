@@ -13,7 +13,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import ranges_of
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.native import native_of, pairs_of
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of, pairs_of
 from zerotools.formats.deepspeed.schema.ds_config import (
     ZeroSettings,
     mics_keys,

@@ -25,7 +25,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.target import FilePlan
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
 from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from zerotools.core.quantisation_schemes import BlockScaled, scale_shape
-from zerotools.ops.quantised.fp8_fp4_int8 import block_scheme
+from zerotools.ops.quantised.find_fp8_fp4_int8 import block_scheme
 
 SIZES = (1, 2, 3, 5, 7, 16, 33, 100, 130)
 BLOCKS = (1, 2, 3, 16, 50, 64, 128)

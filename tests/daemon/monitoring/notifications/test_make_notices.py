@@ -12,7 +12,7 @@ from tests.daemon.http.api.made_views import a_job
 from zerotools.jobs.jobfile_tables.notify import NOTICES
 from zerotools.jobs.states import STATES
 from zerotoolsd.config.notify_config import DESTINATION_NOTICES, NoticeDestination, NotifyConfig
-from zerotoolsd.monitoring.notifications.notice_text import JobNotices, notice_of
+from zerotoolsd.monitoring.notifications.make_notices import JobNotices, notice_of
 from zerotoolsd.queue.lifecycle import TRANSITIONS, JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.tables.notice_outbox import Notice

@@ -12,7 +12,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.detect import refuse_being_written
 from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.io.output.advice_to_continue import WRITING
-from zerotools.io.output.store_staging import (
+from zerotools.io.output.output_in_store import (
     FarStaging,
     ForeignObjects,
     check_far_destination,

@@ -8,7 +8,7 @@ import tomllib
 from collections import Counter
 
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.http.web.page_files import (
+from zerotoolsd.http.web.bundle_page_files import (
     ALONE,
     ENTRIES,
     IMPORT,

@@ -9,7 +9,7 @@ from tests.io.torchzip.archives import archive_bytes
 from zerotools.core.boxes import Box
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.io.distcp.item_bytes import Items
+from zerotools.io.distcp.item_chunks import Items
 from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor

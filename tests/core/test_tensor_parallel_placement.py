@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box, prove_cover
 from zerotools.core.checkpoint import Chunk
-from zerotools.core.tensor_parallel_rules import (
+from zerotools.core.tensor_parallel_placement import (
     ExplicitBlocks,
     Fused,
     PlacedBlock,
