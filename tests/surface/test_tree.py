@@ -20,10 +20,10 @@ ROLES = {
     # what each format has
     "file_names",
     "format",
+    "kept_for_writer",
     "lay_out",
     "lay_out_converted",
     "lay_out_resharded",
-    "native",
     "rank_files",
     "read",
     "training_state",
