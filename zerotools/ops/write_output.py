@@ -24,7 +24,7 @@ def write_output(
     an object store."""
     carry_out = perform_conversion
     if isinstance(conversion.destination, RemotePath):
-        from zerotools.ops.uploading.upload import perform_upload
+        from zerotools.ops.store_output.convert_into_store import perform_upload
 
         carry_out = perform_upload
     return carry_out(
@@ -42,7 +42,7 @@ def check_write(conversion: Conversion, *, overwrite: bool, resume: bool = False
     """Check the destination with `check_output`, or with `check_upload` if it is in an object
     store."""
     if isinstance(conversion.destination, RemotePath):
-        from zerotools.ops.uploading.upload import check_upload
+        from zerotools.ops.store_output.convert_into_store import check_upload
 
         check_upload(conversion, overwrite=overwrite, resume=resume)
     else:

@@ -27,7 +27,7 @@ from zerotools.io.stores.store_interface import FarObject
 from zerotools.io.stores.store_path import StorePath, forget_path, remove_objects
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring.list_and_remove_copies import is_copy
-from zerotools.ops.uploading.upload_memory import UploadMemory
+from zerotools.ops.store_output.upload_memory import UploadMemory
 from zerotools.runs.checkpoint_job_record import RECORD
 from zerotools.runs.manifest import LARGEST_MANIFEST, MANIFEST, ManifestEntry, read_manifest
 from zerotools.runs.thinning_record import is_thinned

@@ -4,7 +4,7 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.uploading.upload_memory import LEAST_MEMORY, LEAST_PART, UploadMemory
+from zerotools.ops.store_output.upload_memory import LEAST_MEMORY, LEAST_PART, UploadMemory
 
 MIB = 2**20
 

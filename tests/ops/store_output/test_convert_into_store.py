@@ -21,7 +21,7 @@ from harness.stores.gcs import client_env
 from harness.stores.trouble import SLOW_DOWN, Call, EndHere, ForgetWrites, LoseReply, ResetAfter
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.io.stores.far import far, put_directory, served, troubled
-from tests.ops.uploading.sent import send
+from tests.ops.store_output.sent import send
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats.format import UnfinishedCheckpoint
@@ -34,7 +34,7 @@ from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
-from zerotools.ops.uploading.upload import file_stream
+from zerotools.ops.store_output.convert_into_store import file_stream
 from zerotools.ops.verification import verify
 from zerotools.ops.write_output import check_write, write_output
 from zerotools.runs.manifest import verify_manifest
@@ -182,7 +182,7 @@ class Killed:
     process: list[Started] = field(default_factory=list)
 
     def run(self) -> int:
-        command = [sys.executable, "-m", "tests.ops.uploading.sent", self.source, self.out]
+        command = [sys.executable, "-m", "tests.ops.store_output.sent", self.source, self.out]
         with open(os.devnull, "wb") as nothing:  # noqa: PTH123
             self.process.append(
                 Started(command, env={**os.environ, **self.env}, stdout=nothing, stderr=nothing)
