@@ -263,7 +263,7 @@ def _result(
         verdict=None if found is None else found.verdict,
         findings=() if found is None else found.findings,
         unchecked={} if found is None else found.unchecked,
-        nonfinite={} if found is None else found.odd,
+        nonfinite={} if found is None else found.nonfinite,
         tensors=sum(portion.has_name(key.name) for key in prepared.checkpoint.tensors),
         files=tuple(name for name in prepared.files.names if portion.has_file(name)),
         bytes_to_read=prepared.bytes_to_read,

@@ -146,7 +146,7 @@ def test_a_mask_has_one_finite_number(tmp_path: Path, values: np.ndarray, expect
     assert is_mask(formats.read(file), W) is expected
     found = carry_out_verify(prepare_verify(file), budget=SMALL)
     assert bool(found.findings) is not expected
-    assert W in found.odd
+    assert W in found.nonfinite
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_values_that_cannot_be_are_counted(tmp_path: Path) -> None:
     assert "w (exp_avg_sq) holds 1 values below zero" in messages(found)
 
     found = carry_out_verify(stored(tmp_path / "c", "buffer", values), budget=SMALL)
-    assert found.odd[Key("w", "buffer")].nans == 3
+    assert found.nonfinite[Key("w", "buffer")].nans == 3
     assert [f for f in found.findings if f.check is Check.MEANING] == []
 
 

@@ -134,9 +134,9 @@ def describe(found: Verification) -> Iterator[str]:
     if portion.part.of > 1:
         yield f"this is {portion.part}: {_PARTS_TO_COME}"
     named = {finding.tensor for finding in found.findings}
-    odd = [key for key in found.odd if key not in named]
-    if odd:
-        yield f"note: {_some([str(key) for key in odd])}: infinite or NaN values, as in masks"
+    nonfinite = [key for key in found.nonfinite if key not in named]
+    if nonfinite:
+        yield f"note: {_some([str(key) for key in nonfinite])}: infinite or NaN values, as in masks"
     for note in notes_on_weights(found.checkpoint.origin.notes):
         yield f"note: {render.clean(note)}"
 

@@ -417,17 +417,17 @@ def _notes_on_choice(sections: Sections, taken: Section) -> Iterator[str]:
     """Yield notes that tell the user why `taken` was chosen as the model. There is no note on the
     choice if `taken` is the only model and has the usual name.
     """
-    beside = [section for section in sections.models if section is not taken]
+    not_taken = [section for section in sections.models if section is not taken]
     loose = [
         section
         for section in sections.others
         if section.path == taken.path or any(t.shape for t in section.tensors.values())
     ]
-    if beside:
-        names = [section.label for section in beside]
+    if not_taken:
+        names = [section.label for section in not_taken]
         yield (
             f"took the section {_section_summary(sections, taken)}; "
-            f"not taken: {_listed(sections, beside)}; "
+            f"not taken: {_listed(sections, not_taken)}; "
             f"--section {names[0]} takes {'it' if len(names) == 1 else 'the first'} instead"
         )
     elif taken.path not in ((), ("model",)):

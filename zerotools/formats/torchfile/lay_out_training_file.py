@@ -261,7 +261,7 @@ def _run_values(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     the optimizer. Values that are not plain are dropped.
     """
     scale = training.loss_scale
-    beside: dict[str, Any] = {
+    values: dict[str, Any] = {
         sort_state_dict.MARK: sort_state_dict.VERSION,
         sort_state_dict.FROZEN: sorted(training.frozen) or None,
         sort_state_dict.PRECISION: training.precision and training.precision.name,
@@ -273,7 +273,7 @@ def _run_values(training: TrainingState, drops: _Drops) -> dict[str, Any]:
         and {"scale": scale.scale, "dynamic": scale.dynamic, **scale.options},
         sort_state_dict.SCHEDULER: training.lr_scheduler,
     }
-    for name, value in beside.items():
+    for name, value in values.items():
         if not is_plain(value):
             drops.add(name, "it holds objects that are not plain values")
     client = {name: value for name, value in training.client.items() if is_plain(value)}
@@ -282,7 +282,7 @@ def _run_values(training: TrainingState, drops: _Drops) -> dict[str, Any]:
         drops.add("client", f"{', '.join(foreign)} hold objects that are not plain values")
     if training.ds_config is not None:
         drops.add("ds_config", "plain torch does not use it")
-    kept = {n: value for n, value in beside.items() if value is not None and is_plain(value)}
+    kept = {n: value for n, value in values.items() if value is not None and is_plain(value)}
     return kept | ({sort_state_dict.CLIENT: client} if client else {})
 
 

@@ -75,12 +75,12 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
     size = _world_size(model, parts)
     parts = _within(model, parts, size)
     _refuse_unaddressed(path, parts)
-    beside = None if model.is_optimizer else optimizer_of(model, groups)
+    optimizer = None if model.is_optimizer else optimizer_of(model, groups)
     moments = list(parts)
-    if beside is not None:
-        listed.append(beside)
-        beside, opened = _open_all(path, beside)
-        moments += _within(beside, opened, size)
+    if optimizer is not None:
+        listed.append(optimizer)
+        optimizer, opened = _open_all(path, optimizer)
+        moments += _within(optimizer, opened, size)
     weights = [(file, contents.weights) for file, contents in parts]
     tied = rank_aliases(weights)
     names = {n: p for _, found in weights for n, p in found.items() if n not in tied}

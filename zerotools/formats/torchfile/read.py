@@ -277,7 +277,7 @@ def _notes(name: str, contents: FileContents) -> list[str]:
     if contents.wrapper is None:
         return []
     notes = [f"took the weights below {contents.wrapper!r} in {name}"]
-    beside = sorted({key.partition(".")[0] for key in contents.rest})
-    if beside:
-        notes.append(f"the other tensors are not weights: {', '.join(beside)}")
+    other_names = sorted({key.partition(".")[0] for key in contents.rest})
+    if other_names:
+        notes.append(f"the other tensors are not weights: {', '.join(other_names)}")
     return notes

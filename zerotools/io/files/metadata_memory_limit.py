@@ -43,7 +43,7 @@ def no_data() -> int:
 
 
 def metadata_limit(data_size: int) -> int:
-    """Return how many bytes of memory metadata of `data_size` bytes of data may take."""
+    """Return how many bytes of memory the metadata of `data_size` bytes may take."""
     return SMALL + data_size // SHARE
 
 

@@ -100,7 +100,7 @@ class Distance:
         outside: the number of elements that differ by more than the allowance.
         max_abs, max_ulp: the largest distances between elements that are finite in both arrays;
             `max_ulp` is None for integers.
-        first, odd: the first differing element, and the first unmatched one.
+        first, first_unmatched: the first differing element, and the first unmatched one.
         norm, other_norm: the norms of the finite elements of the first and of the second array.
     """
 
@@ -112,7 +112,7 @@ class Distance:
     max_abs: Extreme | None = None
     max_ulp: Extreme | None = None
     first: Extreme | None = None
-    odd: Extreme | None = None
+    first_unmatched: Extreme | None = None
     difference: Norm = NO_NORM
     norm: Norm = NO_NORM
     other_norm: Norm = NO_NORM
@@ -152,7 +152,7 @@ class Distance:
             _larger(self.max_abs, other.max_abs),
             _larger(self.max_ulp, other.max_ulp),
             _earlier(self.first, other.first),
-            _earlier(self.odd, other.odd),
+            _earlier(self.first_unmatched, other.first_unmatched),
             self.difference + other.difference,
             self.norm + other.norm,
             self.other_norm + other.other_norm,
@@ -291,7 +291,7 @@ class _Apart:
             max_abs=self._largest(self._values, finite),
             max_ulp=self._largest(self._steps, finite) if self._is_float else None,
             first=self._at(0, 0.0),
-            odd=self._at(int(np.argmax(unmatched)), 0.0) if unmatched.any() else None,
+            first_unmatched=self._at(int(np.argmax(unmatched)), 0.0) if unmatched.any() else None,
             difference=norm_of(chosen, float(chosen.max(initial=0.0))),
         )
 

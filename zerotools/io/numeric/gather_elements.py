@@ -58,7 +58,7 @@ class Scratch:
         self._wide_bytes = wide_bytes
 
     @property
-    def beside(self) -> int:
+    def extra_bytes(self) -> int:
         """The number of bytes of memory that the worker may take in addition to these buffers."""
         return max(self.read.nbytes, self._wide_bytes)
 

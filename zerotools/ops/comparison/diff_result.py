@@ -75,9 +75,9 @@ class TensorDifference:
         if distance is None:
             return None
         largest = distance.max_abs
-        if distance.odd is None and largest is not None and largest.value > 0:
+        if distance.first_unmatched is None and largest is not None and largest.value > 0:
             return largest
-        return distance.odd or distance.first
+        return distance.first_unmatched or distance.first
 
     @property
     def differing(self) -> int:

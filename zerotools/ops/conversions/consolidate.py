@@ -188,7 +188,7 @@ def _prepare(
         _adapter_request(options),
         config_dir=config_dir,
         table=table,
-        beside=like.model_sidecars if like is not None else {},
+        fallback_sidecars=like.model_sidecars if like is not None else {},
         is_merged=not (
             options.include and options.base is None and is_adapter_checkpoint(checkpoint.tensors)
         ),

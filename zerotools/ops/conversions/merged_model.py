@@ -77,19 +77,19 @@ def merged_model(
     *,
     config_dir: Path | None,
     table: FormatTable,
-    beside: Mapping[str, Path] | None = None,
+    fallback_sidecars: Mapping[str, Path] | None = None,
     is_merged: bool = True,
 ) -> MergedModel:
     """Return the model of `checkpoint` for an export at `destination`, with its adapters merged if
     `is_merged`.
 
     `config_dir` has the config.json and tokenizer to use in place of those near the checkpoint.
-    `beside` are the files to use if neither has them.
+    `fallback_sidecars` are the files to use if neither has them.
 
     Raises:
         BadFile, BadRequest, Unsupported: as `merge_adapters`.
     """
-    merged, found = None, dict(beside or {})
+    merged, found = None, dict(fallback_sidecars or {})
     if is_merged:
         around, _ = with_sidecars(checkpoint, config_dir, found)
         request = replace(request, model_config=around.model_sidecars.get(CONFIG))

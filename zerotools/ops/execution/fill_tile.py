@@ -100,7 +100,7 @@ def _reads(tile: Tile, scratch: Scratch) -> Iterator[NeededRange]:
         if isinstance(part, RangePart):
             yield from flat_reads(part.pieces, tile.source_dtype.itemsize)
         elif part.scaled is not None:
-            yield from scaled_reads(part.scaled, part.box, room, scratch.beside)
+            yield from scaled_reads(part.scaled, part.box, room, scratch.extra_bytes)
         else:
             types = (tile.source_dtype, tile.target_dtype)
             yield from box_reads(part.pieces, part.box, *types, room)
@@ -146,11 +146,13 @@ LARGEST_BLOCK = 2**17
 _MOST_INPUTS = 2**23
 
 
-def scaled_reads(scaled: ScaledSource, box: Box, room: int, beside: int) -> Iterator[NeededRange]:
+def scaled_reads(
+    scaled: ScaledSource, box: Box, room: int, extra_bytes: int
+) -> Iterator[NeededRange]:
     """Yield the file ranges that `fill_scaled` reads for `box`, if its read buffer has `room` bytes
-    and it has `beside` bytes for inputs and computed values."""
+    and it has `extra_bytes` for inputs and computed values."""
     tensor = scaled.tensor
-    for block in tensor.blocks_to_read(box, _buffer_shares(beside)[0]):
+    for block in tensor.blocks_to_read(box, _buffer_shares(extra_bytes)[0]):
         for name, needed in tensor.scheme.needs(block).items():
             dtype = tensor.inputs[name].dtype
             pieces = _pieces(scaled.inputs[name], needed)
@@ -176,7 +178,7 @@ def fill_scaled(
     """
     out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
     losses, tensor = NONE_LOST, scaled.tensor
-    most_read, most_work = _buffer_shares(scratch.beside)
+    most_read, most_work = _buffer_shares(scratch.extra_bytes)
     for read in tensor.blocks_to_read(box, most_read):
         whole = tensor.scheme.needs(read)
         arrays = {
@@ -199,10 +201,10 @@ def fill_scaled(
     return losses
 
 
-def _buffer_shares(beside: int) -> tuple[int, int]:
-    """Divide `beside` bytes of memory. Return the number of bytes for inputs, and the number for
+def _buffer_shares(extra_bytes: int) -> tuple[int, int]:
+    """Divide `extra_bytes` of memory. Return the number of bytes for inputs, and the number for
     computed values."""
-    half = beside // 2
+    half = extra_bytes // 2
     return min(half, _MOST_INPUTS), half
 
 

@@ -99,7 +99,8 @@ class Verification:
 
     Attributes:
         unchecked: the files with bytes that no checksum or digest proves, each with the reason.
-        odd: the number of values in each tensor that are not finite, even if that is not damage.
+        nonfinite: the number of values in each tensor that are not finite, even if that is not
+            damage.
         is_fast: True if no tensor data was read.
         bytes_read: the number of bytes read.
         comparison: the result of the comparison with a manifest; None if there was no manifest.
@@ -114,7 +115,7 @@ class Verification:
     files: CheckpointFiles
     findings: tuple[Finding, ...]
     unchecked: Mapping[str, str] = field(default_factory=dict)
-    odd: Mapping[Key, ValueCounts] = field(default_factory=dict)
+    nonfinite: Mapping[Key, ValueCounts] = field(default_factory=dict)
     is_fast: bool = False
     bytes_read: int = 0
     comparison: Comparison | None = None
@@ -183,7 +184,7 @@ def to_json(found: Verification) -> dict[str, Any]:
                 "nans": counts.nans,
                 "infinities": counts.infinities,
             }
-            for key, counts in found.odd.items()
+            for key, counts in found.nonfinite.items()
             if counts.nans or counts.infinities
         ],
     }

@@ -154,7 +154,7 @@ def carry_out_verify(
         given.files,
         tuple({finding.message: finding for finding in found.findings}.values()),
         found.own_unchecked(),
-        found.odd,
+        found.nonfinite,
         fast,
         0 if fast else given.bytes_to_read,
         found.comparison,
@@ -190,7 +190,7 @@ class AllChecks:
         self._portion = portion
         self.findings: list[Finding] = []
         self.unchecked: dict[str, str] = {}
-        self.odd: dict[Key, ValueCounts] = {}
+        self.nonfinite: dict[Key, ValueCounts] = {}
         self.comparison: Comparison | None = None
         self.manifest: DigestManifest | None = None
         self.as_written: Comparison | None = None
@@ -245,7 +245,7 @@ class AllChecks:
             if self._portion.has_file(name):
                 self.findings.append(Finding(Check.BYTES, fault, name))
         own = [each for each in to_scan.files if self._portion.has_file(each.name)]
-        scans, self.odd = scan_files(
+        scans, self.nonfinite = scan_files(
             self._files.base, own, claims, self._budget, on_bytes, digests=digests
         )
         for each in scans:
@@ -280,8 +280,8 @@ class AllChecks:
             for key in self._claims.elsewhere
             if self._portion.has_name(key.name)
         }
-        self.odd |= counts_of(self._checkpoint, elsewhere, self._budget)
-        for key, counts in self.odd.items():
+        self.nonfinite |= counts_of(self._checkpoint, elsewhere, self._budget)
+        for key, counts in self.nonfinite.items():
             if counts.infinities and key.role == "param" and is_mask(self._checkpoint, key):
                 continue
             for sentence in odd_values(self._checkpoint, key, counts):

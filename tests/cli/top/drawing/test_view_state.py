@@ -59,11 +59,11 @@ def test_words_of_a_filter_may_be_expressions_and_negative(only: str, shown: lis
 
 def test_a_job_stays_chosen_and_one_that_is_gone_gives_its_place() -> None:
     state = ViewState(chosen=4)
-    assert state.held(JOBS[1:], JOBS).chosen == 4
-    assert ViewState(chosen=2).held([JOBS[0], JOBS[2]], JOBS[:3]).chosen == 3
-    assert ViewState(chosen=3).held(JOBS[:1], JOBS[:3]).chosen == 1
-    assert state.held([], JOBS).chosen is None
-    assert ViewState().held(JOBS, []).chosen == 1
+    assert state.keep_chosen(JOBS[1:], JOBS).chosen == 4
+    assert ViewState(chosen=2).keep_chosen([JOBS[0], JOBS[2]], JOBS[:3]).chosen == 3
+    assert ViewState(chosen=3).keep_chosen(JOBS[:1], JOBS[:3]).chosen == 1
+    assert state.keep_chosen([], JOBS).chosen is None
+    assert ViewState().keep_chosen(JOBS, []).chosen == 1
 
 
 def test_moves_stop_at_the_ends() -> None:

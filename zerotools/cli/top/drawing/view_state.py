@@ -102,7 +102,7 @@ class ViewState:
         ]
         return sorted(found, key=ORDERS[self.order][1])
 
-    def held(self, listed: Sequence[Job], before: Sequence[Job]) -> ViewState:
+    def keep_chosen(self, listed: Sequence[Job], before: Sequence[Job]) -> ViewState:
         """Return the state with a chosen job from `listed`: the same job as before, or, if it is
         not listed any more, the job at its position.
         """

@@ -250,7 +250,7 @@ class Top(App[int]):
         """Draw the new values `look`, which have the details of the job `chosen`."""
         before = [] if self.look is None else self.state.listed(self.look.jobs)
         self.look = look
-        self.state = self.state.held(self.state.listed(look.jobs), before)
+        self.state = self.state.keep_chosen(self.state.listed(look.jobs), before)
         self.draw()
         if self.state.chosen != chosen:
             self.refresh_now()
@@ -315,7 +315,7 @@ class Top(App[int]):
             before.order,
         ):
             listed = self.state.listed(self.look.jobs)
-            self.state = self.state.held(listed, before.listed(self.look.jobs))
+            self.state = self.state.keep_chosen(listed, before.listed(self.look.jobs))
         if wish is not None:
             self._grant(wish)
         if (self.state.page, self.state.rank) != (before.page, before.rank):

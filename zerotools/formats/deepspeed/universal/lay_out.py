@@ -136,7 +136,7 @@ def lay_out_universal(
     _add_optimizer(files, source, training, contents)
     client, unwritable = _client(source, training)
     _add_models(files, source, training, contents, client, stage)
-    plans, beside = _files_next_to_tag(source)
+    plans, file_notes = _files_next_to_tag(source)
     plans[LATEST[1]] = file_of_bytes(tag.encode())
     plans |= files.plans
     checkpoint = Checkpoint(
@@ -149,7 +149,7 @@ def lay_out_universal(
     dropped = (*contents.dropped, *_dropped(source, training, unwritable))
     native = source.native
     parallel = len(native.mp_shards) if isinstance(native, DeepSpeedNative) else 1
-    notes = (*notes_of(contents, training, stage, model_parallel=parallel), *beside)
+    notes = (*notes_of(contents, training, stage, model_parallel=parallel), *file_notes)
     return Target(checkpoint, plans, notes=notes, carried=files.carried, dropped=dropped)
 
 
