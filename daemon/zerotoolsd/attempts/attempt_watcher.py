@@ -385,7 +385,7 @@ class AttemptWatcher:
         )
 
     def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        self._stops.over(attempt)
+        self._stops.forget(attempt)
         if orphan_processes.has_group_of_root(
             Path(attempt.run_dir)
         ):  # its supervisor is about to leave it
@@ -477,7 +477,7 @@ class StopRequestFiles:
         """
         return self._since.get(attempt.token)
 
-    def over(self, attempt: AttemptRow) -> None:
+    def forget(self, attempt: AttemptRow) -> None:
         """Forget all stop requests to an attempt that has ended."""
         self._since.pop(attempt.token, None)
 

@@ -97,7 +97,7 @@ class AttemptRecovery:
     def _take_up(self, job: JobRow) -> None:
         attempts, is_open = self._store.attempts(job.id), bool(self._store.open_tokens(job.id))
         if job.state not in states.ACTIVE and not (job.state == states.HELD and is_open):
-            self._pending.over(job.id)
+            self._pending.forget(job.id)
             return
         if not is_open:
             raise LookupError(
@@ -133,7 +133,7 @@ class AttemptRecovery:
             # The supervisor may still be starting; if there are two, only one gets the lock.
             self._starter.begin(attempt, self._watcher.give_up)
             return
-        self._pending.over(job.id)
+        self._pending.forget(job.id)
         if isinstance(found, attempt_status.Alive):
             self._starter.mark_running(attempt, found.began or clocks.read_clocks())
         self._watcher.adopt(attempt, found)

@@ -192,7 +192,7 @@ class AttemptStarter:
             return
         if told := [each for each in (how, bindings.said) if each is not None]:
             self._how[attempt.token] = "; ".join(told)
-        self._pending.over(job.id)
+        self._pending.forget(job.id)
         self._loading.began(attempt)
         crash_points.crash_at(crash_points.SUPERVISOR_SPAWNED)
         if self._watcher.derived_files(attempt):

@@ -75,7 +75,7 @@ class StartBackoff:
             self._waits[job_id] = _Wait(wait.why, wait.tries, wait.is_turn, None)
         return due
 
-    def over(self, job_id: int) -> None:
+    def forget(self, job_id: int) -> None:
         """Remove the delay of the job, because the job has started or ended."""
         self._waits.pop(job_id, None)
 

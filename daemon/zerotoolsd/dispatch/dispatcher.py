@@ -376,7 +376,7 @@ class Dispatcher:
                 if wait > 0:
                     waits.append(wait)
                 else:
-                    self._retries.over(job.id)
+                    self._retries.forget(job.id)
                     self.transitions.take(job, Retry())
         return waits
 

@@ -74,7 +74,7 @@ class RetryWaits:
             known = self._due[job_id] = (until, moment.clock + wait)
         return known[1] - moment.clock
 
-    def over(self, job_id: int) -> None:
+    def forget(self, job_id: int) -> None:
         """Forget the wait of the job `job_id`, which is over."""
         self._due.pop(job_id, None)
 

@@ -69,7 +69,7 @@ def test_each_wait_is_longer_up_to_a_limit_and_the_reason_stays_while_it_is_trie
         assert pending.why(7) == "the machine is not ready: no room; the start will be tried again"
     assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert len(woken) == 8
-    pending.over(7)
+    pending.forget(7)
     assert (7 in pending, pending.why(7)) == (False, None)
 
 

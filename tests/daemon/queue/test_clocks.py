@@ -33,7 +33,7 @@ def test_a_wait_lasts_as_long_as_it_should(set_by: float) -> None:
     assert waits.left(7, until) == 150
     clocks.passes(150)
     assert waits.left(7, until) == 0
-    waits.over(7)
+    waits.forget(7)
     assert waits.left(7, None) == 0
 
 

@@ -325,7 +325,7 @@ def script_import(
     """
     if settings is None:
         raise BadRequest("--as script needs the command of a program; give it with --launch")
-    findings = Findings(accepted=list(settings.findings.accepted))
+    findings = Findings(repairs=list(settings.findings.repairs))
     files: Files = {}
     paths: dict[str, Path] = {}
     for named in (settings.deepspeed, settings.accelerate_file):
@@ -370,7 +370,7 @@ def _text_to_write(
     if document.mended is None and held is None:
         return None
     if document.mended is None:
-        findings.mended.setdefault(name, text)
+        findings.repaired.setdefault(name, text)
     return document.mended or text
 
 

@@ -161,7 +161,7 @@ def import_configs(
     origins = _write(tree, claims, findings)
     findings.rows[:] = [_as_written(row, tree) for row in findings.rows]
     if run is not None and run.program is not None:
-        findings.differs += training_differences(tree, findings.rows, run.program.name)
+        findings.differences += training_differences(tree, findings.rows, run.program.name)
     spec: JobSpec | None = None
     data_key = "data.text" if run is None else run.data_key
     missing = tuple(_missing(tree, data_key)) if job is None else ()

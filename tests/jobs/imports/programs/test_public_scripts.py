@@ -450,7 +450,7 @@ def test_a_program_whose_default_rank_is_known_leaves_no_doubt(
     imported = of(read_launch(f"{line}\n", "run.sh", Path(), lines=True))
     assert look_up(imported.tree, "lora.rank") == 8
     assert look_up(imported.tree, "lora.dropout") == dropout
-    assert not any("may differ" in each for each in imported.findings.differs)
+    assert not any("may differ" in each for each in imported.findings.differences)
 
 
 def test_names_of_directories_are_not_names_on_a_hub(

@@ -348,7 +348,7 @@ def test_a_comment_that_swallows_the_program_is_named() -> None:
         read_launch(text, "run.sh", Path(), lines=True)
     run = read_launch(text, "run.sh", Path(), lines=True, lenient=True)
     assert run.given["lr"].value == "1"
-    assert run.findings.mended["run.sh"].startswith("deepspeed --num_gpus=4 main.py")
+    assert run.findings.repaired["run.sh"].startswith("deepspeed --num_gpus=4 main.py")
 
 
 PAGE = """LR=1e-4

@@ -50,7 +50,7 @@ def read_adapters(reading: ArgumentReading) -> None:
         reading.default("lora_rank", RANK)
     else:
         config.default("lora_rank", RANK, 8, "peft's default")
-        config.findings.differs.append(
+        config.findings.differences.append(
             "adapters: rank 8, the default of peft; the default of the program may differ "
             "(lora.rank, lora.alpha)"
         )

@@ -121,7 +121,7 @@ def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
             steps.append(f"{name} was not found; set model.path to the directory of the model")
         has_own_code = OWN_CODE.search(name) is not None
     if has_own_code:
-        reading.config.findings.differs.append(
+        reading.config.findings.differences.append(
             f"model: zerotools does not run the Python code that {name} contains; if submit "
             "refuses the job, use --as script"
         )

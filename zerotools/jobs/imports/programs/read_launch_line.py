@@ -92,9 +92,9 @@ def read_launch(
     if lenient:
         mends = mend_shell(text)
         text = mends.text
-        findings.accepted += mends.lines_of(source)
+        findings.repairs += mends.lines_of(source)
         if mends.notes:
-            findings.mended[source] = text
+            findings.repaired[source] = text
     places = _Places(source, lines)
     if not lenient:
         _check_as_typed(text, places)

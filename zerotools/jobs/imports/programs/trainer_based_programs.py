@@ -86,7 +86,7 @@ def _alpaca_lora(run: RunSettings) -> RunSettings:
     given.setdefault(
         "lora_target_modules", _always(run, "lora_target_modules", ["q_proj", "v_proj"])
     )
-    run.findings.differs.append(
+    run.findings.differences.append(
         "base model: the program quantises it to 8 bits, the job does not; lora.frozen_precision "
         '= "nf4" quantises it to 4 bits'
     )
@@ -102,7 +102,7 @@ def _qwen(run: RunSettings, model: str) -> RunSettings:
             "lora_target_modules",
             _always(run, "lora_target_modules", list(QWEN_TARGETS[model])),
         )
-        run.findings.differs.append(
+        run.findings.differences.append(
             "adapters: without --q_lora, the program also trains the embeddings of a model that "
             "is not named chat"
         )
@@ -126,7 +126,7 @@ def _deepspeed_chat(run: RunSettings) -> RunSettings:
     if "lora_dim" in given and str(given["lora_dim"].value) == "0":
         del given["lora_dim"]  # all weights
     if "lora_dim" in given:
-        run.findings.differs.append(
+        run.findings.differences.append(
             "adapters: the program adds them to every linear layer below --lora_module_name "
             "(here: lora.target_modules) and uses --lora_learning_rate; without "
             "--only_optimize_lora it also trains all other weights"
@@ -173,7 +173,7 @@ def _medical(run: RunSettings, program: str) -> RunSettings:
         given |= {name: _always(run, name, each) for name, each in MEDICAL_COLUMNS.items()}
         for name, value in MEDICAL_DPO_SETS.items():
             given.setdefault(name, _always(run, name, value))
-        run.findings.differs.append(
+        run.findings.differences.append(
             "prompts: only the question; the job does not read system and history of a record"
         )
     if stage == MEDICAL_TEXT:

@@ -102,44 +102,44 @@ class Findings:
         rows, autos: the outcome of each key, and the values that replaced `"auto"`.
         wrong: errors.
         unsupported: settings that jobs do not support.
-        accepted: the corrections of `--lenient`.
-        mended: file name -> the corrected text of the file.
-        differs: differences between the job's training and the program's.
+        repairs: the corrections of `--lenient`.
+        repaired: file name -> the corrected text of the file.
+        differences: differences between the job's training and the program's.
         steps: the things that the user has to do before the job can run.
     """
 
     rows: list[ReportRow] = field(default_factory=list)
     autos: list[ResolvedAuto] = field(default_factory=list)
-    accepted: list[str] = field(default_factory=list)
-    mended: dict[str, str] = field(default_factory=dict)
+    repairs: list[str] = field(default_factory=list)
+    repaired: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
-    differs: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
 
     def take(self, others: Findings) -> None:
         """Add all findings in `others` to this object."""
-        for name in ("rows", "autos", "accepted", "wrong", "unsupported", "differs", "steps"):
+        for name in ("rows", "autos", "repairs", "wrong", "unsupported", "differences", "steps"):
             getattr(self, name).extend(getattr(others, name))
-        self.mended |= others.mended
+        self.repaired |= others.repaired
 
     def to_json(self) -> dict[str, Any]:
         """Return the rows and the replaced `"auto"` values of the report, as JSON values."""
         return {
             "keys": [{**asdict(row), "outcome": row.outcome.value} for row in self.rows],
             "auto": [asdict(auto) for auto in self.autos],
-            "accepted": self.accepted,
-            "mended": self.mended,
-            "differs": self.differs,
+            "accepted": self.repairs,
+            "mended": self.repaired,
+            "differs": self.differences,
             "next": self.steps,
         }
 
 
 def note_mends(findings: Findings, document: Document) -> None:
     """Add the corrections that `--lenient` made in `document` to the findings."""
-    findings.accepted += document.accepted
+    findings.repairs += document.accepted
     if document.mended is not None:
-        findings.mended[document.source] = document.mended
+        findings.repaired[document.source] = document.mended
 
 
 def report_lines(
@@ -158,10 +158,10 @@ def report_lines(
     tell = wording.translated
     if findings.wrong or findings.unsupported:
         return
-    if findings.accepted:
+    if findings.repairs:
         yield f"# {tell('repaired, as --lenient does')}"
-        yield from _listed(_by_file(findings.accepted, wording), wording)
-    for source, text in findings.mended.items():
+        yield from _listed(_by_file(findings.repairs, wording), wording)
+    for source, text in findings.repaired.items():
         yield f"# {tell(f'{_printable(source)}, with these repairs:')}"
         lines = text.expandtabs().strip("\n").split("\n")
         yield from (f"#   {_printable(line)}".rstrip() for line in lines)
@@ -175,9 +175,9 @@ def report_lines(
         if lines:
             yield f"# {tell(head)}"
             yield from _listed(lines, wording)
-    if findings.differs:
+    if findings.differences:
         yield f"# {tell('differences between the job and the program')}"
-        yield from _listed(findings.differs, wording)
+        yield from _listed(findings.differences, wording)
 
 
 def next_steps(
