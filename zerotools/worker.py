@@ -158,7 +158,9 @@ class Worker:
         return self._told or (self._run_dir / "stop").exists()
 
     def _listen(self) -> None:
-        """Handle SIGTERM from the first call on, so that the signal no longer ends the process."""
+        """Install a handler for SIGTERM, so that the signal no longer ends the process. Only the
+        first call in the main thread has an effect.
+        """
         if self._listens or threading.current_thread() is not threading.main_thread():
             return
         self._listens = True

@@ -58,7 +58,7 @@ def test_a_program_gets_torch_s_variables_and_zerotools_and_nothing_of_ours(
     told = (job, daemon.client.jobs(), daemon.client.events(), daemon.log.read_text())
     assert "hunter2" not in str(told)
     assert not {"CLOUD_SECRET", "HF_HOME"} & set(seen[0])
-    assert job["environment"].startswith("PATH, HOME, LANG")
+    assert job["environment"].startswith("only PATH, HOME, LANG")
     assert seen[0]["PYTHONPATH"].startswith("/its/own:")
     assert seen[0]["ZEROTOOLS_OUTPUT_DIR"] == job["output_dir"]
     assert "ZEROTOOLS_RESUME_FROM" not in seen[0]

@@ -55,11 +55,11 @@ class HubBlock:
 
 
 HubLayout = Mapping[str, tuple[HubBlock, ...]]
-"""For each tensor of the model, by name, the blocks that it consists of."""
+"""Name of a tensor of the model -> the blocks that it consists of."""
 
 
 def whole_tensor_block(name: str, shape: tuple[int, ...]) -> HubBlock:
-    """Return the block that makes a whole tensor of the model equal to the Hub's tensor `name`."""
+    """Return the block for a tensor of the model that is the whole of the Hub's tensor `name`."""
     return HubBlock(name, shape, Box.whole(shape))
 
 

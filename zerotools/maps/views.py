@@ -279,8 +279,8 @@ def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
 
 
 def view_of_rows(name: str, weight: TensorView, rank: int) -> View:
-    """Return the view that makes the lora_B of the weight `name`, with `rank` columns, from the
-    lora_B of each weight that `name` is made of.
+    """Return the view that makes the lora_B of the weight `name` from the lora_B of each weight
+    that `name` is made of. Each lora_B has `rank` columns.
 
     A layer computes with W + scale * B·A: B has the rows of W, and A its columns. So if a layout
     moves whole rows of W, it moves the rows of B in the same way, and each part of a weight has the
@@ -291,7 +291,8 @@ def view_of_rows(name: str, weight: TensorView, rank: int) -> View:
         k_proj       B [k0 k1]               A
         v_proj       B [v0 v1]               A
 
-    The inverse has a single A for q, k and v, so their matrices A must be equal.
+    In the other direction, linear_qkv gets a single A from q_proj, k_proj and v_proj, so their
+    matrices A must be equal.
 
     Raises:
         Unsupported: the layout does not move the weights in whole rows.

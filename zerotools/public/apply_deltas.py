@@ -30,7 +30,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class OverwriteOption(CheckingOptions, total=False):
-    """The option to overwrite the output, of the commands that write or apply a delta."""
+    """The option `overwrite` of the commands that write or apply a delta."""
 
     overwrite: Annotated[bool, Option(group=OUTPUT, help="Replace an existing output.")]
 

@@ -258,7 +258,7 @@ def with_xids(
 
 LONGEST_SHOWN = 300
 _BARE = re.compile(r"rank [0-9]+ (?:exited with [0-9]+|was ended by signal [0-9]+ \([A-Z0-9]+\))$")
-"""Pattern of a cause that contains no message of the program."""
+"""Pattern of a cause that names only the exit status or the signal, and no error message."""
 _OUTSIDE_ADVICE = re.compile(r"\((?:SIGKILL|SIGTERM|SIGINT|SIGHUP)\)$")
 _OUTCOMES = (lifecycle.CRASHED, lifecycle.BAD_JOB, lifecycle.BAD_CHECKPOINT)
 _ADVICE_OF_CAUSE: Mapping[str, str] = {

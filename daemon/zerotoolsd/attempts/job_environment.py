@@ -19,7 +19,10 @@ from zerotools.jobs.text.secrets import (
 from zerotoolsd.users.account import NAME_SERVICE, UnknownAccount
 from zerotoolsd.users.start_as_submitter import USUAL_PATH, JobUser
 
-NOT_CAPTURED = "PATH, HOME, LANG and the variables of [env]: no environment was captured at submit"
+NOT_CAPTURED = (
+    "only PATH, HOME, LANG and the variables of [env], because no environment was captured at "
+    "submit"
+)
 LEAST_UNSHOWN = 6
 """Values of `[env]` with at least this many characters are hidden in reasons."""
 

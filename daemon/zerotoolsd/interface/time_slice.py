@@ -9,7 +9,7 @@ from typing import TypeVar
 from zerotools.jobs.text.secrets import Steps
 
 STEP_SECONDS = 0.01
-"""Seconds of work before other requests get the event loop."""
+"""Time limit, in seconds, for one piece of work. After it, other requests are served."""
 
 Result = TypeVar("Result")
 

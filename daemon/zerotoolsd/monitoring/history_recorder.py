@@ -77,20 +77,20 @@ def host_memory(attempts: Iterable[AttemptRow], read: ReadAll = all_processes) -
 
 
 WRITE_SECONDS = 10.0
-"""Interval of writes in seconds: a killed daemon loses the samples since the last one."""
+"""Seconds between two writes. A killed daemon loses the samples since the last write."""
 HOST_SECONDS = 10.0
-"""Interval of measurements of jobs' host memory, which scan every process."""
+"""Seconds between two measurements of the host memory of jobs. Each one scans all processes."""
 SPARED = 100.0
 """The shortest pause after a scan of all processes, as a multiple of the scan's duration."""
 SOON_SECONDS = 1.0
 QUIET = 10.0
-"""While no job runs, the interval between two samples is multiplied by this."""
+"""While no job runs, the interval between two samples is multiplied by this factor."""
 AGAIN_SECONDS = 60.0
 """Seconds after which a failed write is repeated."""
 PATIENCE_SECONDS = 0.5
 _MOST_WAITING = 3600
 _AT_ONCE = 50
-"""Points of an answer that are made before others get the event loop."""
+"""At most this many buckets of an answer are read before other requests are served."""
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,9 @@ RunMany = Callable[[str, Iterable[Sequence[object]]], None]
 
 
 class Changed(RuntimeError):
-    """The job no longer has the state that the change was made for. The queue is unchanged."""
+    """A change was refused, because the queue has changed since it was read: the job has another
+    state, or a GPU is already leased. Nothing was written.
+    """
 
 
 def _nothing(*_: object) -> None:

@@ -27,9 +27,9 @@ from zerotoolsd.users.account import user_name
 
 PREFIX = "/dev/nvidia"
 MOST_FILES = 4096
-"""Most open files examined in one process."""
+"""At most this many open files are examined in one process."""
 SECONDS = 1.0
-"""Longest time, in seconds, for the search in all processes. The processes that are left are
+"""Time limit, in seconds, for the search in all processes. The processes that are left are
 skipped.
 """
 
@@ -268,8 +268,8 @@ FREE, UNKNOWN = LeakedMemory(LeakVerdict.FREE), LeakedMemory(LeakVerdict.UNKNOWN
 
 
 def normal_bytes(limit: int, baseline: int | None) -> int:
-    """Return the bytes of a GPU that may be in use without a process. `baseline` bytes were in
-    use before the attempt.
+    """Return how many bytes of a GPU may be in use although no process uses them, without counting
+    as a leak: `limit`, or the bytes in use before the attempt (`baseline`) if they are more.
     """
     return max(limit, 0 if baseline is None else baseline + TOLERANCE)
 

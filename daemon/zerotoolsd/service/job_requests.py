@@ -1,6 +1,6 @@
-"""The requests of users in the form that the HTTP handlers call.
+"""The methods that the HTTP handlers call, one for each request of a user.
 
-Each request performs one operation and returns its result as a view.
+Each method performs one operation and returns its result as a view.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _LARGEST_ID = 2**63 - 1
 
 
 class JobRequests:
-    """All requests to the daemon, as its HTTP handlers call them.
+    """One method for each request to the daemon. The HTTP handlers call these methods.
 
     Every refusal is raised as a `ZerotoolsError`. Requests are authorized before these methods are
     called (`http.api.authorize`); `uid` is the user who sent the request.

@@ -86,7 +86,7 @@ def _text(value: object) -> str | None:
 
 MOST = 200
 MOST_FILES = 50
-"""The most files of one checkpoint that are listed, the largest first."""
+"""At most this many files of one checkpoint are listed, the largest first."""
 SECONDS = 3.0
 SIZES = "sizes"
 

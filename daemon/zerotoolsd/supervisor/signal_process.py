@@ -66,8 +66,7 @@ def send_signal(pidfd: int, number: signal.Signals, uid: int | None = None) -> b
     """Send the signal `number` to the process of `pidfd`. Return False if it is gone or does
     not belong to the user `uid`.
 
-    The process may have executed a program that runs as another user. Raises
-    PermissionError.
+    Raises PermissionError if the process has executed a setuid program, which runs as another user.
     """
     if uid is not None and not is_of_uid(_pid_of(pidfd), uid):
         return False

@@ -71,7 +71,10 @@ def test_how_long_sequences_are() -> None:
 @pytest.mark.parametrize(
     ("model", "advice"),
     [
-        ({"path": "/m"}, "set its path, or leave it out to use the tokenizer of model.path"),
+        (
+            {"path": "/m"},
+            "set its path, or remove data.tokenizer to use the tokenizer of model.path",
+        ),
         ({"config": {"model_type": "llama"}}, "set its path"),
     ],
 )

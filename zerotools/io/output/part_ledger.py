@@ -7,10 +7,10 @@ They share the staging directory, and these files in it:
 
 Runs may be on several machines, so only guarantees of a shared file system are used: locks of
 regular files (on NFS a lock of a directory holds on one machine only), and bytes that were flushed
-before a lock was released. Each run holds the lock of its journal. A run that completes a part
-takes the lock of the ledger, reads the journals of all, and finishes the output if all are
-complete. The journals are removed after the output has its name, so that a kill in between loses
-nothing.
+before a lock was released. Each run keeps the journal of its part locked. A run that completes a
+part locks `.zerotools-journal`, reads the journals of all parts, and finishes the output if all
+parts are complete. The journals are removed only after the output was renamed to its final name, so
+that a kill in between loses nothing.
 """
 
 from __future__ import annotations

@@ -45,7 +45,9 @@ WORTHWHILE_GAP = 256 * 2**10
 read, too.
 """
 MOST_TOO_MANY = 2
-"""At most this many times the needed bytes are requested, because all of them are in memory."""
+"""The requested bytes are at most the needed bytes multiplied by this factor, because all requested
+bytes are kept in memory.
+"""
 SIDE_BY_SIDE = 24
 """The largest number of requests that are made at the same time."""
 _STATUS_BLOCK = 512

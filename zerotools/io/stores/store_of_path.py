@@ -20,8 +20,10 @@ _ENDPOINTS = (
     "AZURE_STORAGE_ENDPOINT",
     "HF_ENDPOINT",
 )
-_WORDS = {"hf": 2}
-"""The number of words after `://` that name the store, if there is more than one: `hf://OWNER/MODEL`."""
+_ROOT_PARTS = {"hf": 2}
+"""The number of path components after `://` that name the store, if it is not 1:
+`hf://OWNER/MODEL`.
+"""
 
 
 class Place(NamedTuple):
@@ -37,49 +39,49 @@ class Place(NamedTuple):
     prefetch: StorePrefetch
 
 
-def root_words(scheme: str) -> int:
-    """Return the number of words at the beginning of a path that name the store, for a URL
-    scheme.
+def root_parts(scheme: str) -> int:
+    """Return the number of path components after `scheme://` that name the store, such as 1 for
+    a bucket.
     """
-    return _WORDS.get(scheme, 1)
+    return _ROOT_PARTS.get(scheme, 1)
 
 
-def place_of(scheme: str, words: tuple[str, ...]) -> Place:
-    """Return the store of a path, and the key of the path in the store. `words` are the parts of
-    the path.
+def place_of(scheme: str, parts: tuple[str, ...]) -> Place:
+    """Return the store of a path, and the key of the path in the store. `parts` are the
+    components of the path after `scheme://`.
 
     Raises:
         BadRequest: the store does not exist, or its library is not installed.
     """
-    count = root_words(scheme)
-    if len(words) < count:
-        raise BadRequest(f"{scheme}://{'/'.join(words)} does not name a prefix in a store")
-    listing, prefetch = _opened(scheme, words[:count], tuple(map(os.environ.get, _ENDPOINTS)))
-    return Place(listing.store, "/".join(words[count:]), listing, prefetch)
+    count = root_parts(scheme)
+    if len(parts) < count:
+        raise BadRequest(f"{scheme}://{'/'.join(parts)} does not name a prefix in a store")
+    listing, prefetch = _opened(scheme, parts[:count], tuple(map(os.environ.get, _ENDPOINTS)))
+    return Place(listing.store, "/".join(parts[count:]), listing, prefetch)
 
 
 @lru_cache(maxsize=64)
 def _opened(
-    scheme: str, words: tuple[str, ...], endpoints: tuple[str | None, ...]
+    scheme: str, parts: tuple[str, ...], endpoints: tuple[str | None, ...]
 ) -> tuple[StoreListing, StorePrefetch]:
     """Return a store, which is opened if it is not open yet.
 
     `endpoints` are values of environment variables. If they have changed, the store is opened
     again.
     """
-    listing = StoreListing(_open(scheme, words))
+    listing = StoreListing(_open(scheme, parts))
     return listing, StorePrefetch(listing)
 
 
-def _open(scheme: str, words: tuple[str, ...]) -> FarStore:
+def _open(scheme: str, parts: tuple[str, ...]) -> FarStore:
     if scheme in BUCKETS:
         from zerotools.io.stores.s3_gs_azure_http import open_bucket
 
-        return open_bucket(scheme, words[0])
+        return open_bucket(scheme, parts[0])
     if scheme == "hf":
         from zerotools.io.stores.hub_files import HubFiles
 
-        return HubFiles(*words)
+        return HubFiles(*parts)
     from zerotools.io.stores.s3_gs_azure_http import WebFiles
 
-    return WebFiles(f"{scheme}://{words[0]}")
+    return WebFiles(f"{scheme}://{parts[0]}")

@@ -20,7 +20,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.files.open_source import FarSource, RemotePath
 from zerotools.io.stores.remote_source import RemoteSource, status_of
 from zerotools.io.stores.store_interface import FarObject, WritableStore
-from zerotools.io.stores.store_of_path import BUCKETS, Place, place_of, root_words
+from zerotools.io.stores.store_of_path import BUCKETS, Place, place_of, root_parts
 
 _SIGN = ":\0"
 
@@ -54,7 +54,7 @@ class StorePath(RemotePath):
     @property
     def is_root(self) -> bool:
         """True if the path is a whole store, so that another last word would name another store."""
-        return len(self.parts) == 1 + root_words(self.parts[0].removesuffix(_SIGN))
+        return len(self.parts) == 1 + root_parts(self.parts[0].removesuffix(_SIGN))
 
     @property
     def parent(self) -> StorePath:
@@ -67,7 +67,7 @@ class StorePath(RemotePath):
         """Return whether the path is above the root of a store, so that no request can be made for
         it.
         """
-        return ".." in self.parts or len(self.parts) < 1 + root_words(
+        return ".." in self.parts or len(self.parts) < 1 + root_parts(
             (self.parts or ("",))[0].removesuffix(_SIGN)
         )
 

@@ -107,8 +107,8 @@ def means_none(item: Field[Any]) -> bool:
 
 
 def with_stored_defaults(table: Any) -> Any:
-    """Return a copy of `table` that has, for every key, the value of a job that was stored
-    before the key existed.
+    """Return the table for a job that was stored before the table existed: a copy of `table`, the
+    defaults, in which each key with a `stored_default` has that value.
     """
     changes: dict[str, Any] = {}
     for item in keys_of(table):

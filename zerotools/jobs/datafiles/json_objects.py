@@ -243,12 +243,12 @@ def not_utf8(path: Path, line: int, error: UnicodeDecodeError, at: int | None = 
     """
     known = _known_as(path)
     if known is not None:
-        return BadFile(f"{path} {known}, and name the new file")
+        return BadFile(f"{path} {known}, and give the path of the new file")
     wrong = f"0x{error.object[error.start]:02x}"
     where = f" ({wrong}: {error.reason})"
     if at is not None:
         where = f": byte {at} of the file is {wrong} ({error.reason})"
-    return BadFile(f"{path}, line {line}: is not UTF-8{where}; convert it, or leave it out")
+    return BadFile(f"{path}, line {line}: is not UTF-8{where}; convert the file, or leave it out")
 
 
 def _known_as(path: Path) -> str | None:

@@ -133,7 +133,11 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
             "remove files: du --inodes -d 1 shows the directories with the most files",
         )
     elif free < LITTLE_BYTES:
-        yield warning(what, said, "a checkpoint may not fit: zerotools thin, zerotools clean")
+        yield warning(
+            what,
+            said,
+            "a checkpoint may need more: free some with zerotools thin or zerotools clean",
+        )
     elif inodes_left < FEW_INODES:
         count = f"{found.f_favail} of {found.f_files} inodes free"
         yield warning(

@@ -132,7 +132,7 @@ def _check_tasks(spec: EvalSpec) -> Iterator[str]:
             if (value := getattr(spec, name)) is not None:
                 yield (
                     f"eval.{name} = {format_value(value)}: has an effect only with eval.tasks; "
-                    "set eval.tasks, or leave it out"
+                    f"set eval.tasks, or remove eval.{name}"
                 )
         return
     for name in spec.tasks:
@@ -156,12 +156,12 @@ def _check_generation(spec: EvalSpec) -> Iterator[str]:
             if value != defaults[name]:
                 yield (
                     f"eval.{name} = {format_value(value)}: the evaluation generates no text; set "
-                    "eval.predict_with_generate = true, or leave it out"
+                    f"eval.predict_with_generate = true, or remove eval.{name}"
                 )
         return
     most, used = spec.max_predictions, spec.max_sequences
     if most is not None and used is not None and most > used:
         yield (
             f"eval.max_predictions = {most}: is more than eval.max_sequences, which is {used}; "
-            "lower it, or leave it out"
+            "lower eval.max_predictions, or remove it"
         )

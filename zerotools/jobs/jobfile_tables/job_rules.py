@@ -210,7 +210,7 @@ def _check_data_with_others(spec: JobSpec) -> Iterator[str]:
             own = (
                 ""
                 if spec.model.path is None
-                else (", or leave it out to use the tokenizer of model.path")
+                else (", or remove data.tokenizer to use the tokenizer of model.path")
             )
             yield f'data.tokenizer = "{BYTES}": {needs}; set its path{own}'
         else:
@@ -236,7 +236,7 @@ def _check_generation(spec: JobSpec) -> Iterator[str]:
     if not spec.data.examples:
         yield (
             f"eval.predict_with_generate = true: data.{kind_of(spec.data)} has no prompts and no "
-            "responses to compare with; use data.examples, or leave it out"
+            "responses to compare with; use data.examples, or remove eval.predict_with_generate"
         )
 
 
@@ -324,7 +324,7 @@ def _check_checkpoints(spec: JobSpec) -> Iterator[str]:
     elif spec.resume_order is not None and spec.resume_from is None:
         yield (
             f"resume_order = {spec.resume_order}: has an effect only with resume_from; set "
-            "resume_from, or leave it out"
+            "resume_from, or remove resume_order"
         )
 
 

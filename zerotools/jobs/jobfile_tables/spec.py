@@ -411,7 +411,7 @@ class SizeRange:
     min: int = key(
         "The smallest number of ranks: the job waits until it can have this many.", imported=False
     )
-    max: int = key("The most ranks.", imported=False)
+    max: int = key("The largest number of ranks.", imported=False)
 
     def __str__(self) -> str:
         """Return the range as it is written in a job file."""

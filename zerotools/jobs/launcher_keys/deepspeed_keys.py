@@ -424,4 +424,4 @@ SECTIONS = frozenset(
     for parts in (name.split(".") for name in KEYS)
     for count in range(1, len(parts))
 )
-"""Keys with an object as their value, for the sections that `KEYS` describes."""
+"""The sections of the configuration, such as `optimizer.params`: each contains a key of `KEYS`."""

@@ -286,7 +286,7 @@ IGNORED: Mapping[str, str] = {
         ),
         "train.precision is the type for computing with weights of 4 bits",
     ),
-    "tf32": "fp32 products follow torch's default; weights and optimizer stay fp32",
+    "tf32": "fp32 matrix products use torch's default; weights and optimizer stay fp32",
 }
 """Argument that the import ignores -> the reason in the report."""
 

@@ -62,8 +62,8 @@ def parse_yaml(
 ) -> Document:
     """Parse the YAML mapping in `text`.
 
-    If `lenient` is true, correct typical copying errors first, and list each correction. `keys` are
-    the keys that such a file has; they help to correct the indentation.
+    If `lenient` is true, first correct typical errors of copy and paste, and list each correction.
+    `keys` are the keys that such a file has; they help to correct the indentation.
 
     Raises:
         BadRequest: the text is not YAML, repeats a key, has an anchor or a tag, or is not a

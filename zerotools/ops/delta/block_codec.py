@@ -181,8 +181,8 @@ def _positions(
     places: Array = np.cumsum(gaps.astype(np.int64) + is_end)[is_end] - 1
     if len(places) != changed or (changed and int(places[-1]) >= elements):
         raise BadFile(
-            "a block does not have as many positions as it changes elements, or one lies "
-            "outside of it"
+            "the number of positions in a block differs from the number of elements that it "
+            "changes, or a position lies outside of the block"
         )
     return places
 

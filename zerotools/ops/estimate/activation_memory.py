@@ -217,8 +217,9 @@ def _backward_bytes_per_token(model: Architecture, micro: MicroBatch) -> int:
     """Return the bytes per token that the backward pass of a block needs in addition to saved
     tensors.
 
-    These are the gradients of the hidden states, and the largest of three: the gradient of the
-    MLP's product, the probabilities of "eager" attention, and a norm in fp32.
+    This is the size of the gradients of the hidden states, plus the maximum of three sizes: of the
+    gradient of the MLP's product, of the probabilities of "eager" attention, and of a norm in
+    fp32.
     """
     wide = model.intermediate * (model.experts_per_token or 1)
     if model.activation == "relu":

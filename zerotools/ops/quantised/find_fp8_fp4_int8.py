@@ -55,9 +55,9 @@ USUAL_BLOCKS: Blocks = ((128, 128), *MX_BLOCKS)
 def eight_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], blocks: Blocks
 ) -> QuantisedWeight | UnprovedScales | str | None:
-    """Return the quantised weight with the payload `key`, a record if its block is not known, a
-    sentence on its fault, or None if it is not a quantised weight. `blocks` are the blocks that the
-    config names."""
+    """Return the quantised weight with the payload `key`, a record if its block size is not
+    known, a sentence on its fault, or None if it is not a quantised weight. `blocks` are the block
+    sizes that the config names."""
     if tensor.dtype not in PAYLOADS:
         return None
     found = (Key(key.name + suffix, key.role) for suffix in SUFFIXES)
@@ -128,8 +128,8 @@ def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> li
 def several_fit(
     key: Key, tensor: Tensor, scales: Key, held: Tensor, fit: Sequence[Block], *, is_named: bool
 ) -> UnprovedScales:
-    """Return the record for a payload with an unknown block, because the shapes allow several
-    blocks."""
+    """Return the record of a weight that cannot be dequantised, because its shape and the shape of
+    its scales fit each of several block sizes, `fit`."""
     first, last = ("x".join(map(str, block)) for block in fit)
     missing = (
         "config.json names both sizes; remove the wrong one from it"

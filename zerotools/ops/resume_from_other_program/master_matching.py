@@ -184,9 +184,9 @@ def split_flat_tensors(
                 tensor = checkpoint.tensors[key]
                 if tensor.shape and tensor.numel != held:
                     raise BadRequest(
-                        f"{path} has {tensor.numel} elements in group {len(groups)} of its "
-                        f"optimizer, but the {len(names)} parameters that --order gives to it "
-                        f"have {held}: correct the order"
+                        f"{path}: group {len(groups)} of the optimizer has {tensor.numel} "
+                        f"elements, but --order gives it {count_text(len(names), 'parameter')} "
+                        f"with {held} elements in total: correct the order"
                     )
                 tensors |= _parts(checkpoint, key, members, shapes)
             for key in [key for key in scalars if key.name == flat]:

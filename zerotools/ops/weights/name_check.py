@@ -262,11 +262,12 @@ def check_names(
     is_merged: bool = False,
     lost: Collection[str] | None = (),
 ) -> Fits | NotChecked | None:
-    """Compare the names of `weights`, a selection of `every`, with their config.json. `lost` are
-    weights that the checkpoint has lost; None if they are not known.
+    """Check the names of `weights`, a selection of the checkpoint `every`, against the model that
+    the checkpoint's config.json describes. `lost` are the names of weights that the checkpoint has
+    lost; None if they are not known.
 
-    Return None if there is no config.json, or for an adapter. Tied names count as if each had its
-    own tensor.
+    Return None if there is no config.json, or for an adapter. A tied tensor counts once for each of
+    its names.
 
     Raises:
         BadRequest: the names do not fit. The message has counts, examples and the option that

@@ -27,8 +27,8 @@ def main() -> None:
 
 
 class Session:
-    """The connection to NVML. It is initialised at the first reading at which that works, and again
-    after NVML as a whole has failed.
+    """The connection to NVML. Each reading tries to initialise NVML until this succeeds. If NVML
+    itself fails later, and not only one GPU, the next reading initialises it again.
     """
 
     def __init__(self, kernel_log: str = KERNEL_LOG) -> None:

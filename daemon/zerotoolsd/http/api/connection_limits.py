@@ -63,10 +63,10 @@ RESERVED = 128
 MOST = 4096
 LONGEST_WHY = 300
 AT_ONCE = 64
-"""The most connections that are accepted before other tasks run."""
+"""At most this many connections are accepted before other tasks run."""
 RETRY_SECONDS = 0.1
 REFUSED_AT_ONCE = 16
-"""The most TLS connections that are refused with a reason at one time; others are closed."""
+"""At most this many TLS connections at a time are refused with a reason. Others are closed."""
 SIGNING_TURNS = 4
 """Iterations of the event loop from the start of a connection to the end of the signature of its
 TLS handshake.

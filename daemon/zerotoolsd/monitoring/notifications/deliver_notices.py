@@ -152,7 +152,7 @@ class NoticeDelivery:
         self._keep_trying = seconds_of(config.keep_trying)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._asked_waits: dict[tuple[str, str], float] = {}
-        """The times until which services asked for no more requests, by channel and target."""
+        """(channel, target) -> the time until which the service wants no request."""
         outbox.most_per_user, outbox.most = config.most_per_user, config.most
 
     def cancel(self) -> None:

@@ -17,7 +17,9 @@ from zerotoolsd.queue.waiting_conditions import local_time_text
 
 MOST_DEPENDENCIES = 256
 MOST_ARRAY_DEPENDENCIES = 4096
-"""The most dependencies of all members of an array: all are written in one transaction."""
+"""All jobs of an array may have at most this many dependencies together, because these are written
+in one transaction.
+"""
 LATE_SECONDS = 120.0
 """Tolerance in seconds: an earliest start time that passed at most this long ago counts as now."""
 

@@ -84,7 +84,7 @@ def _words(state: str) -> str:
 
 
 AT_ONCE = 50
-"""The most members that are changed in one transaction."""
+"""At most this many jobs of an array are changed in one transaction."""
 
 
 @dataclass(frozen=True)

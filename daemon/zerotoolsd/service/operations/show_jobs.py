@@ -40,7 +40,7 @@ from zerotoolsd.service.result_readers import thinned_sentence
 from zerotoolsd.users.served_users import ServedUsers
 
 ROWS_AT_ONCE = 20
-"""The most jobs that are read from the queue before other requests get the event loop."""
+"""At most this many jobs are read from the queue before other requests are served."""
 READ_SECONDS = 0.005
 """Seconds after which one read of jobs from the queue ends early, because job files may be long."""
 

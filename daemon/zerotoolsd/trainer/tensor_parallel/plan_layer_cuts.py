@@ -182,7 +182,11 @@ def _instead(sizes: Iterable[int]) -> str:
     """
     common = gcd(*sizes)
     found = [str(n) for n in range(2, min(common, _MOST_LISTED) + 1) if common % n == 0]
-    return f"set it to {' or '.join(found)}, or leave it out" if found else "leave it out"
+    return (
+        f"set zero.tensor_ranks to {' or '.join(found)}, or remove it"
+        if found
+        else "remove zero.tensor_ranks"
+    )
 
 
 def _is_attention(model: Any, name: str) -> bool:

@@ -135,5 +135,5 @@ def test_the_beginning_of_text_is_decoded(make: Make) -> None:
     latin = make("latin.txt", b"fine\ncaf\xe9\n")
     assert refusal({"text": [latin]}) == (
         f"{latin}, line 2: is not UTF-8: byte 8 of the file is 0xe9 (invalid continuation byte); "
-        "convert it, or leave it out"
+        "convert the file, or leave it out"
     )

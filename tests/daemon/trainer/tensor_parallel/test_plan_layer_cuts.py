@@ -83,15 +83,15 @@ def test_a_head_that_cannot_be_cut_stays_whole_and_is_named(
             {},
             4,
             "zero.tensor_ranks = 4: the model has 2 key-value heads, which 4 ranks do not divide "
-            "evenly; set it to 2, or leave it out",
+            "evenly; set zero.tensor_ranks to 2, or remove it",
         ),
         ({}, 3, "the model has 4 attention heads, which 3 ranks do not divide evenly"),
         ({"num_key_value_heads": 1}, 2, "1 key-value head, which 2 ranks do not divide evenly;"),
         (
             {"intermediate_size": 65},
             2,
-            "2 ranks do not evenly divide the 65 outputs of model.layers.0.mlp.gate_proj; set it "
-            "to 5 or 13, or leave it out",
+            "2 ranks do not evenly divide the 65 outputs of model.layers.0.mlp.gate_proj; set "
+            "zero.tensor_ranks to 5 or 13, or remove it",
         ),
         (TINY_GPT2, 2, "no plan (tp_plan) to split the layers of GPT2LMHeadM"),
         (

@@ -329,17 +329,17 @@ def group_name(ep_size: int) -> str:
 
 
 def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> dict[str, Any]:
-    """Return the tree of a model file as rank `rank` writes it: with the experts that `placement`
-    gives to this rank.
+    """Return the contents of the model file of rank `rank`: `tree`, with only the experts that
+    `placement` gives to this rank.
 
-    The tree records AutoEP's experts in two places:
+    The file records AutoEP's experts in two places:
 
         ds_autoep_layers[i]        the entry of a layer, which model files also have in
                                    universal_checkpoint_info; a file of stage 3 names its own
                                    expert-parallel rank, the one file of stages 1 and 2 the first
         ds_zero_partition_groups   in the optimizer files of stage 3: the ranks of each sub-group
 
-    A key that is missing in the tree, because the version of DeepSpeed did not write it, is not
+    A key that is missing in `tree`, because the version of DeepSpeed did not write it, is not
     added.
 
     Source: DeepSpeed 0.19.8 `runtime/engine.py`: `_save_moe_checkpoint`; `runtime/zero/stage3.py`:

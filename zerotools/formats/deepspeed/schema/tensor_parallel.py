@@ -256,7 +256,8 @@ def _piece(
     if fields.tree.get("scale", 1.0) != 1.0:
         raise Unsupported(
             f"{path}: the shards hold {name} scaled by {fields.tree['scale']}, and zerotools does "
-            "not scale values; load the checkpoint with DeepSpeed, or leave it out with --exclude"
+            f"not scale values; load the checkpoint with DeepSpeed, or leave {name} out with "
+            "--exclude"
         )
     block = counts_of(fields.tree.get("shape", ()), path, f"a piece of {name}")
     source = _corner(path, name, fields.tree.get("source"), whole, block)

@@ -184,7 +184,9 @@ def _tree(
 
 
 def _model_tree(tree: dict[str, Any], layout: TargetLayout, rank: int) -> dict[str, Any]:
-    """Return the tree of the model file as rank `rank` writes it."""
+    """Return the contents of the model file of rank `rank`: `tree`, with only the experts of this
+    rank.
+    """
     placement = layout.autoep_placement
     return tree if placement is None else model_tree_on(tree, placement, rank)
 
