@@ -4,6 +4,7 @@ file_names            directory and file names that identify a DCP
 kept_for_writer       values that the reader stores for the writer: `DcpNative`
 several_directories   the DCP directories that form one checkpoint
 key_paths             the path of each value in the saved state dict
+section_words         words that say what a section of the saved state dict holds
 flat_keys             the tensor name and role of each flat key
 model_sections        the models in a DCP, and the choice of one
 optimizer_sections    the optimizers in a DCP

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence, Set
 
 from zerotoolsd.supervisor.procfs import Process, children_of, read_process
-from zerotoolsd.supervisor.stop import process_kinds
+from zerotoolsd.supervisor.stop import pipe_ends
 from zerotoolsd.supervisor.stop import process_kinds as kinds
 
 DRAIN_SECONDS = 5.0
@@ -45,8 +45,8 @@ class Flow:
         key = (process.pid, process.start_ticks)
         if key not in self._passing:
             self._passing[key] = (
-                process_kinds.pipes_read(process.pid).keys(),
-                process_kinds.pipes_written(process.pid),
+                pipe_ends.pipes_read(process.pid).keys(),
+                pipe_ends.pipes_written(process.pid),
             )
 
     def of(self, written: Iterable[Set[str]]) -> Set[str]:
@@ -84,9 +84,9 @@ class Readers:
         kept = self._kept.get(key, {})
         if key in self._fed_at and kinds.is_named_runner(process):
             return kept.keys()  # the new pipe is of a $(date)
-        for pipe, number in process_kinds.pipes_read(process.pid).items():
+        for pipe, number in pipe_ends.pipes_read(process.pid).items():
             if pipe not in kept:
-                kept[pipe] = process_kinds.keep_open(process.pid, number)
+                kept[pipe] = pipe_ends.keep_open(process.pid, number)
                 self._kept[key] = kept
         return kept.keys()
 
@@ -101,7 +101,7 @@ class Readers:
         if not kinds.is_named_runner(process):
             return children
         read = self._kept.get((process.pid, process.start_ticks), {}).keys()
-        return [child for child in children if process_kinds.pipes_written(child.pid) & read]
+        return [child for child in children if pipe_ends.pipes_written(child.pid) & read]
 
     def runs_on(self, process: Process, flow: Set[str]) -> bool:
         """Return whether `process` must continue: it only reads from the pipes `flow`, or has
@@ -120,7 +120,7 @@ class Readers:
         if kinds.is_named_runner(process):
             # A shell that waits for the program does not read from it (`coproc`).
             only_feeding = all(
-                process_kinds.pipes_written(child.pid) & kept.keys() for child in children
+                pipe_ends.pipes_written(child.pid) & kept.keys() for child in children
             )
             does_more = (does_more and only_feeding) or self._runs_more(
                 process, children, kept.keys(), is_fed=is_fed
@@ -132,7 +132,7 @@ class Readers:
         if fed_at is not None and not is_fed and not does_more and now < fed_at + DRAIN_SECONDS:
             state = read_process(process.pid)
             is_busy = bool(children) or state is None or state.state != "S"
-            if is_busy or not all(fd is None or process_kinds.is_empty(fd) for fd in kept.values()):
+            if is_busy or not all(fd is None or pipe_ends.is_empty(fd) for fd in kept.values()):
                 return True
         self._fed_at.pop(key, None)
         return False
@@ -149,7 +149,7 @@ class Readers:
         commands = [
             child
             for child in kinds.not_filters(children)
-            if not process_kinds.pipes_written(child.pid) & read
+            if not pipe_ends.pipes_written(child.pid) & read
             and kinds.is_command(child, shell, children)
         ]
         return any(not is_fed or kinds.process_age(child) >= _SHORT_SECONDS for child in commands)

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from zerotoolsd.supervisor.procfs import Process, children_of, read_process, zombie_status
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.signal_process import open_process, send_signal
-from zerotoolsd.supervisor.stop import process_kinds
+from zerotoolsd.supervisor.stop import pipe_ends
 from zerotoolsd.supervisor.stop import process_kinds as kinds
 from zerotoolsd.supervisor.stop.output_readers import DRAIN_SECONDS, Flow, Key, Readers
 from zerotoolsd.supervisor.stop.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
@@ -261,7 +261,7 @@ class Stop:
                     late.append((process, above))
                 else:
                     waiting += self._hold(process, above)
-            elif kinds.effect_of(process.pid) is TermEffect.DIES and process_kinds.pipes_read(
+            elif kinds.effect_of(process.pid) is TermEffect.DIES and pipe_ends.pipes_read(
                 process.pid
             ):
                 late.append((process, above))
@@ -293,7 +293,7 @@ class Stop:
                     return []
             return self._hold(process, above)
         saving = self._flow.of(each.writes for each in self._asked.values() if each.saves)
-        if process_kinds.pipes_read(process.pid).keys() & saving:
+        if pipe_ends.pipes_read(process.pid).keys() & saving:
             self._flow.passes(process)
             self._drain(process)
         else:
@@ -345,7 +345,7 @@ class Stop:
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
             return []
-        held = _Held(process, above, fd, process_kinds.pipes_written(process.pid))
+        held = _Held(process, above, fd, pipe_ends.pipes_written(process.pid))
         try:
             send_signal(fd, signal.SIGSTOP)
         except PermissionError:  # of another user, as with sudo: processes below it may be ours
@@ -370,7 +370,7 @@ class Stop:
         `is_runner` is True if it is a runner that handles SIGTERM.
         """
         key = (process.pid, process.start_ticks)
-        writes = process_kinds.pipes_written(process.pid)
+        writes = pipe_ends.pipes_written(process.pid)
         saves = kinds.effect_of(process.pid) is TermEffect.HANDLES
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
@@ -418,7 +418,7 @@ class Stop:
         the stop is over.
         """
         key = (process.pid, process.start_ticks)
-        if key in self._readers or (is_filter(process) and process_kinds.pipes_read(process.pid)):
+        if key in self._readers or (is_filter(process) and pipe_ends.pipes_read(process.pid)):
             self._drain(process)
 
     def _drain(self, process: Process) -> None:

@@ -9,6 +9,7 @@ attention_choice      chooses the attention implementation and the GPU kernel
 segment_attention     attention over packed sequences, one segment at a time
 initialise_from_seed  computes initial values from the seed
 match_pretrained      finds the tensors of a Hugging Face directory that fill each parameter
+stored_tensors        reads tensors in the safetensors files of a Hugging Face directory
 symbolic_tensors      tensors that record how transformers' conversions move them
 fill_shards           reads the part of each tensor that a rank keeps
 rng_state             the random number generators of a rank
