@@ -273,7 +273,7 @@ def test_a_payload_is_not_cast_without_its_scales(tmp_path: Path) -> None:
     with pytest.raises(zerotools.Unsupported, match="would become bfloat16 without its scales"):
         model["a.weight_scale_inv"].numpy("bf16")
     model = zerotools.open(_fp8(tmp_path / "other", has_config=False))
-    with pytest.raises(zerotools.Unsupported, match="in blocks of 50x50 and of 99x99"):
+    with pytest.raises(zerotools.Unsupported, match="in blocks of 50x50 and in blocks of 99x99"):
         model["a.weight"].numpy("fp32")
     assert model["norm.weight"].numpy("fp32").dtype == np.float32
     alone = write(tmp_path / "alone", {"a.weight": fp8(4, 4)}, None)

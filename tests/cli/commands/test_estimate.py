@@ -100,7 +100,7 @@ def test_a_job_file_has_its_own_ranks(estimate: Command, model: Path) -> None:
     assert found["micro_batch"]["sequences"] == 4
     refused = estimate(str(file), "--batch", "2", "--precision", "fp16")
     assert refused.status == 2
-    assert f"--batch, --precision: {file} has this value already" in refused.err
+    assert f"--batch, --precision: {file} already has this value" in refused.err
 
 
 def test_a_deepspeed_config_beside_a_model(estimate: Command, model: Path) -> None:

@@ -185,7 +185,7 @@ def test_locks_of_this_machine_are_shown_for_its_own_jobs_alone(
         ({}, "step 10: not verified: no report; check it with zerotools verify"),
         (
             {"verified": {"how": "at_save", "time": None}, "not_verified": None},
-            "step 10: verified (its structure, when it was saved)",
+            "step 10: verified (its structure was checked when it was saved)",
         ),
         ({"verified": {"how": "by an oracle"}}, "step 10: verified (in another way)"),
         (

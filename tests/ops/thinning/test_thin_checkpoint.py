@@ -181,7 +181,7 @@ def test_without_room_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=4096))
     before = contents(tmp_path)
     with pytest.raises(
-        BadRequest, match=r"needs \d+ more bytes of disk .* has 4096 free; free some space"
+        BadRequest, match=r"needs \d+ more bytes of disk .* has 4096 bytes free; free some space"
     ):
         thinned(path)
     assert contents(tmp_path) == before

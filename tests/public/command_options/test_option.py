@@ -234,7 +234,7 @@ def test_a_value_is_the_same_from_both_sides(words: tuple[str, ...], given: dict
         ({"count": True}, "count=True: must be an integer"),
         ({"stage": True}, "stage=True: must be one of 1, 2"),
         ({"stage": 2.0}, "stage=2.0: must be one of 1, 2"),
-        ({"age": -1}, "age=-1: must be seconds"),
+        ({"age": -1}, "age=-1: must be a number of seconds"),
         ({"age": 2**70}, "age=.*: must be at most 3650 days"),
         ({"size": True}, "size=True: must be an integer"),
         ({"trick": "yes"}, "trick='yes': must be True or False"),
