@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
         {"experts.up_blocks": np.ones((1, 2, 1, 16), np.uint8),
          "experts.up_scales": np.ones((1, 2, 2), np.uint8)},
         {"quant_method": "mxfp4"},
-        r"has shape \[1, 2, 2\] and experts.up_blocks \[1, 2, 1, 16\]",
+        r"has shape \[1, 2, 2\], and experts.up_blocks has shape \[1, 2, 1, 16\]",
     ),
     "packed fours without a global scale": (
         {"a.weight_packed": np.ones((4, 8), np.uint8),
@@ -138,9 +138,9 @@ FAULTS: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
         BNB,
         "needs uint8 of shape",
     ),
-    "nf4 with a state that is no JSON": (nf4_tensors(b"{nope"), BNB, "is not JSON"),
+    "nf4 with a state that is no JSON": (nf4_tensors(b"{nope"), BNB, "is not valid JSON"),
     "nf4 with a state that is no table": (nf4_tensors([1]), BNB, "not a table"),
-    "nf4 with deep JSON": (nf4_tensors(b"[" * 4000), BNB, "is not JSON"),
+    "nf4 with deep JSON": (nf4_tensors(b"[" * 4000), BNB, "is not valid JSON"),
     "nf4 with a large state": (nf4_tensors(b" " * 5000), BNB, "at most 4096 bytes"),
     "nf4 with a huge shape": (_nf4(shape=[2**40, 2**40]), BNB, "has"),
     "nf4 with a shape of another size": (
@@ -211,14 +211,16 @@ def test_blocks_are_those_of_the_config_or_of_its_class(
 
 
 OPEN: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
-    "no config": (fp8_tensors(), None, "in blocks of 65x128 and of 129x255, and they do not show"),
+    "no config": (
+        fp8_tensors(), None, "in blocks of 65x128 and in blocks of 129x255, and they do not show",
+    ),
     "a config without blocks": (
         fp8_tensors(), {**CT, "config_groups": {}}, "they do not show which",
     ),
     "exponents that are for no 32 elements": (
         {"a.weight": fp8(256, 256), "a.weight_scale_inv": np.ones((2, 2), np.uint8)},
         None,
-        "in blocks of 128x128 and of 255x255",
+        "in blocks of 128x128 and in blocks of 255x255",
     ),
     "a config of two blocks that both fit": (
         fp8_tensors(),
@@ -226,7 +228,7 @@ OPEN: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
             name: {"weights": {"block_structure": block}}
             for name, block in (("a", [128, 128]), ("b", [96, 128]))
         }},
-        "in blocks of 128x128 and of 96x128, and config.json names both",
+        "in blocks of 128x128 and in blocks of 96x128, and config.json names both",
     ),
 }  # fmt: skip
 
