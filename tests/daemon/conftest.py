@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.daemon.daemons import Daemon, daemon_in
+from tests.daemon.made_attempts import FAKE_RANK
 from tests.daemon.small_disks import SmallDisk, mounted
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_rank_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """End the ranks that a test left without a daemon: they would wait until the machine restarts,
+    and look at a file 200 times a second."""
+    yield
+    place = f"{tmp_path_factory.getbasetemp()}/"
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or ()
+        if str(FAKE_RANK) in words and any(word.startswith(place) for word in words):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def test_with_force_salvage_can_have_it(nodes: Nodes, tmp_path: Path) -> None:
 
 def test_the_page_shows_what_is_printed(nodes: Nodes) -> None:
     page = (ROOT / "docs/how-to/gather-a-checkpoint.md").read_text()
-    whole, lost = re.findall(r"^```(?:console)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    whole, *_, lost = re.findall(r"^```(?:console)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
     def real(block: str) -> list[list[str]]:
         for node, source in zip(("node1", "node2"), nodes.sources, strict=True):

@@ -124,7 +124,7 @@ def test_what_failed_is_evaluated_when_its_evaluation_is_released(tmp_path: Path
         it.release(job.id)
         held = await it.reach(after.id, "on_hold")
         assert held.reason is not None
-        assert f"after the success of job {job.id}, which has failed" in held.reason
+        assert f"only after job {job.id} succeeds, but that job has failed" in held.reason
         await it.service.release(after.id, uid=ME)
         await it.reach(after.id, "succeeded")
         found = (await it.service.job(job.id)).evaluated_by

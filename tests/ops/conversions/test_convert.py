@@ -181,7 +181,7 @@ def test_a_missing_rank_is_refused_and_nothing_is_written(tmp_path: Path) -> Non
 
 
 def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match=rf"needs {2**62} bytes .* free some space"):
+    with pytest.raises(BadRequest, match=rf"needs {2**62} bytes, but .* free some space"):
         check_space(tmp_path / "not" / "there", 2**62)
     assert list(tmp_path.iterdir()) == []
 

@@ -85,7 +85,7 @@ def test_a_dcp_without_the_node_of_its_metadata(ssh: SshDouble, tmp_path: Path) 
     sources = split(DCP, tmp_path, {"n1": ("__0_*", "__1_*"), "n2": ("__2_*",)})
     plan = planned(sources, tmp_path / "out")
     assert plan.doubt is not None  # before anything is fetched
-    assert f"{tmp_path / 'out'} has .distcp files and no .metadata" in plan.doubt
+    assert f"{tmp_path / 'out'} has .distcp files but no .metadata" in plan.doubt
     done = gathered(sources, tmp_path / "out")
     assert not done.has_name
     assert "no .metadata" in done.checked.findings[0]
@@ -185,7 +185,7 @@ def test_what_arrives_otherwise_is_thrown_away(ssh: SshDouble, tmp_path: Path) -
     ssh.breaks("n1", None)
     with (tmp_path / "out.partial" / "big.bin").open("r+b") as file:
         file.write(b"wrong")
-    with pytest.raises(BadFile, match=r"big.bin has SHA-256 .* there and .* as it arrived"):
+    with pytest.raises(BadFile, match=r"big.bin has SHA-256 .* on its node, but .* after the transfer"):
         gathered([source], out)
     assert not (tmp_path / "out.partial" / "big.bin").exists()
     assert gathered([source], out, force=True).has_name

@@ -76,7 +76,7 @@ def test_a_pointer_that_differs_says_both_values(
     with pytest.raises(BadFile) as refused:
         planned([one, two], tmp_path / "out")
     assert str(refused.value).startswith(
-        f"latest has 'global_step2' in {one}, but '{other}' in {two}: they are from two saves; name"
+        f"latest has 'global_step2' in {one}, but '{other}' in {two}: they are from two saves;"
     )
 
 
@@ -108,7 +108,7 @@ def test_requests_that_cannot_be(ssh: SshDouble, tmp_path: Path) -> None:
     here = Path(one.partition(":")[2])
     out = tmp_path / "out"
     for sources, where, why in (
-        ([one, one], out, "is named twice"),
+        ([one, one], out, "was given twice"),
         ([str(here)], here / "out", "is inside the source"),
         ([str(here)], here.parent, "exists; choose another output"),
         ([str(here / ".." / "run")], here, "exists; choose another output"),
@@ -179,8 +179,8 @@ def test_a_checkpoint_is_not_doubted(path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "why"),
     [
-        (["__0_0.distcp", "__1_0.distcp"], "/data/out has .distcp files and no .metadata"),
-        (["job.json", "dcp/__0_0.distcp"], "/data/out has job.json and no MANIFEST.json"),
+        (["__0_0.distcp", "__1_0.distcp"], "/data/out has .distcp files but no .metadata"),
+        (["job.json", "dcp/__0_0.distcp"], "/data/out has job.json but no MANIFEST.json"),
         (["notes.txt"], "/data/out is not a checkpoint: it has no"),
     ],
 )
