@@ -185,7 +185,8 @@ def test_what_arrives_otherwise_is_thrown_away(ssh: SshDouble, tmp_path: Path) -
     ssh.breaks("n1", None)
     with (tmp_path / "out.partial" / "big.bin").open("r+b") as file:
         file.write(b"wrong")
-    with pytest.raises(BadFile, match=r"big.bin has SHA-256 .* on its node, but .* after the transfer"):
+    said = r"big.bin has SHA-256 .* on its node, but .* after the transfer"
+    with pytest.raises(BadFile, match=said):
         gathered([source], out)
     assert not (tmp_path / "out.partial" / "big.bin").exists()
     assert gathered([source], out, force=True).has_name
