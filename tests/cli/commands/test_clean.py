@@ -156,7 +156,7 @@ def test_outputs_are_named_one_by_one(zerotools: Command, jobs: FakeService) -> 
 def test_a_span_that_is_none(zerotools: Command, jobs: FakeService) -> None:
     done = zerotools("clean", "--dry-run", "--older-than", "soon")
     assert done.status == 2
-    assert "--older-than soon: must be seconds, or days" in done.err
+    assert "--older-than soon: must be a number of seconds, or a time" in done.err
 
 
 def test_many_that_stay_are_counted(

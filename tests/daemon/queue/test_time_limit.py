@@ -54,13 +54,13 @@ def test_spans_of_time(span: int | str, seconds: int, words: str) -> None:
 @pytest.mark.parametrize("span", ["3651d", "9" * 400 + "d", 2**62, "999999999d999999999d"])
 def test_no_job_runs_for_ten_years(span: int | str) -> None:
     """The daemon reckons with it in floating point."""
-    with pytest.raises(ValueError, match=r"days at most|must be seconds"):
+    with pytest.raises(ValueError, match=r"at most 3650 days|must be a number of seconds"):
         seconds_of(span)
 
 
 @pytest.mark.parametrize("span", [0, -5, "", "0h", "two hours", "5m2h", "1.5h", "2"])
 def test_what_is_no_span_of_time(span: int | str) -> None:
-    with pytest.raises(ValueError, match="days, hours"):
+    with pytest.raises(ValueError, match="must be a number of seconds, or a time"):
         seconds_of(span)
 
 
