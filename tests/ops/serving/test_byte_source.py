@@ -99,7 +99,7 @@ def test_what_does_not_fit_in_the_type_is_not_sent(tmp_path: Path) -> None:
 
 def test_a_format_with_checksums_is_refused() -> None:
     with (
-        pytest.raises(BadRequest, match="serve safetensors"),
+        pytest.raises(BadRequest, match="serve the model in safetensors"),
         ByteSource(conversion_of(CASES["zero 3"], format="torch"), SMALL),
     ):
         pass

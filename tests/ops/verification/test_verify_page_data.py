@@ -123,7 +123,7 @@ def test_a_manifest_proves_the_files_next_to_a_damaged_one(tmp_path: Path) -> No
     assert states.pop("later.json")[:2] == [UNKNOWN, "no checksums"]
     state, why, _ = states.pop(second)
     assert state == DAMAGED
-    assert f"changed are {shards[second]}" in why
+    assert f"the changed tensors are {shards[second]}" in why
     assert set(states) == {
         first,
         "model-00003-of-00003.safetensors",

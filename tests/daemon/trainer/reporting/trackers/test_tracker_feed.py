@@ -54,7 +54,7 @@ def test_a_run_that_is_resumed_goes_on_at_its_trackers(tmp_path: Path, text: Pat
         output_dir=str(tmp_path / "out"),
     )
     first = run(tmp_path / "job" / "1", tree)
-    assert "wandb: logs into " in first.log()
+    assert "wandb: logs only into " in first.log()
     tree["train"]["steps"] = 3
     second = run(tmp_path / "job" / "2", tree)
     ids = {begun["id"] for begun in told(seen, "init")}
