@@ -66,7 +66,7 @@ def test_parts_say_what_is_missing_and_the_last_one_that_it_is_there(tmp_path: P
     assert "part 2 of 3 would write 6.0 KiB of" in plan.stdout
     assert not out.with_name("out.partial").exists()
     first = zerotools(*reshard, "3/3")
-    assert (first.returncode, "unfinished are: 1-2" in first.stdout) == (0, True)
+    assert (first.returncode, "incomplete parts: 1-2" in first.stdout) == (0, True)
     second = zerotools(*reshard, "2/3", "--json")
     told = json.loads(second.stdout)
     assert told["part"] == {
