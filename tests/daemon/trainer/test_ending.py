@@ -45,7 +45,7 @@ def test_text_that_is_not_utf8_ends_every_rank_with_one_sentence(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"model": {"config": {**TINY_LLAMA, "vocab_size": 100}}}, "256 token ids .* 100"),
+        ({"model": {"config": {**TINY_LLAMA, "vocab_size": 100}}}, "256 token ids, .* 100"),
         (
             {"model": {"config": {"model_type": "lama"}}},
             "transformers does not know model_type 'lama'",
