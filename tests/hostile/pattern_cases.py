@@ -42,7 +42,7 @@ CASES = (
     Case(
         "a pattern that takes re years to refuse",
         replicated(r"(.+)+\d{9}$", r"(\w|\w\w|.)*#"),
-        "COMPLETE by its metadata",
+        "COMPLETE according to its metadata",
         commands=READ,
         status=0,
     ),

@@ -148,7 +148,7 @@ CASES = (
     Case(
         "a manifest of no algorithm",
         manifest({"schema": "zerotools.manifest/1", "files": {"../x": {}}}),
-        "digests by None",
+        "digests of the algorithm None",
         VERIFY,
         1,
     ),

@@ -25,7 +25,7 @@ def test_what_cannot_be_watched(zerotools: Command, service: FakeService) -> Non
         assert zerotools("adopt", word).status == 2
     done = zerotools("adopt", str(ADOPTABLE), "--time-limit", "soon")
     assert (done.status, service.views) == (2, {})
-    assert done.err.startswith("error: --time-limit soon: must be seconds")
+    assert done.err.startswith("error: --time-limit soon: must be a number of seconds")
     done = zerotools("adopt", str(ADOPTABLE), "--checkpoint-dir", "")
     assert (done.status, service.views) == (2, {})
     assert done.err.startswith("error: --checkpoint-dir: is empty")

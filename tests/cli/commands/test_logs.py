@@ -73,7 +73,7 @@ def test_what_is_not_there(zerotools: Command, service: FakeService) -> None:
     )
     service.change(1, attempts=(an_attempt(),))
     done = zerotools("logs", "1", "--attempt", "4")
-    assert (done.status, done.err) == (2, "error: job 1 has no attempt 4; it had 1 so far\n")
+    assert (done.status, done.err) == (2, "error: job 1 has no attempt 4; it has 1 so far\n")
 
 
 def test_the_logs_of_a_job_that_cannot_be_read_can(
