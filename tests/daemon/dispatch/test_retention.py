@@ -58,7 +58,7 @@ def test_retention_is_off_until_it_is_set(tmp_path: Path) -> None:
 def test_a_retention_that_is_no_time_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "zerotoolsd.toml"
     path.write_text('[retention]\nrecords = "soon"\n')
-    with pytest.raises(BadRequest, match=r'retention.records = "soon": must be a number of seconds'):
+    with pytest.raises(BadRequest, match=r'retention.records = "soon": must be a number'):
         load_config(path)
     path.write_text('[retention]\nrecords = "30d"\nlogs = 3600\n')
     assert load_config(path).retention == RetentionConfig(records="30d", logs=3600)

@@ -21,7 +21,9 @@ def layers(*each: ValueStatistics, role: str = "param") -> dict[Key, ValueStatis
 
 def test_a_layer_far_from_the_median_is_an_outlier() -> None:
     found = outliers_of(layers(of(1), of(1.1), of(9), of(0.9), of(1)))
-    assert found == {Key("h.2.w", "param"): "root mean square 9, 9 times the median of 5 layers"}
+    assert found == {
+        Key("h.2.w", "param"): "root mean square 9, which is 9 times the median of 5 layers"
+    }
 
 
 def test_layers_that_differ_much_from_each_other_have_none() -> None:
