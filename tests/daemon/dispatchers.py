@@ -12,7 +12,7 @@ from typing import TypedDict, Unpack
 
 from tests.daemon.asking import ask_thread
 from tests.daemon.fake_daemon import check_python, command
-from tests.daemon.made_attempts import TOKEN
+from tests.daemon.made_attempts import own_token
 from tests.daemon.run_files import check_names
 from tests.daemon.waiting import wait_async
 from zerotools.io.files.mounts import ReadMounts, read_mounts
@@ -161,7 +161,7 @@ def leave_attempt(
     *,
     attempt_state: str = "running",
     gpu_uuids: tuple[str, ...] = (),
-    token: str = TOKEN,
+    token: str | None = None,
 ) -> Path:
     """The next job of an earlier daemon, with an attempt in this state; its empty run directory."""
     state.mkdir(exist_ok=True)
@@ -180,7 +180,7 @@ def leave_attempt(
     attempt = AttemptRow(
         job_id=job.id,
         number=1,
-        token=token,
+        token=token or own_token(),
         state=attempt_state,
         run_dir=str(run),
         gpu_uuids=gpu_uuids,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,9 +19,21 @@ from zerotoolsd.supervisor.attempt_plan import PROGRESS, SUMMARY, Plan
 from zerotoolsd.supervisor.durable_files import read_json, write_json
 from zerotoolsd.supervisor.procfs import read_process
 
-TOKEN = uuid4().hex
-"""Of this process alone: looking for what carries a token ends it, on the whole machine."""
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
+
+
+def own_token() -> str:
+    """Return the token of the attempts of this test process.
+
+    A search for a token ends what carries it on the whole machine. So processes that run tests
+    side by side have different tokens, even if this module was imported before they were forked.
+    """
+    return _token_of(os.getpid())
+
+
+@cache
+def _token_of(pid: int) -> str:
+    return uuid4().hex
 
 
 def an_attempt_row(number: int = 1, **changes: Any) -> AttemptRow:
@@ -45,7 +59,7 @@ def make_attempt(run_dir: Path, fake: str, **changes: Any) -> Path:
     values: dict[str, Any] = {
         "job_id": 1,
         "attempt": 1,
-        "token": TOKEN,
+        "token": own_token(),
         "argv": (sys.executable, "-I", "-S", str(FAKE_RANK), "--run-dir", str(run_dir)),
         "env": {"FAKE": fake, "ZEROTOOLS_RUN_DIR": str(run_dir)},
         "cwd": "/",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import leave_attempt, running
-from tests.daemon.made_attempts import TOKEN, make_attempt, progress_of, supervise
+from tests.daemon.made_attempts import make_attempt, own_token, progress_of, supervise
 from tests.daemon.waiting import wait_async, wait_for
 from zerotoolsd.queue.rows import LAUNCHING
 from zerotoolsd.supervisor.attempt_plan import EXIT_USED
@@ -80,7 +80,9 @@ def test_a_run_directory_that_cannot_be_read_holds_its_job_and_no_other(tmp_path
             assert "Too many levels of symbolic links" in str(why)
             assert (await it.service.job(1)).state == "running"
             first.unlink()
-            write_json(away / "exit.json", {"token": TOKEN, "outcome": "finished", "cause": "done"})
+            write_json(
+                away / "exit.json", {"token": own_token(), "outcome": "finished", "cause": "done"}
+            )
             away.rename(first)
             assert (await it.reach(1, "succeeded")).reason is None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVarTuple
 
 from tests.daemon.daemons import processes_in
-from tests.daemon.made_attempts import TOKEN, make_attempt, wait_for_file
+from tests.daemon.made_attempts import make_attempt, own_token, wait_for_file
 from tests.daemon.waiting import wait_async, wait_for
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.start_backoff import StartBackoff
@@ -41,7 +41,7 @@ def test_p2_a_supervisor_that_cannot_be_watched_goes_on_and_is_watched_later(
     attempt = AttemptRow(
         job_id=1,
         number=1,
-        token=TOKEN,
+        token=own_token(),
         state=LAUNCHING,
         run_dir=str(run),
         gpu_uuids=(),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.attempts.test_end_event import a_row
-from tests.daemon.made_attempts import TOKEN, an_attempt_row
+from tests.daemon.made_attempts import an_attempt_row, own_token
 from tests.daemon.users.other_users import AS_ROOT, UID, open_directory, user_of
 from tests.jobs.jobfile.test_parse import parsed
 from zerotoolsd.attempts import prepare_run_directory, recover_missing_attempts
@@ -132,7 +132,7 @@ def attempt(run_dir: Path) -> AttemptRow:
     return AttemptRow(
         job_id=7,
         number=1,
-        token=TOKEN,
+        token=own_token(),
         state=RUNNING,
         run_dir=str(run_dir),
         gpu_uuids=("GPU-1",),
@@ -177,7 +177,7 @@ def test_only_what_the_daemon_noted_is_an_attempt(state: Path) -> None:
         os.chown(own / f"attempt-{number}" / "attempt.json", UID, UID)
     noted = prepare_run_directory.read_attempt_note(run_dir)
     assert noted is not None
-    assert (noted["token"], noted["gpu_uuids"]) == (TOKEN, ["GPU-1"])
+    assert (noted["token"], noted["gpu_uuids"]) == (own_token(), ["GPU-1"])
     with pytest.raises(ValueError, match=r"begun-2.json is missing"):
         prepare_run_directory.read_attempt_note(own / "attempt-2")
     assert prepare_run_directory.read_attempt_note(own) is None
@@ -185,7 +185,9 @@ def test_only_what_the_daemon_noted_is_an_attempt(state: Path) -> None:
     try:
         assert recover_missing_attempts.add_missing_from_runs(state, store, 1.0) == [7]
         assert store.job(7).uid == UID
-        assert [(row.token, row.gpu_uuids) for row in store.attempts(7)] == [(TOKEN, ("GPU-1",))]
+        assert [(row.token, row.gpu_uuids) for row in store.attempts(7)] == [
+            (own_token(), ("GPU-1",))
+        ]
     finally:
         store.close()
 

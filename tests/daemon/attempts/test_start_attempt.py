@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatchers import CONFIG, TOKEN, Running, leave_attempt, running
+from tests.daemon.dispatchers import CONFIG, Running, leave_attempt, running
+from tests.daemon.made_attempts import own_token
 from tests.daemon.waiting import wait_async
 from tests.sensors.numa_machines import a_topology, gpus_near
 from zerotools.io.files.mounts import MountPoint
@@ -127,7 +128,10 @@ def test_what_runs_keeps_to_it_and_a_daemon_that_comes_after_shows_it(tmp_path: 
 def test_an_attempt_that_begins_anew_after_a_crash_finds_its_gpus_read(tmp_path: Path) -> None:
     spec = make_job("exit=0", device="cuda", ranks=None, gpus=1)
     leave_attempt(
-        tmp_path / "state", spec, attempt_state="launching", gpu_uuids=("GPU-fake-1",), token=TOKEN
+        tmp_path / "state",
+        spec,
+        attempt_state="launching",
+        gpu_uuids=("GPU-fake-1",),
     )
 
     async def story(it: Running) -> None:

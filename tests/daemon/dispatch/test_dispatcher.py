@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatchers import CONFIG, TOKEN, leave_attempt, running
+from tests.daemon.dispatchers import CONFIG, leave_attempt, running
+from tests.daemon.made_attempts import own_token
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
@@ -134,7 +135,7 @@ def test_leases_outlive_the_engine(tmp_path: Path) -> None:
 def leave_ended_attempt(state: Path, record: dict[str, Any]) -> None:
     """A running job of an earlier daemon, whose supervisor has written `record` since."""
     run = leave_attempt(state, gpu_job(""), gpu_uuids=("GPU-fake-0",))
-    write_json(run / "exit.json", {"token": TOKEN, **record})
+    write_json(run / "exit.json", {"token": own_token(), **record})
 
 
 def test_p5_a_process_that_cannot_be_ended_fences_its_gpu(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_a_job_does_not_start_beside_what_nobody_may_end(tmp_path: Path) -> None
         line = {**left_behind(identity, refused=True), "uid": 61234}
         record = {"outcome": "crashed", "cause": "it broke", "unkillable": [line]}
         run = leave_attempt(tmp_path / "state", make_job("exit=0"))
-        write_json(run / "exit.json", {"token": TOKEN, **record})
+        write_json(run / "exit.json", {"token": own_token(), **record})
         config = replace(CONFIG, retry=RetryConfig(first_seconds=0.01))
         for _ in range(2):  # also after a restart
             async with running(tmp_path / "state", config=config) as it:

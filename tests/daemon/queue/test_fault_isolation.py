@@ -15,8 +15,8 @@ import pytest
 import zerotools
 from tests.daemon import dispatchers
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatchers import TOKEN, Running, leave_attempt, running
-from tests.daemon.made_attempts import is_alive
+from tests.daemon.dispatchers import Running, leave_attempt, running
+from tests.daemon.made_attempts import is_alive, own_token
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.jobfile_tables.spec import JobSpec
@@ -185,7 +185,7 @@ def test_a_fault_after_a_crash_holds_the_job_and_keeps_its_restarts(tmp_path: Pa
 def test_a_fault_while_an_attempt_is_taken_up_holds_its_job(tmp_path: Path) -> None:
     fault = Fault(fault_isolation.TAKING_UP)
     run = leave_attempt(tmp_path / "state", make_job("exit=0"))
-    write_json(run / "exit.json", {"token": TOKEN, "outcome": "finished", "cause": "done"})
+    write_json(run / "exit.json", {"token": own_token(), "outcome": "finished", "cause": "done"})
 
     async def story() -> None:
         async with running(tmp_path / "state", touch=fault, leave=True) as it:
@@ -203,7 +203,7 @@ def test_a_fault_beside_a_gpu_that_is_not_free_yet_holds_nobody_else_up(tmp_path
     gpu = make_job("", device="cuda", gpus=1, ranks=None)
     run = leave_attempt(tmp_path / "state", gpu, gpu_uuids=("GPU-fake-0",))
     stuck = [{"pid": os.getpid(), "start_ticks": 1}]
-    record = {"token": TOKEN, "outcome": "bad_job", "cause": "it broke", "unkillable": stuck}
+    record = {"token": own_token(), "outcome": "bad_job", "cause": "it broke", "unkillable": stuck}
     write_json(run / "exit.json", record)
 
     async def story() -> None:
@@ -296,7 +296,7 @@ def test_a_record_in_which_a_rank_wrote_nonsense_is_shown_as_far_as_it_makes_sen
         "peak_host_bytes": 10**40,
         "steps_done": 10**40,
     }
-    write_json(run / "exit.json", {"token": TOKEN, **odd})
+    write_json(run / "exit.json", {"token": own_token(), **odd})
 
     async def story() -> None:
         async with running(tmp_path / "state", leave=True) as it:
@@ -315,7 +315,9 @@ def test_a_record_in_which_a_rank_wrote_nonsense_is_shown_as_far_as_it_makes_sen
 
 def test_a_record_that_is_too_large_to_keep_is_not_read(tmp_path: Path) -> None:
     run = leave_attempt(tmp_path / "state", make_job("", max_restarts=0))
-    write_json(run / "exit.json", {"token": TOKEN, "outcome": "finished", "cause": "x" * 5_000_000})
+    write_json(
+        run / "exit.json", {"token": own_token(), "outcome": "finished", "cause": "x" * 5_000_000}
+    )
 
     async def story() -> None:
         async with running(tmp_path / "state", leave=True) as it:

@@ -13,7 +13,8 @@ import pytest
 
 from harness.patience import patient
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatchers import TOKEN, leave_attempt, running
+from tests.daemon.dispatchers import leave_attempt, running
+from tests.daemon.made_attempts import own_token
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.jobs.binding.durations import in_words, seconds_of
 from zerotoolsd.interface.api_types import Conflict
@@ -115,7 +116,7 @@ def test_an_attempt_that_ended_while_no_daemon_ran_is_timed_by_its_supervisor(
     job = make_job("exit=0", time_limit="1h")
     run = leave_attempt(tmp_path / "state", job)
     record = {"outcome": "crashed", "cause": "it broke", "ran_seconds": 4.0, "ended": 5.0}
-    write_json(run / "exit.json", {"token": TOKEN, **record})
+    write_json(run / "exit.json", {"token": own_token(), **record})
 
     async def story() -> None:
         async with running(tmp_path / "state") as it:
@@ -129,7 +130,7 @@ def test_an_attempt_that_was_lost_ran_until_its_last_sign_of_life(tmp_path: Path
     job = make_job("release", max_restarts=0, time_limit="1h")
     run = leave_attempt(tmp_path / "state", job)
     write_json(run / "attempt.json", {})
-    identity = {"token": TOKEN, "boot_id": "of an earlier boot", "pid": 1, "started": 1.0}
+    identity = {"token": own_token(), "boot_id": "of an earlier boot", "pid": 1, "started": 1.0}
     write_json(run / "run.json", identity)
     os.utime(run / "run.json", (61.0, 61.0))
 

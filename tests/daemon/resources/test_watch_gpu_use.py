@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
-from tests.daemon.made_attempts import TOKEN
+from tests.daemon.made_attempts import own_token
 from tests.daemon.users.other_users import AS_ROOT, UID
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
@@ -226,12 +226,12 @@ PROCESSES = {
 def attempt(run_dir: Path, job_id: int, supervisor: int, keeper: int) -> AttemptRow:
     run_dir.mkdir()
     named = [{"pid": pid, "start_ticks": 10 * pid} for pid in (supervisor, keeper)]
-    record = {**named[0], "keeper": named[1], "token": TOKEN, "boot_id": boot_id()}
+    record = {**named[0], "keeper": named[1], "token": own_token(), "boot_id": boot_id()}
     write_json(run_dir / "run.json", record)
     return AttemptRow(
         job_id=job_id,
         number=1,
-        token=TOKEN,
+        token=own_token(),
         state=RUNNING,
         run_dir=str(run_dir),
         gpu_uuids=("GPU-fake-0",),

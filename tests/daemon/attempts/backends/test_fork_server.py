@@ -19,10 +19,10 @@ import pytest
 from tests.daemon.attempts.warm_start.fork_servers import fork_server, prepared, ready
 from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import (
-    TOKEN,
     an_attempt_row,
     is_alive,
     make_attempt,
+    own_token,
     progress_of,
     started,
 )
@@ -41,7 +41,7 @@ from zerotoolsd.users.start_as_submitter import JobUser
 
 def has_token(pid: int) -> bool:
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return f"ZEROTOOLS_TOKEN={TOKEN}".encode() in variables
+    return f"ZEROTOOLS_TOKEN={own_token()}".encode() in variables
 
 
 def run(server: ForkServer, run_dir: Path, fake: str, **env: str) -> Path:
@@ -83,10 +83,10 @@ def test_a_forked_rank_keeps_to_its_processors_as_an_executed_one_does(tmp_path:
     argv = (sys.executable, "-P", str(Path(__file__).parents[2] / "bound_program.py"))
     binding = RankBinding(str(cpu))
     keys: dict[str, Any] = {"argv": argv, "world_size": 1, "bindings": (binding,)}
-    env = {"PATH": os.environ["PATH"], "ZEROTOOLS_TOKEN": TOKEN}
+    env = {"PATH": os.environ["PATH"], "ZEROTOOLS_TOKEN": own_token()}
     run_dir = make_attempt(tmp_path / "run", "", env=env, **keys)
     with fork_server("json") as server:
-        keeper = ready(server).start(an_attempt_row(token=TOKEN, run_dir=str(run_dir)))
+        keeper = ready(server).start(an_attempt_row(token=own_token(), run_dir=str(run_dir)))
         wait_for(lambda: bool(select.select([keeper.pidfd], [], [], 0)[0]), "the keeper to end")
         keeper.wait()
         # The server itself, of which others are forked, is free.

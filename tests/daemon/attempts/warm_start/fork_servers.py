@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.daemon.made_attempts import FAKE_RANK, TOKEN, an_attempt_row, make_attempt
+from tests.daemon.made_attempts import FAKE_RANK, an_attempt_row, make_attempt, own_token
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts.backends.fork_server import ForkServer, ServerKind
 from zerotoolsd.queue.rows import AttemptRow
@@ -40,6 +40,6 @@ def ready(server: ForkServer) -> ForkServer:
 def prepared(run_dir: Path, fake: str, **env: str) -> AttemptRow:
     """An attempt whose ranks do what `fake` says, and which can be started warm."""
     argv = (sys.executable, "-P", str(FAKE_RANK), "--run-dir", str(run_dir))
-    own = {"FAKE": fake, "ZEROTOOLS_RUN_DIR": str(run_dir), "ZEROTOOLS_TOKEN": TOKEN}
+    own = {"FAKE": fake, "ZEROTOOLS_RUN_DIR": str(run_dir), "ZEROTOOLS_TOKEN": own_token()}
     make_attempt(run_dir, fake, argv=argv, env={**own, **env})
-    return an_attempt_row(token=TOKEN, run_dir=str(run_dir))
+    return an_attempt_row(token=own_token(), run_dir=str(run_dir))
