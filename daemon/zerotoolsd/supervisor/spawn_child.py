@@ -223,7 +223,7 @@ def die_with(parent: int, umask: int, entrance: str | None = None) -> Callable[[
 
 class SignalWaker:
     """Makes `socket` readable when this process gets SIGCHLD or SIGTERM. `asked` is True after
-    a SIGTERM.
+    a SIGTERM, also after one that was blocked until this object was made.
     """
 
     def __init__(self) -> None:
@@ -234,6 +234,7 @@ class SignalWaker:
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._on_term)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def _on_term(self, *_: object) -> None:
         self.asked = True

@@ -74,11 +74,15 @@ def run_keeper(
         group,
     )
     ledger = RankLedger(plan.processes, Path(LEDGER))
+    # The supervisor may have started ranks, and the daemon may ask for a stop, before this process
+    # has installed its handler: SIGTERM waits for it, and in the supervisor for `SignalWaker`.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     child = os.fork()
     if not child:
         _be_supervisor(records, ledger, supervise)
     # The daemon knows this process, and asks it.
     signal.signal(signal.SIGTERM, lambda *_: _pass_on(child))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _, status = os.waitpid(child, 0)
     if status == 0:
         return 0

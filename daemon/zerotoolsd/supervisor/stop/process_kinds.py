@@ -156,12 +156,23 @@ def orphan_pids(others: Collection[int | None], *, shells: bool) -> list[int]:
     try:
         return [
             process.pid
-            for process in children_of(os.getpid())
-            if process.pid not in others
-            and (is_shell(process) if shells else _handles_below([process]))
+            for process in _orphans(others)
+            if (is_shell(process) if shells else _handles_below([process]))
         ]
     except OSError:
         return []
+
+
+def orphan_filters(others: Collection[int | None]) -> list[Process]:
+    """Return the orphans that are filters. `others` are pids that are no orphans."""
+    try:
+        return [process for process in _orphans(others) if is_filter(process)]
+    except OSError:
+        return []
+
+
+def _orphans(others: Collection[int | None]) -> list[Process]:
+    return [process for process in children_of(os.getpid()) if process.pid not in others]
 
 
 def not_filters(processes: Iterable[Process]) -> list[Process]:

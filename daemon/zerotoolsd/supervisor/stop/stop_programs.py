@@ -116,6 +116,8 @@ class Stop:
         self._asked: dict[Key, _Asked] = {}
         self._readers = Readers()
         self._flow = Flow()
+        self._outputs: list[Set[str]] = []
+        """The pipes to which each program writes that got SIGTERM and handles it."""
         self._launchers: set[Key] = set()
         self._past: set[Key] = set()
         """Processes that need no further handling: they were killed, have ended, or cannot be
@@ -204,8 +206,10 @@ class Stop:
         self._release()
         if not self._held and not self._asked and not self._all_asked and self.has_begun:
             self._all_asked = True
+            filters = self._noted(kinds.orphan_filters(self._others))
             self._orphans = kinds.orphan_pids(self._others, shells=False)
             self._look(roots)
+            self._drain_orphans(filters)
         elif not self._held and not self._asked:
             self._drained_by = min(self._drained_by, time.monotonic() + DRAIN_SECONDS)
 
@@ -384,6 +388,8 @@ class Stop:
             self._forget(key, fd)
             return
         self.reached.append(process.pid)
+        if saves:
+            self._outputs.append(writes)
         self._asked[key] = _Asked(process, above, fd, writes, is_runner, saves)
 
     def _release(self) -> None:
@@ -428,6 +434,15 @@ class Stop:
         if (fd := open_process(process.pid, process.start_ticks)) is not None:
             self._draining[key] = fd
             self._ends.register(fd, select.EPOLLIN)
+
+    def _drain_orphans(self, filters: Collection[Process]) -> None:
+        """Add the orphans among `filters` to the processes that must end before the stop is over,
+        if they read the output of programs that save: `(train | cat > log &)`.
+        """
+        saving = self._flow.of(self._outputs)
+        for process in filters:
+            if pipe_ends.pipes_read(process.pid).keys() & saving:
+                self._drain(process)
 
     def _status_below(self, key: Key) -> int:
         """Return the best wait status among the programs of a runner; the wait status of

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.made_attempts import TOKEN, is_alive, make_attempt
+from tests.daemon.made_attempts import is_alive, make_attempt, own_token
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts import attempt_status
 from zerotoolsd.supervisor.attempt_plan import ATTEMPT, EXIT, RUN, Plan
@@ -121,6 +121,30 @@ def test_a_rank_s_own_end_is_told_as_the_supervisor_had_told_it(
     assert record["outcome"] == outcome
     assert record["cause"].startswith(cause)
     assert record["cause"].endswith("; its supervisor was killed")
+
+
+def test_a_stop_is_passed_on_though_the_supervisor_is_faster_than_its_keeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the ranks may run before the keeper does anything after its fork."""
+
+    def act(plan: Plan, records: Records, ledger: RankLedger) -> None:
+        os.kill(os.getppid(), signal.SIGTERM)
+        supervise(plan, records, ledger)
+
+    def fork_slowly() -> int:
+        pid = fork()
+        if pid and os.getppid() == test:  # this is the keeper
+            wait_for(lambda: signal.SIGTERM in signal.sigpending(), "the stop")
+        return pid
+
+    run = make_attempt(tmp_path / "run", "hang")
+    write_json(run / "request.json", {"reason": "pause"})
+    fork, test = os.fork, os.getpid()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fork", fork_slowly)
+        status, record = kept(run, act)
+    assert (status, record and record["outcome"]) == (0, "stopped")
 
 
 def test_ranks_that_end_while_the_supervisor_is_gone_are_known(tmp_path: Path) -> None:
@@ -257,7 +281,7 @@ def both_killed(run: Path, act: Act) -> attempt_status.AttemptStatus:
     wait_for(lambda: not is_alive(own["pid"]), "the supervisor to be killed")
     os.kill(own["keeper"]["pid"], signal.SIGKILL)
     os.waitpid(pid, 0)
-    return attempt_status.run_dir_status(run, TOKEN)
+    return attempt_status.run_dir_status(run, own_token())
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,15 @@ def test_a_program_can_write_while_it_saves(tmp_path: Path, script: str) -> None
         assert "299 x" in log.read_text()
 
 
+def test_a_filter_in_the_background_that_is_slow_writes_all(tmp_path: Path) -> None:
+    """Nobody but the stop waits for it: neither its shell nor the shell of the rank."""
+    slow = "import sys, time; read = sys.stdin.read(); time.sleep(0.3); print(read)"
+    (tmp_path / "tee").write_text(f"#!{sys.executable} -IS\n{slow}\n")
+    (tmp_path / "tee").chmod(0o755)
+    talk(tmp_path, "(setsid ./talk train | ./tee > log &) ; sleep 600; $T publish")
+    assert "299 x" in (tmp_path / "log").read_text()
+
+
 @pytest.mark.parametrize("after", ["", "; $T publish"])
 @pytest.mark.parametrize("name", DRIVERS)
 def test_a_python_program_passes_a_stop_on(tmp_path: Path, name: str, after: str) -> None:
