@@ -26,7 +26,7 @@ from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.run_scheduler import QueuePlacement, QueueUsers
+from zerotoolsd.queue.scheduler_input import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.waiting_conditions import WaitingConditions
 from zerotoolsd.queue.write_rows import NewJob

@@ -128,9 +128,8 @@ def main() -> None:
     # A billion random numbers take a minute, and no value is looked at.
     torch.Tensor.normal_ = constant
     group = FakeGroup(rank, device, dist.group.WORLD)
-    vars(background_saves)["control_group"] = lambda: (
-        group.control
-    )  # gloo would wait for the others
+    # A group of gloo would wait for the other ranks.
+    vars(background_saves)["control_group"] = lambda: group.control
     steps = Steps(rank, Notifier(None, 0), steps=spec.train.steps)
     ready = prepare_training(spec, run_dir, group, steps, Phases(time.monotonic()))
     engine: Any = ready.engine

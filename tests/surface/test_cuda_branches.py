@@ -123,9 +123,9 @@ COVERED: dict[str, str] = {
     "test_numa_binding.py test_a_rank_has_all_processors_of_the_node_of_its_gpu",
     "daemon/zerotoolsd/attempts/make_plan.py rank_environment": f"{OF_ATTEMPTS}/"
     "test_prepare_run_directory.py test_ranks_on_gpus_see_those_of_the_attempt",
-    "daemon/zerotoolsd/queue/request_of_job.py need_of": "tests/daemon/queue/test_run_scheduler.py "
-    "test_a_job_that_made_room_on_a_gpu_in_vain_does_not_share_any_more",
-    "daemon/zerotoolsd/queue/run_scheduler.py QueuePlacement._used_by": "tests/daemon/dispatch/"
+    "daemon/zerotoolsd/queue/request_of_job.py need_of": "tests/daemon/queue/"
+    "test_scheduler_input.py test_a_job_that_made_room_on_a_gpu_in_vain_does_not_share_any_more",
+    "daemon/zerotoolsd/queue/scheduler_input.py QueuePlacement._used_by": "tests/daemon/dispatch/"
     "test_make_memory_guards.py test_nothing_more_is_placed_on_a_gpu_while_its_memory_runs_out",
     "daemon/zerotoolsd/service/admission/interpreter_check.py needs_of": f"{OF_ADMISSION}/"
     "test_interpreter_check.py test_an_accelerate_that_starts_one_process_for_two_gpus_is_refused",

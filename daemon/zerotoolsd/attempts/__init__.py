@@ -5,7 +5,7 @@ prepare_run_directory  the files of an attempt
 make_plan              the plan of its supervisor: commands, environment and limits of the ranks
 launcher_command       the command of a user's own program
 job_environment, resource_limits, numa_binding
-                          the environment of a job; its limits; processors and memory of its ranks
+                       the environment of a job; its limits; processors and memory of its ranks
 start_backoff             why an attempt does not start yet
 backends                  how the supervisor is started: as a child, by systemd, by a fork server
 attempt_watcher           watches the supervisors, and asks attempts to stop by a file
@@ -19,7 +19,7 @@ finalize_attempt          commits the end
 orphan_processes          ends processes that run without a supervisor
 supervisor_watchdog       ends supervisors that do not respond
 last_report, progress_report
-                      the reports of ranks; whether an attempt makes progress
+                       the reports of ranks; whether an attempt makes progress
 metric_counters       what the daemon counts for `/metrics`
 crash_points          where tests let the daemon die
 """

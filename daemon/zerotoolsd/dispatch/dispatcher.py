@@ -55,7 +55,7 @@ from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGu
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
 from zerotoolsd.queue.request_of_job import memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
-from zerotoolsd.queue.run_scheduler import QueuePlacement, QueueUsers
+from zerotoolsd.queue.scheduler_input import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import YieldAsk
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits

@@ -23,7 +23,7 @@ from zerotoolsd.dispatch.end_jobs_for_memory import why_not_saved
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.run_scheduler import QueuePlacement
+from zerotoolsd.queue.scheduler_input import QueuePlacement
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import (

@@ -13,7 +13,7 @@ from zerotoolsd.dispatch.elastic_growth import ElasticGrowth, GrowthRequests
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.run_scheduler import QueuePlacement
+from zerotoolsd.queue.scheduler_input import QueuePlacement
 from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 from zerotoolsd.resources.watch_gpu_use import SharedGpus

@@ -16,7 +16,7 @@ dependency_table, waiting_conditions
                               the conditions that must be met before a job starts
 scheduling                    decides which jobs start, and on which GPUs
 request_of_job                the resources that a job requests
-run_scheduler                 collects the input of the scheduler and runs it
+scheduler_input               collects the input of the scheduler and runs it
 expected_memory               predicts the memory of a job that declares none
 time_limit                    how long a job may run
 fair_share                    orders users by their past use of GPUs

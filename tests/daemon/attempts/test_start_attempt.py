@@ -15,7 +15,6 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, leave_attempt, running
-from tests.daemon.made_attempts import own_token
 from tests.daemon.waiting import wait_async
 from tests.sensors.numa_machines import a_topology, gpus_near
 from zerotools.io.files.mounts import MountPoint

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.queue.test_run_scheduler import cancel, queue_one
+from tests.daemon.queue.test_scheduler_input import cancel, queue_one
 from zerotoolsd.interface.queue_terms import Dependency
 from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.dependency_table import DependencyRow

@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
-from tests.daemon.queue.test_run_scheduler import queue_one
+from tests.daemon.queue.test_scheduler_input import queue_one
 from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest

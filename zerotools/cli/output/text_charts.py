@@ -88,9 +88,10 @@ def chart_grid(
     range of their values.
 
     Args:
-        form: converts a value to text. least: the lower end of the axis, unless a value is smaller.
-            steps: the first and the last step of the chart (None: those of the curves).
-            label_columns: the minimum width of the labels.
+        form: converts a value to text.
+        least: the lower end of the axis, unless a value is smaller.
+        steps: the first and the last step of the chart (None: those of the curves).
+        label_columns: the minimum width of the labels.
     """
     values = [value for each in series for value in each.points.values()]
     if not values:

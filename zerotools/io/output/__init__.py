@@ -2,7 +2,7 @@
 tensors.
 
 staging                a directory in which the output is made, until it gets its final name
-output_in_store        the same in an object store, which has no rename; removal of an output
+write_to_store         the same in an object store, which has no rename; removal of an output
 exchange_names         exchanges two names atomically
 written_files          `.zerotools-output.json`: the files that a command wrote
 reserve_blocks         reserves the blocks of a file, so that writing it is faster

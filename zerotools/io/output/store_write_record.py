@@ -1,4 +1,4 @@
-"""The record of a running write to an object store (`output_in_store`), as readers see it."""
+"""The record of a running write to an object store (`write_to_store`), as readers see it."""
 
 from __future__ import annotations
 

@@ -12,17 +12,22 @@ from typing import Any, TypedDict, Unpack
 class KeyRules(TypedDict, total=False):
     """The rules of a key; a rule that is not given does not apply.
 
-    Attributes: stored_default: The value for jobs that were stored before the key existed: the
-    behaviour of zerotools at that time. By default the key's default. allowed: If set, the only
-    values that the key may have. minimum: An inclusive lower bound. maximum: An inclusive upper
-    bound. above: An exclusive lower bound. shown: The text of the default in the reference, for a
-    key with `factory`. path: True if strings are paths, which are made absolute, except those in
-    `words`. url: True if the path may also be a URL of an object store. words: Strings that are not
-    paths, although `path` is true. engine: The only engine that has the key, or the table.
-    deepspeed: The dotted key of DeepSpeed's JSON with the same meaning. accelerate: The dotted key
-    of accelerate's YAML with the same meaning. imported: False if neither DeepSpeed's nor
-    accelerate's config has a key with this meaning. For a table: if neither has any key of the
-    table.
+    Attributes:
+        stored_default: The value for jobs that were stored before the key existed: the behaviour of
+            zerotools at that time. By default the key's default.
+        allowed: If set, the only values that the key may have.
+        minimum: An inclusive lower bound.
+        maximum: An inclusive upper bound.
+        above: An exclusive lower bound.
+        shown: The text of the default in the reference, for a key with `factory`.
+        path: True if strings are paths, which are made absolute, except those in `words`.
+        url: True if the path may also be a URL of an object store.
+        words: Strings that are not paths, although `path` is true.
+        engine: The only engine that has the key, or the table.
+        deepspeed: The dotted key of DeepSpeed's JSON with the same meaning.
+        accelerate: The dotted key of accelerate's YAML with the same meaning.
+        imported: False if neither DeepSpeed's nor accelerate's config has a key with this meaning.
+            For a table: if neither has any key of the table.
     """
 
     stored_default: Any

@@ -38,7 +38,8 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
     """Raise an error if `words` are not a conversion or verification command, or have options that
     the job sets itself.
 
-    Raises: BadRequest: the command is wrong. The message shows the right form.
+    Raises:
+        BadRequest: the command is wrong. The message shows the right form.
     """
     if not words or words[0] not in COMMANDS:
         given = repr(words[0]) if words else "nothing"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.output.output_in_store import ForeignObjects
+from zerotools.io.output.write_to_store import ForeignObjects
 from zerotools.io.stores.path_or_url import lies_in, path_of
 from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.tile_workers import MemoryBudget

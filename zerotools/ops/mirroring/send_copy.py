@@ -1,6 +1,6 @@
 """Send one checkpoint of a job unchanged from the disk to an object store.
 
-The copy is written like every output in a store (`io.output.output_in_store`): first a record, then
+The copy is written like every output in a store (`io.output.write_to_store`): first a record, then
 the files (those that identify a checkpoint last), then the manifest and the marker. Every byte is
 compared with the manifest while it is sent. So if the disk has lost data since the save, the result
 does not count as a copy. The files of an interrupted transfer are kept, and the next attempt
@@ -20,8 +20,8 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS
 from zerotools.io.files.regular_files import read_regular, source_file
 from zerotools.io.output.advice_to_continue import WRITING
-from zerotools.io.output.output_in_store import FarStaging, remove_output
 from zerotools.io.output.store_write_record import read_writing
+from zerotools.io.output.write_to_store import FarStaging, remove_output
 from zerotools.io.output.written_files import MARKER, marker_text
 from zerotools.io.stores.store_interface import FarObject
 from zerotools.io.stores.store_path import StorePath, forget_path, remove_objects

@@ -2,7 +2,7 @@
 
 Several files are made and sent at the same time. The bytes of each file are sent in order, in parts
 of bounded size. The files that identify a checkpoint (an index, `.metadata`, `latest`) are sent
-after all other files, then the manifest of a job, and last the marker (`output_in_store`).
+after all other files, then the manifest of a job, and last the marker (`write_to_store`).
 
 A store takes the bytes of an object in order, but in an archive the CRC-32 of a record comes before
 the record. So records are made and held in memory, as many as fit into `held` bytes, and are sent
@@ -29,7 +29,7 @@ from zerotools.formats import format_of
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import NONE_LOST, LostValues
 from zerotools.io.numeric.float16_cast import cast_for
-from zerotools.io.output.output_in_store import FarStaging, check_far_destination
+from zerotools.io.output.write_to_store import FarStaging, check_far_destination
 from zerotools.io.output.written_files import marker_text
 from zerotools.io.stores.store_path import forget_path
 from zerotools.ops.conversions.conversion import (

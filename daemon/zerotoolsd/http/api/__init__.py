@@ -9,8 +9,8 @@ request_limits                    limits on one user's requests: per second, and
 app_keys                          the keys with which handlers find the service and the page
 request_validation                checks bodies and queries
 jobs, job_outputs, machine, events, web_links, cleaning
-                            the handlers
-visible_fields              the part of a job that other users may see
-responses, error_responses  responses and errors as JSON
-openapi                     the OpenAPI document
+                                  the handlers
+visible_fields                    the part of a job that other users may see
+responses, error_responses        responses and errors as JSON
+openapi                           the OpenAPI document
 """

@@ -14,7 +14,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
     {
         "failed": "rank 0 exited with 1: torch.OutOfMemoryError: CUDA out of memory. Tried to "
         "allocate 2.00 GiB; try a smaller batch per GPU with more accumulation steps, or shorter "
-        "sequences; no restart left of 3",
+        "sequences; max_restarts = 3 allows no more restarts",
         "retried": "rank 1 was ended by signal 9 (SIGKILL); restart 1 of 3 in 10 s",
         "stopped": "its time limit of 2 h is over; saved at step 400 and stopped",
         "stalled": "the others wait for rank 1",

@@ -168,7 +168,7 @@ def test_a_failure_has_one_thing_to_try() -> None:
     tree = details("failed", "rank 0 exited with 1: KeyError: 'x' hunter2hunter2")
     assert tree["details"][0] == "rank 0 exited with 1: KeyError: 'x' ***"
     assert tree["details"][-1] == logs
-    known = "rank 0 exited with 1: out of memory; try a smaller batch per GPU; no restart left"
+    known = "rank 0 exited with 1: out of memory; try a smaller batch per GPU; no more restarts"
     tree = details("failed", known)
     assert tree["details"][0] == known
     assert logs not in tree["details"]

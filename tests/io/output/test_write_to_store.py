@@ -12,13 +12,13 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.detect import refuse_being_written
 from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.io.output.advice_to_continue import WRITING
-from zerotools.io.output.output_in_store import (
+from zerotools.io.output.store_write_record import is_written
+from zerotools.io.output.write_to_store import (
     FarStaging,
     ForeignObjects,
     check_far_destination,
     remove_output,
 )
-from zerotools.io.output.store_write_record import is_written
 from zerotools.io.output.written_files import MARKER
 from zerotools.io.stores.path_or_url import path_of
 from zerotools.io.stores.store_path import StorePath, writable_store

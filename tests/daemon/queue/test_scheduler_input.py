@@ -24,7 +24,7 @@ from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import EDIT, JobStatus
 from zerotoolsd.queue.request_of_job import gpu_memory_for, need_of
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.run_scheduler import QueuePlacement
+from zerotoolsd.queue.scheduler_input import QueuePlacement
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import DeclaredMemory, HostMemoryNow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.write_rows import JobParts
