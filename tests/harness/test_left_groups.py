@@ -9,7 +9,7 @@ import pytest
 
 from harness.left_groups import remove_groups
 from harness.started import Started
-from tests.daemon.made_attempts import TOKEN, make_attempt
+from tests.daemon.made_attempts import own_token, make_attempt
 from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name, make_group
 
 
@@ -17,7 +17,7 @@ def left_by(run: Path, number: int) -> AttemptGroup:
     """The group of an attempt in `run`."""
     make_attempt(run, "", attempt=number)
     try:
-        return make_group(group_name(1, number, TOKEN), {}, own=())
+        return make_group(group_name(1, number, own_token()), {}, own=())
     except (NotDelegated, OSError) as error:
         pytest.skip(f"no control group may be made here: {error}")
 
