@@ -134,3 +134,36 @@ def test_a_manifest_proves_the_files_next_to_a_damaged_one(tmp_path: Path) -> No
     assert found["notes"] == ["later.json: no checksums"]
     told = command("verify", tmp_path).stdout
     assert "no checksums and no manifest) in 1 file: later.json" in told
+
+
+def test_a_manifest_proves_the_tensors_next_to_a_damaged_one(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    weights = {name: np.arange(64, dtype=np.float32) for name in ("first", "second", "third")}
+    save_file(weights, file)
+    zerotools.verify(tmp_path, write_manifest=True)
+    tensors = formats.read_any(tmp_path).tensors
+    offset = tensors[Key("second", "param")].chunks[0].offset
+    flip(file, offset)
+    found = shown(tmp_path)
+    states = dict(zip((key.name for key in tensors), found["checks"]["tensors"], strict=True))
+    assert states == {"first": WHOLE, "second": DAMAGED, "third": WHOLE}
+    ((state, why, strip),) = found["checks"]["files"]
+    assert state == DAMAGED
+    assert "the changed tensors are second" in why
+    assert strip[1::2] == [UNKNOWN, WHOLE, DAMAGED, WHOLE]
+
+
+def test_which_bytes_of_a_changed_file_are_damaged_may_be_unknown(tmp_path: Path) -> None:
+    """The record of an output has digests of files alone."""
+    zerotools.consolidate(JOB, tmp_path / "model", verify=True)
+    (file,) = (tmp_path / "model").glob("*.safetensors")
+    flip(file, file.stat().st_size - 1)
+    found = shown(tmp_path / "model")
+    assert found["verdict"] == "DAMAGED"
+    assert set(found["checks"]["tensors"]) == {UNKNOWN}
+    states = {
+        row[0]: check for row, check in zip(found["files"], found["checks"]["files"], strict=True)
+    }
+    state, why, strip = states[file.name]
+    assert (state, strip[1::2]) == (DAMAGED, [UNKNOWN])
+    assert "its bytes have changed" in why

@@ -434,19 +434,23 @@ class Comparing:
         claims: ClaimedBytes,
     ) -> Iterator[Finding]:
         for name, fault in compare_files(self._own_files(manifest), digests):
-            held = self._changed_in(name, manifest, claims)
+            changed, unchanged, end = self._compared_in(name, manifest, claims)
             yield Finding(
                 Check.MANIFEST,
-                f"{self._files.base / name} {fault}{held}; copy or download it again",
+                f"{self._files.base / name} {fault}{end}; copy or download it again",
                 name,
+                changed=changed,
+                unchanged=unchanged,
             )
 
     def _own_files(self, manifest: DigestManifest) -> dict[str, FileDigest]:
         return {n: each for n, each in manifest.files.items() if self._portion.has_file(n)}
 
-    def _changed_in(self, name: str, manifest: DigestManifest, claims: ClaimedBytes) -> str:
-        """Return the end of a sentence about a changed file, which names the changed tensors in
-        it."""
+    def _compared_in(
+        self, name: str, manifest: DigestManifest, claims: ClaimedBytes
+    ) -> tuple[tuple[Key, ...], tuple[Key, ...], str]:
+        """Return the changed and the unchanged tensors in a changed file, and the end of the
+        sentence about the file, which names the changed tensors."""
         root, path = self._checkpoint.root, self._files.base / name
         own = path.relative_to(root).as_posix() if path.is_relative_to(root) else name
         places = claims.places.get(own)
@@ -455,16 +459,16 @@ class Comparing:
         try:
             self._digest([key for key in keys if key not in self.digests])
         except BadFile as error:
-            return f" ({error})"
-        changed = [
-            str(key)
-            for key in keys
-            if (other := manifest.tensors.get(key)) and other.digest != self.digests[key].digest
-        ]
+            return (), (), f" ({error})"
+        known = [key for key in keys if key in manifest.tensors]
+        equal = {k for k in known if manifest.tensors[k].digest == self.digests[k].digest}
+        changed = tuple(key for key in known if key not in equal)
+        unchanged = tuple(key for key in known if key in equal)
+        if not changed:
+            return changed, unchanged, ""
         more = f" and {len(changed) - _MAX_NAMED} more" if len(changed) > _MAX_NAMED else ""
-        return (
-            f"; the changed tensors are {', '.join(changed[:_MAX_NAMED])}{more}" if changed else ""
-        )
+        named = ", ".join(map(str, changed[:_MAX_NAMED]))
+        return changed, unchanged, f"; the changed tensors are {named}{more}"
 
     def _digest(self, keys: Sequence[Key]) -> None:
         needed = [key for key in keys if key not in self.digests]

@@ -61,8 +61,11 @@ class Finding:
     """A fault that a check found: a sentence, and the file and the tensor that have the fault, if
     they are known.
 
-    `file` is relative to the checkpoint's directory. `span` is the damaged part of the file as
-    (first byte, end), if it is known.
+    Attributes:
+        file: the file, relative to the checkpoint's directory.
+        span: the damaged part of the file as (first byte, end), if it is known.
+        changed, unchanged: if a manifest has another digest of the file, the tensors in the file
+            that have other values than in the manifest, and those with the same values.
     """
 
     check: Check
@@ -70,6 +73,8 @@ class Finding:
     file: str | None = None
     tensor: Key | None = None
     span: tuple[int, int] | None = None
+    changed: tuple[Key, ...] = ()
+    unchanged: tuple[Key, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Tensor
@@ -20,7 +21,7 @@ from zerotools.ops.picture.checkpoint_page_data import (
     picture_contents,
     run_lengths,
 )
-from zerotools.ops.verification.findings import Soundness, Verification
+from zerotools.ops.verification.findings import Check, Soundness, Verification
 
 WHOLE, UNKNOWN, DAMAGED = 0, 1, 2
 """The states of a file, of a cell of its strip, and of a tensor."""
@@ -49,23 +50,34 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
         if name not in known
     ]
     names = [name for name, *_ in files]
-    reasons, spans, broken = _faults(found, names, below.as_posix())
+    faults = _faults(found, names, below.as_posix())
+    reasons, spans, broken = faults.reasons, faults.spans, faults.broken
     proved = {
         name: UNKNOWN
-        if found.is_fast or name in found.unchecked or not found.portion.has_file(name)
+        if found.is_fast
+        or name in found.unchecked
+        or name in faults.changed
+        or not found.portion.has_file(name)
         else WHOLE
         for name in names
     }
     faulty = {each.tensor.name for each in found.findings if each.tensor is not None}
-    incomplete = set(inspection.incomplete)
-    tensors, torn = [], defaultdict[str, list[Span]](list)
+    damaged = {*inspection.incomplete, *(key for each in found.findings for key in each.changed)}
+    unchanged = {key for each in found.findings for key in each.unchanged}
+    tensors = []
+    torn, sound = defaultdict[str, list[Span]](list), defaultdict[str, list[Span]](list)
     for key, tensor in checkpoint.tensors.items():
-        is_faulty = key.name in faulty or key in incomplete
         places = _places(tensor, below.as_posix())
-        if is_faulty:
-            for name, parts in places.items():
-                torn[name] += parts
-        tensors.append(DAMAGED if is_faulty else _state(places, proved, spans, broken))
+        if key.name in faulty or key in damaged:
+            state, parts_by_file = DAMAGED, torn
+        elif key in unchanged:
+            state, parts_by_file = WHOLE, sound
+        else:
+            tensors.append(_state(places, proved, spans, broken))
+            continue
+        tensors.append(state)
+        for name, parts in places.items():
+            parts_by_file[name] += parts
     for name, parts in torn.items():
         spans.setdefault(name, []).extend(parts)
     return {
@@ -91,7 +103,8 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
                         row,
                         size,
                         DAMAGED if name in broken else proved[name],
-                        spans.get(name, []),
+                        whole=sound.get(name, []),
+                        damaged=spans.get(name, []),
                     ),
                 ]
                 for name, size, row, _ in files
@@ -112,23 +125,39 @@ def _verdict(found: Verification) -> str:
     return f"{conclusion}: no problem found, but not everything can be checked"
 
 
-def _faults(
-    found: Verification, names: Sequence[str], below: str
-) -> tuple[dict[str, list[str]], dict[str, list[Span]], set[str]]:
-    """Return the messages about each file, the damaged byte ranges of each file, and the names of
-    files that count as damaged completely."""
-    reasons, spans, broken = defaultdict[str, list[str]](list), dict[str, list[Span]](), set[str]()
+@dataclass(frozen=True)
+class _Faults:
+    """The faults of files, by the names of the files on the page.
+
+    Attributes:
+        reasons: the messages about each file.
+        spans: the damaged byte ranges of each file.
+        broken: the files that count as damaged completely.
+        changed: the files with another digest than in a manifest or record. Some of their bytes are
+            damaged.
+    """
+
+    reasons: dict[str, list[str]]
+    spans: dict[str, list[Span]]
+    broken: set[str]
+    changed: set[str]
+
+
+def _faults(found: Verification, names: Sequence[str], below: str) -> _Faults:
+    """Return the faults of the files `names`. Files in the directory `below` have it before their
+    names."""
+    faults = _Faults({}, {}, set(), set())
     known = set(names)
     for each in found.findings:
         if each.file is None:
             continue
         name = each.file if each.file in known else f"{below}/{each.file}"
-        reasons[name].append(each.message)
-        if each.span is None:
-            broken.add(name)
+        faults.reasons.setdefault(name, []).append(each.message)
+        if each.span is not None:
+            faults.spans.setdefault(name, []).append(each.span)
         else:
-            spans.setdefault(name, []).append(each.span)
-    return dict(reasons), spans, broken
+            (faults.changed if each.check is Check.MANIFEST else faults.broken).add(name)
+    return faults
 
 
 def _places(tensor: Tensor, below: str) -> dict[str, list[Span]]:
@@ -159,15 +188,23 @@ def _state(
     return max((proved.get(name, UNKNOWN) for name in places), default=WHOLE)
 
 
-def _strip(row: Sequence[int], size: int, state: int, spans: Iterable[Span]) -> list[int]:
+def _strip(
+    row: Sequence[int],
+    size: int,
+    state: int,
+    *,
+    whole: Iterable[Span],
+    damaged: Iterable[Span],
+) -> list[int]:
     """Return the strip for a file of `size` bytes, with as many cells as `row`. The cells have the
-    state `state`, except for cells in the damaged `spans`."""
+    state `state`, except for cells in the byte ranges `whole` and `damaged`."""
     cells = sum(row[::2])
     found = [state] * cells
     width = max(1, size) / cells
-    for begin, end in spans:
-        first, last = int(begin / width), min(cells, int(max(begin, end - 1) / width) + 1)
-        found[first:last] = [DAMAGED] * max(0, last - first)
+    for spans, shown in ((whole, WHOLE), (damaged, DAMAGED)):
+        for begin, end in spans:
+            first, last = int(begin / width), min(cells, int(max(begin, end - 1) / width) + 1)
+            found[first:last] = [shown] * max(0, last - first)
     return run_lengths(found)
 
 
