@@ -156,6 +156,7 @@ def test_a_manifest_proves_the_tensors_next_to_a_damaged_one(tmp_path: Path) -> 
 def test_which_bytes_of_a_changed_file_are_damaged_may_be_unknown(tmp_path: Path) -> None:
     """The record of an output has digests of files alone."""
     zerotools.consolidate(JOB, tmp_path / "model", verify=True)
+    (tmp_path / "model.zerotools.json").unlink()
     (file,) = (tmp_path / "model").glob("*.safetensors")
     flip(file, file.stat().st_size - 1)
     found = shown(tmp_path / "model")
