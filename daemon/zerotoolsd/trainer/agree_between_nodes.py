@@ -1,5 +1,5 @@
-"""Lets the nodes of a job meet, checks that they have the same model and checkpoint, and shares the
-reason why a node failed.
+"""Lets the nodes of a job find each other, checks that they have the same model and checkpoint, and
+tells all nodes why one of them failed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _UNLIKE = ("_name_or_path", "transformers_version", "_commit_hash")
 def rendezvous_of(
     spec: JobSpec, run_dir: Path, environment: Mapping[str, str] = os.environ
 ) -> MeetingPlace | None:
-    """Return where the nodes of the job `spec` meet, and how long they wait; None for a job on one
-    node.
+    """Return the rendezvous of the job `spec`: its address, its timeout, and the data that
+    identifies this node.
+
+    Returns None for a job on one node.
     """
     rendezvous = spec.rendezvous
     if rendezvous.nodes == 1 or rendezvous.place is None:
@@ -54,9 +56,10 @@ def rendezvous_of(
 
 
 def is_finished(spec: JobSpec) -> bool:
-    """Return whether the last checkpoint of the run exists.
+    """Return whether the checkpoint of the run's last step exists.
 
-    A node that starts when this checkpoint exists would wait for nodes that have already ended.
+    If it exists, the other nodes have already ended, and a node that starts now would wait for them
+    in vain.
     """
     try:
         newest = next(iter(checkpoint_dirs.list_checkpoints(Path(spec.output_dir or ""))), None)
@@ -141,16 +144,16 @@ _LARGEST = 1 << 16
 
 @contextmanager
 def share_failures(directory: Path, group: WorldGroup) -> Iterator[None]:
-    """Exchange permanent failures between nodes, inside the context, through a note file in
-    `directory`.
+    """Return a context manager that shares permanent failures between the nodes.
 
-    All nodes share this directory. A node that fails permanently (a mistake in the job, or a
-    damaged checkpoint) writes the reason into the note, with the token of the rendezvous in its
-    name. Other nodes only see that connections are closed. They read the note and end with the same
-    reason, instead of waiting for a node that does not come back.
+    The nodes share `directory`. If the body fails permanently on a node (a mistake in the job, or a
+    damaged checkpoint), this node writes the reason to a file in `directory`. The name of the file
+    contains the token of the rendezvous. The other nodes only see that their connections are
+    closed. They then read this file and end with the same reason, instead of waiting for the failed
+    node.
 
     Raises:
-        BadRequest: another node failed permanently. The message is the reason.
+        BadRequest: another node failed permanently. The message is its reason.
     """
     if group.rank.nodes == 1:
         yield

@@ -53,8 +53,8 @@ class CheckpointMetrics:
         self._evaluated = (step, loss)
 
     def take(self, step: int) -> dict[str, float]:
-        """Return the losses for the record of the checkpoint of `step`, and forget the training
-        losses.
+        """Return the losses for the record of the checkpoint of `step`, and clear the list of
+        training losses.
 
         The mapping has `loss`, the average training loss since the last checkpoint, and
         `eval_loss`, if the model was evaluated after `step`. A loss that is not finite is left out.
@@ -94,8 +94,8 @@ class Checkpointing:
         If `last` is True, wait until the save has ended.
 
         Raises:
-            SaveFailed: the last checkpoint could not be written. The failure of an earlier save is
-                only reported.
+            SaveFailed: the last checkpoint could not be written. If an earlier checkpoint cannot be
+                written, this is only reported.
             Diverged: the state has a value that is not finite, so that no run can continue from it.
         """
         self.reporter.enter("save")
@@ -143,8 +143,8 @@ def make_checkpointing(
     All ranks call it together.
 
     `add_files` copies the config and the tokenizer of the model into a staging directory.
-    `before_commit` is called with this directory on rank 0, before each commit. `needed` is the
-    directory with the checkpoints that other jobs need: see `KeepPolicy`.
+    `before_commit` is called with this staging directory on rank 0, before each commit. `needed` is
+    a directory that lists the checkpoints that other jobs need: see `KeepPolicy`.
     """
     wanted = spec.checkpoint
     named = checkpoint_dirs.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None
@@ -213,11 +213,10 @@ class Saves:
     _ended: list[SaveResult] = field(default_factory=list)
 
     def begin(self, record: JobRecord) -> None:
-        """Wait until the current save has ended.
+        """Start to save the state as the checkpoint of step `record.step`.
 
-        Then start to save the state as the checkpoint of step `record.step`.
-
-        Without `in_background`, this method returns only after the save has ended.
+        If an earlier save is still running, first wait until it has ended. Without `in_background`,
+        this method returns only after the new save has ended.
 
         Raises:
             Diverged: the state, or the state of the previous save, has a value that is not finite.
@@ -238,15 +237,15 @@ class Saves:
         All ranks call it after the same step.
 
         Raises:
-            Diverged: the saved state has a value that is not finite, so that no run can continue
-                from it.
+            Diverged: the state of a save has a value that is not finite, so that no run can
+                continue from it.
         """
         self._wait()
         if self._diverged is not None:
             raise self._diverged
 
     def over(self) -> list[SaveResult]:
-        """Return the results of the saves that ended since the last call."""
+        """Return the results of the saves that ended since the last call of this method."""
         if self._task is not None and self._task.is_over:
             self._wait()
         ended, self._ended = self._ended, []

@@ -1,15 +1,16 @@
 """Computes the reference log-probabilities of preference pairs (DPO), with the initial weights.
 
-All ranks compute them once and keep them in the output directory. So no second model is in memory,
+All ranks compute them once and keep them in the output directory. So memory needs no second model,
 and a restart does not compute them again.
 
     <output_dir>/reference/weights                    the digest of the initial weights
     <output_dir>/reference/<data>-<weights>.f32       two fp32 numbers for each pair, in order
     <output_dir>/reference/<data>-<weights>.draft     the same, not yet complete
 
-`<data>` is the digest of all tokens that the model reads and learns. It depends on the data, the
-tokenizer and the lengths. Each checkpoint has a copy of the directory. A run that continues from a
-checkpoint has only the weights of that step, so it needs the log-probabilities in the checkpoint.
+`<data>` is the digest of all tokens that the model reads and learns. So it depends on the data, the
+tokenizer and the length limits. Each checkpoint has a copy of the directory. A run that continues
+from a checkpoint has only the weights of that step, so it needs the log-probabilities in the
+checkpoint.
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ class ReferenceRun:
     def find(self, data: TrainingData, start: ResumePoint | None) -> tuple[Path, ...]:
         """Set the reference log-probabilities of all preference pairs of `data`.
 
-        They are read from the output directory, or computed with the engine, which has the weights
-        of the checkpoint `start` (None: the initial weights). If a stop is requested, the
-        computation ends early, and the next attempt continues it.
+        They are read from the output directory, or computed with the engine. The engine has the
+        weights of the checkpoint `start`, or the initial weights if `start` is None. If a stop is
+        requested, the computation ends early, and the next attempt continues it.
 
         Returns the files that must be copied into each checkpoint; empty if the computation ended
         early.
 
         Raises:
-            BadRequest: the run has begun before, but its log-probabilities do not exist; or a file
-                cannot be written.
+            BadRequest: an earlier attempt has begun this run, but the log-probabilities do not
+                exist; or a file cannot be written.
             BadFile: the file of the log-probabilities is damaged.
         """
         if not data.pairs:
@@ -146,8 +147,8 @@ class ReferenceRun:
     def _compute(self, pairs: PreferencePairs, path: Path) -> bool:
         """Compute the log-probabilities of `pairs`, and write them to `path`.
 
-        Pairs that the unfinished file (`.draft`) already has are left out. Returns False if a stop
-        was requested before the end.
+        Pairs that are already in the unfinished file (`.draft`) are not computed again. Returns
+        False if a stop was requested before the end.
         """
         assert isinstance(self.engine, ScoringEngine)
         draft, rank = path.with_suffix(".draft"), self.group.rank
@@ -199,10 +200,9 @@ def _gone(directory: Path) -> str:
 
 
 def _done(draft: Path, size: int) -> int:
-    """Return the number of pairs that the unfinished file `draft` has, in complete batches of
-    `size` pairs.
+    """Return the number of pairs in the unfinished file `draft`.
 
-    An incomplete batch at the end of the file is cut off.
+    The file is written in batches of `size` pairs. An incomplete batch at its end is cut off.
     """
     if not draft.exists():
         return 0

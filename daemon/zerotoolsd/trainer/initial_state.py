@@ -81,8 +81,8 @@ def _restore_random(path: Path) -> None:
 def check_steps_left(spec: JobSpec, start: ResumePoint) -> None:
     """Check that a run that continues from `start` has steps left.
 
-    A run that continues in its own output directory may have no step left: perhaps only its export
-    is missing.
+    If a run continues in its own output directory, it is no error that no step is left: perhaps
+    only the export is missing.
 
     Raises:
         BadRequest: the run continues from another directory, and no step is left.
@@ -226,9 +226,10 @@ def recorded_base(
 ) -> Callable[[], BaseRecord | None]:
     """Start to read the files of the base model on rank 0, in the background.
 
-    Returns a function that all ranks call together. This function waits, and returns the record of
-    these files for checkpoints; None if checkpoints contain the weights. It raises BadRequest if
-    the files cannot be read, or differ from the files with which the run of `start` was trained.
+    Returns a function that all ranks call together. The function waits for the result, and returns
+    the record of the files for checkpoints. It returns None if checkpoints contain the weights. It
+    raises BadRequest if the files cannot be read, or differ from the files with which the run of
+    `start` was trained.
     """
     if pretrained is None or not spec.lora.packs_frozen:
         return lambda: None

@@ -30,8 +30,8 @@ Each rank compiles its blocks again whenever it gets sequences of a new length.
 class TrainingRun:
     """A run that is ready to train.
 
-    `step` is the number of steps that are done, and `consumed` the number of sequences that have
-    been read. `template` is a record with the values that all checkpoints of the run share.
+    `step` is the number of completed steps, and `consumed` the number of sequences that were read.
+    `template` is a record with the values that all checkpoints of the run share.
     """
 
     spec: JobSpec
@@ -51,13 +51,13 @@ class TrainingRun:
         """Do the remaining steps, and return the exit status.
 
         All ranks call it together. Checkpoints are saved every `checkpoint.every` steps, at the
-        end, and when the run is stopped. If a step has both, the evaluation comes before the
-        checkpoint. A stop before the first step of this attempt saves nothing. The method returns
-        after the last save has ended.
+        end, and when the run is stopped. If a step has an evaluation and a checkpoint, the
+        evaluation comes first. A stop before the first step of this attempt saves nothing. The
+        method returns after the last save has ended.
 
         Raises:
-            SaveFailed: the last checkpoint could not be written. The failure of an earlier save is
-                only reported.
+            SaveFailed: the last checkpoint could not be written. If an earlier checkpoint cannot be
+                written, this is only reported.
             Diverged: the state has a value that is not finite, so that no run can continue from it.
         """
         rank, size = self.group.rank, self.spec.train.batch_size
@@ -134,11 +134,11 @@ class TrainingRun:
         return EXIT_STOPPED if stopped else EXIT_DONE
 
     def _check_own_stop(self) -> None:
-        """If any node was asked to stop, check that this node was asked, too.
+        """Check that this node was asked to stop, if any node was asked to stop.
 
         Raises:
-            MachineNotReady: only another node was asked to stop. This node ends, and waits until
-                the other node continues.
+            MachineNotReady: only another node was asked to stop. This node ends, and its next
+                attempt waits for the other node.
         """
         rank = self.group.rank
         if rank.nodes == 1:

@@ -2,7 +2,7 @@
 
 Tensors that live longer than a step are allocated in a `MemoryTier`. On a machine without GPUs, the
 device and the host are two tiers, although they are the same memory. The ledger records the tier of
-each tensor, and the number of bytes of each kind.
+each tensor, and the number of bytes of each kind of data, such as weights or gradients.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class LockedPages(mmap.mmap):
 class PinnedArena:
     """Allocates tensors in page-locked host memory.
 
-    A GPU copies such memory while the CPU continues. torch rounds the sizes of pinned memory up to
-    powers of two, which wastes up to half of the memory. CUDA locks whole pages, and refuses to
-    lock a page twice. So two heap buffers that share a page could not both be locked. This class
-    allocates mappings, which begin and end at page boundaries, locks each mapping once, and places
-    tensors in the mappings.
+    A GPU can copy from such memory while the CPU continues. torch rounds the sizes of pinned memory
+    up to powers of two, which wastes up to half of the memory. CUDA locks whole pages, and refuses
+    to lock a page twice. So, if two heap buffers shared a page, only one could be locked. This
+    class allocates mappings, which begin and end at page boundaries, locks each mapping once, and
+    places tensors in the mappings.
 
     `runtime` is the CUDA runtime (None: the one of torch). `take_error` clears the error that CUDA
     would otherwise report at its next check.
@@ -115,7 +115,7 @@ def _take_error() -> None:
     """Clear the error that CUDA stores, by running a small kernel.
 
     CUDA would report the error for the next kernel, although this kernel is correct. torch has no
-    call to clear it.
+    function that clears the error.
     """
     with suppress(RuntimeError):
         torch.ones((), device="cuda").add_(1)
@@ -130,8 +130,10 @@ SCRATCH, BUFFERS, START = "scratch", "buffers", "start"
 
 @dataclass
 class Ledger:
-    """Records allocated bytes, keyed by (tier, kind of memory). `live` has the bytes that are
-    allocated now, and `peak` the largest number so far.
+    """Records how many bytes are allocated.
+
+    `live` has the bytes that are allocated now, and `peak` the largest value of `live` so far. Both
+    are keyed by (name of the tier, kind of data), such as weights or gradients.
     """
 
     live: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -139,7 +141,7 @@ class Ledger:
     _places: dict[int, str] = field(default_factory=dict)
 
     def enter(self, tensor: torch.Tensor, place: str, kind: str) -> None:
-        """Record that `tensor` was allocated in the tier `place`, as memory of the kind `kind`.
+        """Record that `tensor` was allocated in the tier `place`, for data of the kind `kind`.
 
         Its bytes are counted until its memory is freed.
         """
@@ -176,13 +178,13 @@ class MemoryTier:
     ledger: Ledger
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, kind: str) -> torch.Tensor:
-        """Return a tensor without values. `kind` is the kind of memory in the ledger."""
+        """Return a tensor without values. The ledger counts its bytes as `kind`."""
         tensor = self._allocate(torch.Size(shape), dtype)
         self.ledger.enter(tensor, self.name, kind)
         return tensor
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype, kind: str) -> torch.Tensor:
-        """Return a tensor of zeros. `kind` is the kind of memory in the ledger."""
+        """Return a tensor of zeros. The ledger counts its bytes as `kind`."""
         return self.empty(shape, dtype, kind).zero_()
 
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -191,7 +193,7 @@ class MemoryTier:
 
 @dataclass(frozen=True)
 class PinnedTier(MemoryTier):
-    """Page-locked host memory. A GPU copies such memory while the CPU continues."""
+    """Page-locked host memory. A GPU can copy from such memory while the CPU continues."""
 
     arena: PinnedArena = field(default_factory=PinnedArena)
 

@@ -36,7 +36,7 @@ NEEDED = ("torch", "transformers", "safetensors", "numpy")
 
 
 def main(run_dir: Path, started: float) -> NoReturn:
-    """Run the rank of the job in `run_dir`, and end the process with an exit code of
+    """Run the rank of the job in `run_dir`, and end the process with one of the exit codes in
     `rank_errors`.
 
     `started` is the value of `time.monotonic` when the process began.

@@ -1,8 +1,9 @@
 """Checks that a model computes the same values for parts of a sequence as for the whole sequence.
 
 All layers other than attention must work position by position. The check runs a small model with
-the same layers, without a GPU. It detects models that have state spaces or convolutions, or that
-compute the positions themselves. Each rank is a thread that computes one part.
+the same layers, without a GPU. It detects models with state spaces or convolutions, and models that
+compute positions themselves instead of reading the position ids. Each rank is a thread that
+computes one part.
 """
 
 from __future__ import annotations
@@ -104,8 +105,10 @@ def _heads(config: Any) -> int | None:
 
 
 def _why_not(spec: JobSpec, config: Any) -> str | None:
-    """Compare the small model's values for split sequences with its values for whole sequences.
-    Return a text about the difference; None if they are equal.
+    """Compare the small model's logits for split sequences with its logits for whole sequences.
+
+    Returns None if they are equal. Otherwise returns the reason why sequence ranks cannot be used;
+    also if the comparison cannot be made.
     """
     try:
         small = small_model(_with_narrow_windows(config))
@@ -200,8 +203,8 @@ def in_threads(ranks: int, work: Callable[[Exchange], Found]) -> list[Found]:
     The threads exchange tensors as ranks do, through the `Exchange` that `work` gets.
 
     Raises:
-        Exception: the error of a thread. BrokenBarrierError means that one thread exchanges more
-            often than another.
+        Exception: the error of a thread. BrokenBarrierError means that the threads do not call
+            `Exchange` equally often.
     """
     table = _Table(ranks)
 

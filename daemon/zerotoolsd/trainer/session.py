@@ -145,7 +145,7 @@ def prepare_training(
 ) -> TrainingRun:
     """Read the data, build the model and load the checkpoint.
 
-    Return the run, which is ready to train. `run_training` explains `before_commit`.
+    Return the run, which is ready to train. For `before_commit`, see `run_training`.
 
     Raises:
         ZerotoolsError: the job cannot run with its settings, or its checkpoint is damaged.
@@ -265,11 +265,12 @@ def prepare_training(
 def _hub(
     meta_model: MetaModel, pretrained: Pretrained | None, start: ResumePoint | None
 ) -> HubLayout:
-    """For each tensor of the model, return the tensors of a Hugging Face directory from which it is
-    made.
+    """Return, for each tensor of the model, the tensors of a Hugging Face directory that it
+    consists of.
 
-    This layout is read from the checkpoint `start`. For a new run, it is computed; also for a
-    checkpoint without a layout, which `convert` has made from another program's checkpoint.
+    If the run continues, this layout is read from the checkpoint `start`. It is computed for a new
+    run, and for a checkpoint that `convert` has made from another program's checkpoint, because
+    such a checkpoint has no layout.
     """
     converted = start is not None and start.foreign is None and start.record.made_from is not None
     if start is None or converted:
@@ -278,7 +279,7 @@ def _hub(
 
 
 def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> TrainingData:
-    """Wait for the data, check that the data fits the model, and return the data."""
+    """Wait for the data, check that the data fits the model, and return it."""
     reporter.prepares("reading the data")
     data = reading.opened(reporter.reads)
     for note in data.notes:
@@ -289,7 +290,7 @@ def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> Trainin
 
 
 def _counted(spec: JobSpec, data: TrainingData, start: ResumePoint | None) -> JobSpec:
-    """Return `spec` with its number of steps.
+    """Return a copy of `spec` with the number of steps that its epochs have.
 
     Raises BadRequest if no step is left after `start`.
     """
@@ -329,12 +330,12 @@ def _add_files(
 
 
 def sidecars_of(spec: JobSpec) -> dict[str, Path]:
-    """Return the small files that a checkpoint needs in addition to its config: a mapping from
-    name to path.
+    """Return the small files that a checkpoint needs in addition to its config: a mapping from name
+    to path.
 
-    These are the files of the data's tokenizer, and other small files of the model's directory. If
-    the data does not use the model's tokenizer, files of the model's directory that contain token
-    ids are left out, such as `generation_config.json`, which names the end tokens.
+    These are the files of the data's tokenizer, and the other small files of the model's directory.
+    If the data uses another tokenizer than the model, the model's files with token ids are left
+    out. For example, `generation_config.json` contains the ids of the end tokens.
     """
     named, own = tokenizer_of(spec.data, spec.model.path), spec.model.path
     found = {} if named is None or named == BYTES else _of_kinds(Path(named), "tokenizer")

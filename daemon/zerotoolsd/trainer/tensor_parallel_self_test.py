@@ -92,9 +92,9 @@ def fold_ranks(model: Any, cuts: LayerCuts) -> None:
     """Make the layers of `model` compute the parts of all ranks in this process.
 
     The batch must contain each sequence once for each rank: first all sequences of the first rank,
-    and so on. A layer applies the n-th part of its weights to the n-th part of the batch. So one
-    process can test whether the code between the split layers (heads, rotary positions, norms)
-    works with only a part of the columns.
+    then all sequences of the second rank, and so on. A split layer applies the n-th part of its
+    weights to the n-th part of the batch. So one process can test the code between the split layers
+    (heads, rotary positions, norms), which gets only a part of the columns on each rank.
     """
     for name, cut in cuts.layers.items():
         if cut in _FORWARDS:

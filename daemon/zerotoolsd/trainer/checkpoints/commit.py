@@ -97,9 +97,7 @@ class Committer:
         return Committed(path, size, self.tidy(path) if doubt is None else None, doubt)
 
     def tidy(self, newest: Path) -> str | None:
-        """Update the hint files `latest` and `best`, and delete old checkpoints.
-
-        `newest` is kept.
+        """Update the hint files `latest` and `best`, and delete old checkpoints, but not `newest`.
 
         Returns the message of an error; None if there was no error.
         """

@@ -56,10 +56,10 @@ class KeepPolicy:
         return [path for path in beyond if path.resolve() not in pinned]
 
     def needed_by_others(self, path: Path) -> NeededCheckpoint | None:
-        """Return the entry of an unfinished job that needs the checkpoint at `path`; None if no
-        job needs it.
+        """Return the entry of an unfinished job that needs the checkpoint at `path`; None if no job
+        needs it.
 
-        Call it immediately before the deletion of the checkpoint.
+        Call this immediately before the checkpoint is deleted.
         """
         return None if self.needed is None else first_need(path, read_needed(self.needed))
 

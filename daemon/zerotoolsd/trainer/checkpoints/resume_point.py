@@ -44,11 +44,15 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class ResumeDecision:
-    """The choice of `choose_resume_point`: where the run begins.
+    """The choice of `choose_resume_point`: the state in which the run begins.
 
-    There are three cases. `start` is a checkpoint of zerotools. Or `foreign` is the path of a
-    checkpoint of another program. Or both are None: the run begins at step 0. `skipped` are the
-    checkpoints that cannot be used.
+    There are three cases:
+
+    - `start` is a checkpoint of zerotools, from which the run continues.
+    - `foreign` is the path of a checkpoint of another program, from which the run continues.
+    - Both are None: the run begins at step 0.
+
+    `skipped` are the checkpoints that cannot be used.
     """
 
     start: ResumePoint | None
@@ -81,9 +85,9 @@ def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -
     Rank 0 chooses and verifies it for all ranks.
 
     A restarted attempt continues from the newest complete checkpoint of this run. A first attempt
-    continues from `resume_from`. If both checkpoints exist, the one with the later step is used.
-    But if `resume_from` is a checkpoint of another program, any checkpoint of this run has
-    priority.
+    continues from `resume_from`. If both checkpoints exist, the run continues from the one with the
+    later step. But if `resume_from` is a checkpoint of another program, the run continues from its
+    own checkpoint.
 
     `saved_step` is the newest step that an earlier attempt saved. If the checkpoint of this step no
     longer exists, and no older checkpoint can be used, BadCheckpoint is raised: the run must not
@@ -117,11 +121,12 @@ def with_not_ready(look: Callable[[], Value], directory: Path) -> Value:
 
 
 def load_error(path: Path, error: BadCheckpoint) -> ZerotoolsError:
-    """Return the error with which the rank ends because the checkpoint at `path` could not be
+    """Return the error with which the rank ends, because the checkpoint at `path` could not be
     loaded.
 
-    The checkpoint was complete when it was chosen. Return `error`, the error of the load, unless a
-    better reason is found: files that changed meanwhile, or a transient error of the disk.
+    The checkpoint was complete when it was chosen. So a better reason than `error`, the error of
+    the load, is searched for: files that changed meanwhile, or a transient error of the disk. If
+    there is no better reason, return `error`.
     """
     trouble = _trouble(error)
     try:

@@ -16,7 +16,7 @@ from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
 class Batches:
-    """Returns the examples of a pool in shuffled order, for positions in the run."""
+    """Finds the example for each position of the run: the pool is shuffled again in each epoch."""
 
     def __init__(self, pool: ExamplePool, *, seed: int) -> None:
         self.pool = pool

@@ -21,8 +21,8 @@ def collate(
 
     Shorter examples are padded on the right. A causal model needs no mask for the padding, because
     no token sees tokens to its right; an encoder needs a mask. In a packed sequence the position
-    ids restart with each segment. This separates the segments in all attention implementations of
-    transformers.
+    ids restart with each segment. From the position ids, all attention implementations of
+    transformers detect the segments.
     """
     inputs = _filled([example.inputs for example in examples], 0, device)
     labels = labels_of(examples, device)

@@ -40,12 +40,13 @@ class ReadingStats:
 
     Attributes:
         cut: the number of examples that were too long and were cut.
-        prompts_lost, responses_lost: the number of tokens that all prompts, and all responses, lost
-            when they were cut.
-        sources_lost, targets_lost: the number of prompts, and of responses, that lost all their
-            text.
+        prompts_lost, responses_lost: how many tokens were cut from all prompts, and from all
+            responses.
+        sources_lost, targets_lost: the number of prompts, and of responses, that have no text left
+            after cutting.
         changed: the number of examples in which the chat template left out a part of an answer.
-        left_out: each field that the template ignores -> the number of examples with this field.
+        left_out: a mapping from each field that the template ignores to the number of examples with
+            this field.
     """
 
     count: int = 0
@@ -125,7 +126,8 @@ def prepare_examples(
     progress: ReadingProgress | None = None,
     processes: int = 0,
 ) -> ReadingStats:
-    """Encode the examples of the files `paths`, write them to `destination`, and return statistics.
+    """Encode the examples of the files `paths` for a model that takes `reader`, write them to
+    `destination`, and return statistics.
 
     `processes` is the number of additional processes that help. Examples without a prompt or
     without a response are left out.
@@ -335,7 +337,7 @@ class ReadingProgress:
     def tell_until(self, is_over: Callable[[], bool], tell: Callable[[str], None]) -> None:
         """Call `tell` with the progress whenever bytes were read, until `is_over` returns True.
 
-        `tell` is not called while nothing is read, so a user sees that a read hangs.
+        If a read hangs, `tell` is not called, so the user sees that there is no progress.
         """
         before = (0, 0)
         while not is_over():

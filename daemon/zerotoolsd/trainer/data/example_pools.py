@@ -122,7 +122,7 @@ class TokenWindows:
 class PoolSubset:
     """A part of `pool`: the examples at positions `first` to `stop - 1` of a shuffle of the pool.
 
-    It is the training part or the held-out part of the pool.
+    A subset is the training part or the held-out part of the pool.
     """
 
     def __init__(self, pool: ExamplePool, first: int, stop: int, *, seed: int) -> None:
@@ -175,7 +175,7 @@ def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool
 def share_counts(weights: Sequence[float], total: int) -> list[int]:
     """Divide `total` examples in proportion to `weights`; return the number for each weight.
 
-    Each number is the exact share, rounded up or down, so that the sum is `total`.
+    Exact shares are rounded up or down, so that the sum of the numbers is `total`.
     """
     exact = [weight * total / sum(weights) for weight in weights]
     counts = [int(share) for share in exact]
@@ -225,10 +225,10 @@ class MixedPools(JoinedPools):
     Example `k` of epoch `e` has the number `e * len + k`. An epoch has as many examples as all
     pools together. Each pool contributes a part of them in proportion to its weight.
 
-    Each pool is shuffled alone. When all its examples were used, it is shuffled again and starts
-    over. So the examples of a small pool with a large weight occur several times in an epoch. A
-    large pool with a small weight gives only some of its examples in an epoch, and continues with
-    the others in the next epoch.
+    Each pool is shuffled separately. When all examples of a pool were used, the pool is shuffled
+    again. So the examples of a small pool with a large weight occur several times in an epoch. From
+    a large pool with a small weight, an epoch uses only some examples, and the next epoch uses the
+    following ones.
     """
 
     def __init__(self, pools: Sequence[ExamplePool], weights: Sequence[float], seed: int) -> None:

@@ -1,7 +1,7 @@
 """Packs several examples into one sequence, in the same way for any number of ranks.
 
 The examples are taken in a shuffled order, and each sequence is filled until the next example does
-not fit. This plan is made only once, so an epoch shuffles whole sequences, not single examples.
+not fit. This plan is made only once. So each epoch shuffles whole sequences, not single examples.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from zerotoolsd.trainer.data.shuffle import Shuffle
 def plan_packs(pool: ExamplePool, length: int, seed: int, path: Path) -> None:
     """Plan the packed sequences, and write the plan to `path`.
 
-    The plan is a list of numbers: for each sequence, the position of its first example in the
-    shuffled order of `pool`; then, as the last number, the number of examples. A sequence has at
-    most `length` tokens; a longer example gets its own sequence.
+    The plan is a file of numbers. For each sequence, it has the position of the sequence's first
+    example in the shuffled order of `pool`. The last number is the number of examples. A sequence
+    has at most `length` tokens; a longer example gets its own sequence.
     """
     with path.open("wb") as file:
         for start in _starts(pool, length, seed):

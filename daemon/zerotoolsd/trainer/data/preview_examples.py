@@ -132,7 +132,7 @@ def _found(patterns: Sequence[str], key: str) -> list[Path]:
 def _all(named: tuple[str, Sequence[str]]) -> Sequence[Path] | None:
     """Find all files of a job key; return None if none exist, or if the search may take long.
 
-    `named` is (key, patterns).
+    `named` is (the job key, its patterns of file names).
     """
     key, patterns = named
     if any("**" in each for each in patterns):
@@ -144,10 +144,11 @@ def _all(named: tuple[str, Sequence[str]]) -> Sequence[Path] | None:
 
 
 def _as_answer(example: Encoded, stats: ReadingStats) -> Encoded:
-    """Add "chosen" or "rejected" to the `place` of `example`, which is one answer of a preference
-    pair.
+    """Return `example`, one answer of a preference pair, with "chosen" or "rejected" added to its
+    `place`.
 
-    The two kinds alternate, so the number of examples in `stats` tells which kind this one is.
+    Chosen and rejected answers alternate. So the number of examples in `stats` tells which one this
+    is.
     """
     which = "chosen" if stats.count % 2 else "rejected"
     return replace(example, place=f"{example.place}, {which}")
@@ -328,7 +329,7 @@ def with_epoch(
     """Return the preview of `view`. Add estimates of the size of an epoch, and of how full packed
     sequences are.
 
-    `share` is the fraction of the data, from 0 to 1, that `view` has; None if unknown.
+    `share` is the fraction of the data, from 0 to 1, that `view` contains; None if unknown.
     `packed_length` is the length of packed sequences; None without packing. `empty` is the number
     of examples without prompt or response.
     """

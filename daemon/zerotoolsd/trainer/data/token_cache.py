@@ -6,9 +6,9 @@ this name when it is complete.
 
 A reader links the files of an entry into its own directory, and verifies their checksums there. So
 no lock is held while a job loads its model, and an entry can be removed or replaced at any time. A
-damaged entry is built again. The process that builds an entry holds the lock of this entry, so that
-two jobs do not tokenise the same data. If the builder makes no progress, another job builds the
-entry too.
+damaged entry is built again. The process that builds an entry (the builder) holds the lock of this
+entry, so that two jobs do not tokenise the same data. If the builder writes nothing for some time,
+another job builds the entry too.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ values.
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """The complete files of an entry, in the directory `path`, and the `facts` that `Build`
-    returned.
+    """The complete files of an entry, in the directory `path`.
 
     Attributes:
+        facts: the values that `Build` returned when it made the files.
         kept: the directory of the entry in the cache; None if the entry is not in the cache.
         note: a line for the log.
         is_new: whether this process has built the files.
@@ -70,8 +70,8 @@ class CacheEntry:
 class TokenCache:
     """A cache of tokenised data in `directory`.
 
-    If the cache is larger than `most_bytes`, the least recently used entries are removed. A process
-    that builds an entry, but writes nothing for `stalled_seconds`, is treated as failed.
+    If the cache is larger than `most_bytes`, the least recently used entries are removed. If a
+    process builds an entry, but writes nothing for `stalled_seconds`, it is treated as failed.
     """
 
     directory: Path
@@ -87,11 +87,12 @@ class TokenCache:
     ) -> CacheEntry:
         """Return the files of the entry `key`.
 
-        If the entry does not exist, `build` makes its files.
+        If the entry does not exist, `build` makes its files. The returned files are deleted when
+        `until_opened` is closed; a file that is open then stays readable.
 
-        The files exist until `until_opened` is closed. A file that was opened before stays
-        readable. While another process builds the entry, `others` is called with the number of
-        bytes that this process has written, whenever the number grows.
+        If another process is already building the entry, this method waits for it. While it waits,
+        it calls `others` with the number of bytes that the other process has written, whenever this
+        number grows.
 
         Raises:
             OSError: the cache cannot be written, or the disk is full.
@@ -113,9 +114,8 @@ class TokenCache:
 
     @contextmanager
     def _own_directory(self, key: str) -> Iterator[Path]:
-        """Make a new directory that no other process removes, and yield its path.
-
-        Remove it at the end.
+        """Make a new directory, which no other process removes. Yield its path, and remove the
+        directory at the end.
         """
         drafts = self.directory / "drafts"
         drafts.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -224,11 +224,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """Link the files of the entry `kept` into the directory `own`. Return the entry's facts and a
-    note.
+    """Link the files of the entry `kept` into the directory `own`. Return (the entry's facts, a
+    note).
 
-    If the entry is missing or damaged, the facts are None and `own` is empty. The note says whether
-    it is damaged.
+    If the entry is missing or damaged, the facts are None and `own` stays empty. If it is damaged,
+    the note says so.
     """
     try:
         for file in list(kept.iterdir()):
@@ -295,9 +295,9 @@ def file_checksum(path: Path) -> tuple[int, int]:
     """Return (size, checksum) of a file, nearly as fast as it can be read. Raises OSError.
 
     Each block of 512 KiB is read as a table of integers. The checksum is the CRC-32 of the sums of
-    all rows and columns. A change of the file is missed if it keeps all these sums, which needs at
-    least four changes that cancel out; any other change is missed with a probability of 1 in 2**32.
-    CRC-32 of all bytes takes three times as long, and ranks may have no library for faster
+    all rows and columns. A damaged file has the same checksum only in two cases. Either at least
+    four changes cancel out, so that all sums stay the same, or the CRC-32 is equal by chance (1 in
+    2**32). CRC-32 of all bytes takes three times as long, and ranks may have no library for faster
     checksums.
     """
     block = bytearray(BLOCK_BYTES)

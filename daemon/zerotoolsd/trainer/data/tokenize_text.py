@@ -30,11 +30,10 @@ PARTS = 4
 
 
 class TokenFile:
-    """Reads token ids from a file.
+    """Reads token ids from a file of numbers.
 
-    The type of the numbers is a type code of Python's `array`.
-
-    The file may be deleted while it is open.
+    The type of the numbers is given as a type code of Python's `array`. The file may be deleted
+    while it is open.
     """
 
     def __init__(self, path: Path, vocabulary: int, typecode: str = ID_TYPE) -> None:
@@ -159,9 +158,9 @@ def in_processes(
     in order.
 
     If `count` is 0, this process does the work. Several processes are faster, because much of the
-    work is Python code, which uses only one core per process. If a process cannot be started or
-    ends early, for example because the kernel kills it for memory, this process does its batches.
-    If it ended early, `ended` is called with its exit status.
+    work is Python code, which uses only one core per process. A process may fail to start, or may
+    end early, for example if the kernel kills it for lack of memory. Then the calling process does
+    the remaining batches. If a process ends early, `ended` is called with its exit status.
 
     Raises:
         Exception: the error of a batch, after the results of the batches before it.

@@ -2,9 +2,9 @@
 
 It reads pickles from standard input. The first pickle is (maker, arguments, first batch). The call
 `maker(*arguments)` returns the function that processes batches. The first batch is processed
-without a reply, so that all processes have seen the same data when they begin. Each later pickle is
-a batch, for which the process writes (True, result) or (False, exception) to standard output. The
-process ends at the end of its input.
+without a reply: every process gets the same first batch, so all begin in the same state. Each later
+pickle is a batch, for which the process writes (True, result) or (False, exception) to standard
+output. The process ends at the end of its input.
 
 It does not import torch, which would take longer than the rest of the start.
 """

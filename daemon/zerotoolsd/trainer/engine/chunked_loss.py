@@ -68,8 +68,8 @@ class ChunkedLoss:
     """Changes the `forward` of a causal `model` so that it accepts `targets`, `[batch, length]`.
 
     With targets, the output's `loss` is the sum of the cross-entropies, and its `logits` must not
-    be used. `rows` are the numbers of the positions with a target, on the device of `targets`. If
-    they are not given, the host waits until the device has found them.
+    be used. `rows` are the numbers of the positions with a target, on the device of `targets`.
+    Without `rows`, the device computes these numbers, and the host has to wait for the device.
 
     For some models, the loss cannot be computed in parts. Then `say` is called with the reason, and
     the loss is computed with all logits at once. If `say` is None, Unsupported is raised instead.
@@ -236,7 +236,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function of the loss of all parts.
+    """The autograd function that computes the summed loss in parts.
 
     It keeps only the hidden states for the backward pass.
     """
@@ -270,7 +270,7 @@ class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
 
 class _Sums:
     """Adds up the gradients of `weights` over the parts. If there are `several` parts, the sums are
-    in fp32 or fp64.
+    computed in fp32 or fp64.
     """
 
     def __init__(self, weights: list[nn.Parameter], *, several: bool) -> None:
@@ -400,8 +400,10 @@ class BaseModel:
 
     @contextmanager
     def answering(self, seen: RecordedOutput, hidden: torch.Tensor) -> Iterator[None]:
-        """Inside the context, let the base model return the recorded output `seen`, with `hidden`
-        as its hidden states, without running.
+        """Inside the context, let the base model return the recorded output `seen` instead of
+        running.
+
+        The hidden states in this output are replaced by `hidden`.
         """
         output = seen.with_hidden(hidden)
         with self._replaced(lambda *_: output):

@@ -1,9 +1,9 @@
 """Handles layers that only some ranks compute: experts and dropped blocks.
 
 Ranks reduce the gradients of a block together, with all tensors in one buffer. At stage 3 they also
-gather the weights of a block together. If one rank leaves out a block or an expert, its buffer is
-for other parameters than the buffers of the other ranks. Then the ranks fail or wait forever; or,
-if the buffers happen to have the same size, gradients of different parameters are added.
+gather the weights of a block together. If one rank leaves out a block or an expert, its buffers do
+not match the buffers of the other ranks. Then the ranks fail or wait forever. If the buffers happen
+to have the same size, gradients of different parameters are added.
 
     layerdrop          each rank leaves out random blocks: refused for more than one rank
     separate experts   experts that are modules of their own (usually all experts are one tensor);
@@ -139,8 +139,8 @@ def parameters_mark(names: Iterable[str]) -> int:
 def check_parameters_marks(totals: Sequence[float], world_size: int, step: int) -> None:
     """Check that all ranks have gradients of the same parameters.
 
-    `totals` has two sums over all ranks: of `parameters_mark`, and of its square. `step` counts
-    from 0.
+    Each rank has a value of `parameters_mark`. `totals` has the sum of these values over all ranks,
+    and the sum of their squares. `step` counts from 0.
 
     Raises:
         Unsupported: the ranks have gradients of different parameters. It is raised on all ranks.

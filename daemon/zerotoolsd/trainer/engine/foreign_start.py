@@ -1,5 +1,5 @@
-"""Prepares the start of a run from a checkpoint of another program, after comparing it with the
-job.
+"""Prepares the start of a run from a checkpoint of another program, and checks that the checkpoint
+fits the job.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ForeignStart:
 
     Attributes:
         run: the tensors of the checkpoint, with the names of the job's model.
-        record: the job record, as far as the checkpoint has its values.
+        record: the job record, with the values that the checkpoint has.
         notes: lines for the log.
         pretrained: the weights, if they come from a model directory with the names of the Hugging
             Face Hub; otherwise None.
@@ -138,8 +138,8 @@ def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list
 def _weights_of_directory(
     run: ForeignRun, wanted: WantedModel, meta_model: MetaModel
 ) -> Pretrained | None:
-    """If the checkpoint `run` is only the file of an optimizer, return the weights in its
-    directory.
+    """Return the weights of the model directory, if the checkpoint `run` is only the file of an
+    optimizer.
 
     Returns None if the checkpoint itself has the weights of the model.
     """

@@ -94,7 +94,7 @@ class Engine(Protocol):
         This rank computes the examples of `batch`.
 
         The loss is the average over the tokens that all ranks predict. `stop_asked` returns whether
-        this rank was asked to stop. The function is called as late as possible in the step.
+        this rank was asked to stop. It is called as late as possible in the step.
 
         Raises:
             Diverged: the loss or a gradient is not finite. The weights are unchanged.

@@ -33,10 +33,11 @@ _TOP_KS = ("num_experts_per_tok", "top_k", "moe_topk")
 class RouterLoss:
     """The auxiliary loss of routers that send each token to `top_k` experts, times `coefficient`.
 
-    For each expert, `f` is the fraction of tokens that are sent to it, and `p` is the average of
-    its probability. The loss is experts x sum(f * p), times `router_aux_loss_coef`. `f` and `p` are
-    averages over all layers and over the tokens of all ranks in a forward pass. So the loss does
-    not depend on the number of ranks. Padding does not count.
+    For each expert, `f` is the fraction of tokens that are sent to this expert, and `p` is the
+    average probability that the router gives to it. The loss is the number of experts times sum(f *
+    p), times `router_aux_loss_coef`. `f` and `p` are averages over all layers and over the tokens
+    of all ranks in a forward pass. So the loss does not depend on the number of ranks. Padding does
+    not count.
 
     Source: `load_balancing_loss_func` of transformers' Mixtral.
     """
@@ -54,8 +55,8 @@ class RouterLoss:
 
         All ranks call it together.
 
-        The average of the values over all ranks is the loss of the whole batch. The same is true
-        for the gradients.
+        The average of the ranks' losses is the loss of the whole batch, and the average of the
+        ranks' gradients is its gradient.
 
         Args:
             routers: the logits of each layer, `[rows, experts]`, for all tokens of `examples`,
@@ -90,9 +91,8 @@ def rows_of_tokens(
 ) -> torch.Tensor:
     """Return the numbers of the rows that contain tokens and not padding.
 
-    Sequences are padded on the right.
-
-    With `sequence_part`, only this part of each sequence has rows.
+    Sequences are padded on the right. With `sequence_part`, only the rows of this part of each
+    sequence exist.
     """
     # The host knows the lengths, and need not wait for the device to count.
     lengths = [len(example.inputs) for example in examples]

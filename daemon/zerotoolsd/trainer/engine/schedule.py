@@ -82,8 +82,8 @@ def with_steps(spec: JobSpec, sequences: int) -> JobSpec:
     `train.steps` and `train.warmup_steps`.
 
     `sequences` is the number of sequences in an epoch. A step may begin in one epoch and end in the
-    next, so every step has `train.batch_size` sequences, and the last step may use sequences of one
-    more epoch.
+    next. So every step has `train.batch_size` sequences, and the last step may use sequences of a
+    further epoch.
 
     Raises:
         BadRequest: the warm-up or the decay has more steps than the run.

@@ -122,7 +122,7 @@ def generate(
     """Return the text that `model` generates after each prompt, as ids, without the end token.
 
     All ranks call it together. Every rank runs as many forward passes as the rank with the longest
-    text, because each pass gathers shards from all ranks. Compiled blocks run uncompiled, because
+    text, because each pass gathers weights from all ranks. Compiled blocks run uncompiled, because
     the length changes with each token.
     """
     asked = [prompt or [decoding.filler] for prompt in prompts]  # it reads a token at least

@@ -79,9 +79,9 @@ def _learned_rows(model: Any, examples: Sequence[Example]) -> torch.Tensor:
 
 
 def _as_attended(model: Any, examples: Sequence[Example]) -> Sequence[Example]:
-    """Join packed sequences into one sequence, if the model's attention needs this.
+    """Join packed sequences into one sequence, if the model uses a flash_attention package.
 
-    For some implementations, transformers separates segments only in a batch of one sequence.
+    With these packages, transformers separates segments only in a batch of one sequence.
     """
     if is_flash(model) and len(examples) > 1 and any(example.segments for example in examples):
         return [join_examples(examples)]
@@ -91,7 +91,7 @@ def _as_attended(model: Any, examples: Sequence[Example]) -> Sequence[Example]:
 def are_preferences(examples: Sequence[Example]) -> TypeGuard[Sequence[Preference]]:
     """Return whether `examples` are preference pairs.
 
-    In a job, either all examples are pairs, or none is.
+    A job has either only pairs, or no pairs.
     """
     return bool(examples) and isinstance(examples[0], Preference)
 

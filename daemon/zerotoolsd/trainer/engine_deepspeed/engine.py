@@ -124,8 +124,7 @@ class DeepSpeedEngine:
 
     @property
     def _counts_pieces(self) -> bool:
-        """True if DeepSpeed itself counts micro batches, and so knows which one is the last of a
-        step.
+        """True if DeepSpeed itself counts the micro batches of a step, and so knows the last one.
 
         If this is False, each call of DeepSpeed's `step` updates the weights.
         """

@@ -29,9 +29,10 @@ LATEST = "latest"
 
 
 class _Careful:
-    """DeepSpeed's checkpoint writer, changed so that it keeps an error instead of raising it.
+    """DeepSpeed's checkpoint writer, changed so that it stores an error instead of raising it.
 
-    DeepSpeed writes between two barriers. An error raised there would block the other ranks.
+    DeepSpeed writes between two barriers. If a rank raised an error there, the other ranks would
+    wait forever.
     """
 
     def __init__(self, writer: Any) -> None:
@@ -42,7 +43,7 @@ class _Careful:
         return getattr(self._writer, name)
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Write `state_dict` to the file `path`. Keep an error in the attribute `problem`."""
+        """Write `state_dict` to the file `path`. Store an error in the attribute `problem`."""
         try:
             self._writer.save(state_dict, path)
         except (OSError, RuntimeError) as error:  # torch's own zip writer raises RuntimeError

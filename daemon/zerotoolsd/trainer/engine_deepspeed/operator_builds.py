@@ -3,9 +3,9 @@
 While torch compiles in a directory, the directory contains a file `lock`
 (torch/utils/file_baton.py). If the process is killed, this file stays, and every later process
 waits forever. In the directory of zerotools, a process that compiles also holds a kernel lock. The
-kernel releases this lock when the process ends. So a process that gets the kernel lock can remove a
-`lock` file that it finds. In a directory that the user has chosen, other programs compile too.
-There the process reports a `lock` file and waits, and never removes it.
+kernel releases this lock when the process ends. So a process that gets the kernel lock can remove
+an old `lock` file. If the user has chosen the directory, other programs may compile in it too. In
+such a directory, a process reports a `lock` file and waits, and never removes it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Baton:
     def try_acquire(self) -> bool:
         """Wait for the lock, and return True.
 
-        After waiting for another process, the operator is usually compiled already.
+        If another process had the lock, it has usually compiled the operator already.
         """
         self._before = self._teller.doing
         name = self.lock.parent.name

@@ -130,8 +130,8 @@ def _without_operators_of_the_group(deepspeed: Any) -> None:
 def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str], None]) -> None:
     """Set torch's Adam in `config`, if DeepSpeed's Adam cannot be compiled on this machine.
 
-    `say` is called with a line about this, or about the directory in which DeepSpeed's Adam is
-    compiled.
+    `say` is called with a line about this change, or about the directory in which DeepSpeed's Adam
+    is compiled.
     """
     if str(config_value(config, "optimizer.type", "")).lower() not in ADAMS:
         return

@@ -1,8 +1,8 @@
 """Adafactor for weights with rows that are split among ranks. It uses torch's update rule, and its
 result is the same for any number of ranks.
 
-torch's Adafactor expects whole tensors, because it uses averages over a whole tensor: of its
-columns, of its row statistics, and of the squares of its elements and of its update. Here each rank
+torch's Adafactor expects whole tensors, because it computes averages over a whole tensor: over
+columns, over row statistics, and over the squares of the elements and of the update. Here each rank
 sums over its own rows, and these sums are added over the ranks. Row statistics are split like the
 tensor. Column statistics of a matrix are complete on every rank.
 
@@ -40,9 +40,8 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
     def step(self, closure: Callable[[], float] | None = None) -> None:
         """Update the weights that have gradients.
 
-        All ranks call it together. The gradients are overwritten by the updates. Regardless of the
-        number of weights, this needs two sums over the ranks, and the host waits for the device
-        only once.
+        All ranks call it together. The gradients are overwritten by the updates. For any number of
+        weights, a step needs two sums over the ranks, and the host waits for the device once.
         """
         with torch.no_grad():
             weights = [
@@ -81,11 +80,11 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
     def _matrix_sums(
         self, weights: Sequence[torch.Tensor], betas: Sequence[float]
     ) -> list[torch.Tensor | None]:
-        """Update the row statistics.
+        """Update the row statistics, and return a vector of sums for each matrix; None for other
+        weights.
 
-        Return a vector for each matrix, with sums over all its rows; None for other weights. The
-        vector has the sum of the squared gradients of each column and, as the last element, the sum
-        of the row statistics.
+        The sums are over all rows of the matrix, on all ranks. The vector has the sum of the
+        squared gradients of each column and, as the last element, the sum of the row statistics.
         """
         mine = []
         for weight, beta in zip(weights, betas, strict=True):

@@ -1,12 +1,13 @@
-"""AdamW with 8-bit moments: each byte stands for one of 256 numbers in a table, which is multiplied
-by the scale of its block.
+"""AdamW with 8-bit moments. A byte is the index of one of 256 numbers in a table, and this number
+is multiplied by the scale of the byte's block.
 
 The tables, the block size of 256 elements and the rule are those of bitsandbytes' AdamW8bit. In a
 step, a moment is converted to fp32, updated, and used to update the weight. Then it is stored as
 the byte of the nearest number of the table. bitsandbytes counts blocks through the whole tensor.
-Here blocks begin again in each row of a matrix, or in each matrix of a stack. If the rows are
-multiples of 256, as in most models, the blocks are the same. So the bytes of a row depend only on
-that row, and a checkpoint continues bit for bit at any number of ranks. bitsandbytes is not needed.
+Here blocks begin again in each row of a matrix, or in each matrix of a stack. If the length of the
+rows is a multiple of 256, as in most models, the blocks are the same as in bitsandbytes. The bytes
+of a row depend only on that row, and a checkpoint continues bit for bit at any number of ranks.
+bitsandbytes is not needed.
 
 Vectors and tensors with less than 4096 elements keep fp32 moments.
 
@@ -165,10 +166,9 @@ def _in_blocks(values: torch.Tensor) -> torch.Tensor:
 def table_of(signed: bool, device: torch.device) -> torch.Tensor:
     """Return the 256 numbers for which a byte can stand, in ascending order.
 
-    They are 0, 1, and numbers in the seven ranges [0.1 x, x] for x = 1, 0.1, ... 1e-6. Each range
-    is divided into equal parts, and the middle of each part is one of the numbers. Each range has
-    twice as many parts as the next smaller range. In a signed table, each range has half as many
-    parts, and the table also has the negatives of the middles.
+    They are 0, 1, and the middles of parts of the seven ranges [0.1 x, x] for x = 1, 0.1, ... 1e-6.
+    A range is divided into equal parts, twice as many as the next smaller range. In a signed table,
+    each range has half as many parts, and the table also has the negatives of the middles.
     """
     numbers = [torch.tensor([0.0, 1.0])]
     for exponent in range(_EXPONENTS):

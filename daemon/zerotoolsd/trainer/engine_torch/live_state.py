@@ -105,6 +105,7 @@ class LiveState:
         }
 
     def replicated(self) -> tuple[str, ...]:
-        """Return the names of the tensors that every rank holds completely, at any number of
-        ranks."""
+        """Return the names of the tensors that every rank would hold completely at any number of
+        ranks.
+        """
         return tuple(name for name, tensor in self.flat().items() if is_whole(tensor))

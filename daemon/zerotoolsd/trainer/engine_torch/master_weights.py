@@ -6,8 +6,8 @@ rank keeps the fp32 master of the rows that it updates, in the memory tier of th
 In the backward pass, the gradients of a block are reduced. Then this rank's rows of these gradients
 are copied to a buffer next to the masters, or added to the gradients of earlier micro batches
 there, and the gradients on the device are freed. When the global norm is known, the optimizer
-updates the masters one bucket at a time. Meanwhile the weights of the previous bucket are copied to
-the device, through the same buffers.
+updates the masters one bucket (group of weights) at a time. While it updates a bucket, the weights
+of the previous bucket are copied to the device, through the same buffers.
 
 Checkpoints hold the masters. A frozen weight has a master only if it is kept in fp32. For a weight
 without a master, checkpoints hold the model's own weight.

@@ -2,9 +2,9 @@
 result is the same for any number of ranks.
 
 Each rank has the momentum of its rows. The update of a matrix needs all its rows, because five
-Newton-Schulz iterations make the momentum orthogonal by multiplying the matrix with itself. So each
-matrix has one owner among the ranks that share it. The owner of the next matrix is the next rank.
-The rows of the momentum are gathered on the owner, which does the iterations. Then the rows of the
+Newton-Schulz iterations, which multiply the momentum with itself, make the momentum orthogonal. So
+each matrix has an owner, one of the ranks that share the matrix. The ranks are owners in turn. The
+rows of the momentum are gathered on the owner, which does the iterations. Then the rows of the
 result are scattered to the ranks. With n ranks, n matrices are gathered at a time, one on each
 rank. Rows are sent in bf16, the dtype of the iterations. Casting the rows gives the same bits as
 casting the matrix. On GPUs without bf16 (before compute capability 8.0), the iterations are in

@@ -64,9 +64,8 @@ class ShardedOptimizer:
     def step(self, rate: float, *, norm: float, max_norm: float, loss_scale: float = 1.0) -> None:
         """Update the weights with the learning rate `rate`.
 
-        All ranks call it together. `norm` is the norm of the gradients. They are clipped to
-        `max_norm` (0: not clipped). Both norms are norms of the gradients after division by
-        `loss_scale`.
+        All ranks call it together. The gradients are divided by `loss_scale`, and clipped to
+        `max_norm` (0: not clipped). `norm` is their norm after this division.
         """
         factor = clip_factor(norm, max_norm) / loss_scale
         for bucket in self.buckets:

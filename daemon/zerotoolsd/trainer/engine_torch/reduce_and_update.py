@@ -47,8 +47,9 @@ class Reduction:
 class UpdatePath(Protocol):
     """Brings gradients to the optimizer's `weights`, and updated weights back to the model.
 
-    After the backward passes of a step, call `norm`. Then call either `discard`; or `fetch` and
-    `store` for each bucket of `buckets`, and then `finish`. All ranks call each method together.
+    After the backward passes of a step, call `norm`. To skip the update, then call `discard`. To
+    update, call `fetch` and `store` for each bucket of `buckets`, and then `finish`. All ranks call
+    each method together.
     """
 
     @property
@@ -74,7 +75,7 @@ class UpdatePath(Protocol):
     def norm(self) -> torch.Tensor:
         """Return the global norm of the gradients, an fp64 scalar.
 
-        The host does not wait for it. If any gradient is not finite, the norm is not finite.
+        The host does not wait for the norm. If any gradient is not finite, the norm is not finite.
         """
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
@@ -247,11 +248,11 @@ BUCKET_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part of the rows that each rank has of a weight: the elements `first` to `first + length -
-    1` of the rank's part.
+    """A piece of a weight: the elements `first` to `first + length - 1` of the part that each rank
+    has.
 
-    `flat` is the whole weight. The part of each rank has `part` elements. For the last ranks, a
-    part may reach beyond the end of the weight.
+    `flat` is the whole weight, divided into parts of `part` elements, one for each rank. The parts
+    of the last ranks may reach beyond the end of the weight.
     """
 
     flat: torch.Tensor
@@ -260,8 +261,9 @@ class _Piece:
     length: int
 
     def of(self, rank: int) -> torch.Tensor:
-        """Return a view of the elements of this piece in the part of rank `rank`. At the end of the
-        weight, there may be fewer than `length` elements.
+        """Return a view of this piece in the part of rank `rank`.
+
+        At the end of the weight, the view may have fewer than `length` elements.
         """
         start = rank * self.part + self.first
         return self.flat[start : start + self.length]
@@ -271,11 +273,11 @@ class RowPartition:
     """The rows of weights that this rank updates at ZeRO-1.
 
     Every rank has the whole weights and gradients, updates its own rows, and sends them to all
-    ranks. `rows` are views of this rank's rows. FSDP2 would give this rank the same rows: n rows
-    are split into parts of ceil(n / ranks), and the last parts may be short or empty. So the
-    optimizer's state has the names, shapes and parts of stages 2 and 3, and loads at any stage and
-    number of ranks. (torch's ZeroRedundancyOptimizer gives whole tensors to ranks, so that one rank
-    gets a large embedding.)
+    ranks. `rows` are views of this rank's rows. They are split as FSDP2 splits them: n rows into
+    parts of ceil(n / ranks), and the last parts may be short or empty. So the optimizer's state has
+    the names, shapes and parts of stages 2 and 3, and loads at any stage and number of ranks.
+    (torch's ZeroRedundancyOptimizer gives whole tensors to ranks, so one rank would get a whole
+    large embedding.)
     """
 
     def __init__(

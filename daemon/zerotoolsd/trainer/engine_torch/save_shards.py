@@ -47,9 +47,9 @@ def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
 
 
 def explain_write_error(causes: str, output: Path, free_bytes: int) -> str:
-    """Return `causes`, which say why a write below `output` failed.
+    """Return `causes`, the reasons why a write below `output` failed.
 
-    If the disk is full, the result begins with a sentence about this, because torch's writer does
+    If the disk is full, the result begins with a sentence that says so, because torch's writer does
     not report it.
     """
     if free_bytes >= FULL_BYTES:
@@ -70,9 +70,9 @@ TensorTree = dict[str, dict[str, torch.Tensor]]
 def tensors_to_write(tree: TensorTree, rank: Rank) -> TensorTree:
     """Return the tensors of `tree` that this rank writes.
 
-    If several ranks hold the same shard, one of them writes it. All ranks make the same choice,
-    which spreads the bytes over the ranks. torch's DCP would choose only after all ranks have
-    offered their tensors. Choosing earlier lets a rank copy only the tensors that it writes.
+    If several ranks hold the same shard, one of them writes it. All ranks choose the same writer,
+    and the choice spreads the bytes over the ranks. torch's DCP would choose only after all ranks
+    have offered their tensors. Choosing earlier lets a rank copy only the tensors that it writes.
     """
     loads: dict[int, list[int]] = {}
     return {

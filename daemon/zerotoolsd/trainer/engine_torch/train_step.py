@@ -26,7 +26,7 @@ from zerotoolsd.trainer.rank.process_group import WorldGroup, join_values
 class Scaling:
     """The loss scale of a step, and the rule that decides whether the step is skipped.
 
-    `divergence` decides what happens if the loss or gradients are not finite; it decides the same
+    `divergence` decides what happens if the loss or gradients are not finite, with the same result
     on all ranks. `skipped` is the number of steps that the run has skipped; the learning rate
     schedule does not count them. `loss_scale` is None without fp16.
     """
@@ -54,8 +54,8 @@ def train_step(
 
     The loss is the average over the tokens of the global batch. A micro batch is weighted by its
     number of tokens and by the number of ranks, because FSDP2 averages gradients over the ranks.
-    Tensor ranks compute the same values and count as one. For preferences, the loss is the average
-    of the DPO loss over the pairs.
+    The tensor ranks of a group compute the same values and count as one rank. For preferences, the
+    loss is the average of the DPO loss over the pairs.
 
     Raises:
         Diverged: the policy stops the run. The weights are unchanged.

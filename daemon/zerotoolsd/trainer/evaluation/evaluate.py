@@ -1,8 +1,8 @@
 """Evaluates a model on held-out data: loss, perplexity and the scores of generated text.
 
-The results are the same for any number of ranks. For text generation, the number of an example
-alone decides in which batch it is, and with n ranks, each rank takes every n-th batch. So the
-contents and the padding of a batch do not depend on the number of ranks.
+The results are the same for any number of ranks. For text generation, the batch of an example
+depends only on the number of the example, and with n ranks, each rank takes every n-th batch. So
+the contents and the padding of a batch do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class EvaluationResult:
     def perplexity(self) -> float | None:
         """The exponential of the loss.
 
-        It is None if it would not be finite, or for preferences, because their loss is not a
-        likelihood of text.
+        It is None if the exponential is not finite, and for preferences, because the DPO loss is
+        not a likelihood of text.
         """
         if self.rewards is not None:
             return None
@@ -321,8 +321,8 @@ class TextGeneration:
 
 
 def cuts_prompts(spec: JobSpec, config: Any) -> bool:
-    """Return True if long prompts are cut so that the generated text fits, and False if long
-    prompts are refused.
+    """Return whether long prompts are cut so that the generated text fits. If not, long prompts are
+    refused.
     """
     is_asked = spec.eval.max_new_tokens is not None or spec.data.truncation == SEPARATE
     return not is_asked and not config.is_encoder_decoder

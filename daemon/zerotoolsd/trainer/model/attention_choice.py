@@ -8,7 +8,7 @@ on a GPU.
 
 The math kernel keeps the scores of all pairs of tokens for the backward pass. For Llama 3 8B in
 fp32 that is 608 MiB for each block and sequence of 2,048 tokens. The efficient kernel keeps 128
-MiB, with repeated keys. Without a mask, transformers does not repeat heads on any GPU.
+MiB, with repeated keys. Without a mask, transformers itself does not repeat heads, on any GPU.
 
 Source: torch/csrc sdp_utils (`check_sm_version`, `check_batch_size_and_num_heads_dense`), and
 transformers/integrations/sdpa_attention.py (`use_gqa_in_sdpa`).
@@ -162,8 +162,8 @@ def choose_kernel(
     """Make transformers repeat the heads of keys and values, if torch needs this for a fused
     attention kernel on `device`.
 
-    Return a line for the log that names the kernel. On a CPU, or if the model does not use torch's
-    scaled_dot_product_attention, nothing is changed, and the result is None.
+    Return a line for the log that names the kernel. Return None, and change nothing, on a CPU or if
+    the model does not use torch's scaled_dot_product_attention.
     """
     config = model.config.get_text_config()
     attends = str(config._attn_implementation).startswith(("sdpa", SEGMENTED))
@@ -193,7 +193,7 @@ def in_words(dtype: torch.dtype, capability: Capability, groups: int) -> str:
 def repeat_for(capability: Capability) -> None:
     """Make transformers repeat the heads of keys on GPUs of this compute capability.
 
-    They are not repeated for a dtype that has a flash kernel.
+    If a dtype has a flash kernel on these GPUs, heads of this dtype are not repeated.
     """
     theirs = getattr(sdpa_attention, _CHOOSE, None)
     if theirs is None:  # another release of transformers, which may repeat them

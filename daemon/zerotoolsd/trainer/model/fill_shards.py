@@ -30,9 +30,10 @@ from zerotoolsd.trainer.model.stored_tensors import StoredReader
 
 
 def is_from_seed(name: str, pretrained: Pretrained) -> bool:
-    """Return whether the directory has no values for the parameter `name`.
+    """Return whether the parameter `name` gets its values from the seed.
 
-    Such a parameter belongs to an adapter, or its weight is missing. It gets values from the seed.
+    This is the case for a parameter of an adapter, and for a weight that the directory of
+    `pretrained` lacks.
     """
     return is_adapter(name) or base_name(name) in pretrained.initial
 
@@ -147,8 +148,8 @@ def fill_shard(tensor: torch.Tensor, key: Key, stored: Tensor, reader: BoxReader
 
 
 class BoxReader(AbstractContextManager["BoxReader"]):
-    """Reads boxes (a range in each dimension) of the tensors of the checkpoint `source`, which may
-    have any format.
+    """Reads boxes (blocks with a range in each dimension) of the tensors of the checkpoint
+    `source`, which may have any format.
 
     Files stay open until the reader is closed. Only the bytes between the first and the last
     element of a box are read, at most PIECE_BYTES at a time.

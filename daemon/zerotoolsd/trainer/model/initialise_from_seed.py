@@ -45,7 +45,8 @@ def initialise_weights(
     """Fill `parameters` and `buffers`, keyed by name, with the initial values of the model.
 
     Parameters of the model that are not in `parameters` are not initialised, because a file has
-    their values. The same is true for the buffers in `loaded`. `host` provides temporary memory.
+    their values. The buffers in `loaded` are not initialised either. `host` provides temporary
+    memory.
 
     Raises:
         Unsupported: the model's initialisation leaves a tensor without a value.
@@ -181,10 +182,10 @@ def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
 
 
 def _run_rules_above(model: Any, prefix: str, unit: nn.Module) -> None:
-    """Run the initialisation of the modules that contain `unit`, because some of these modules set
-    values inside `unit`.
+    """Run the initialisation of the modules that contain `unit`, because some of them set values
+    inside `unit`.
 
-    Tensors of these modules outside `unit` have no memory, and are not affected.
+    The tensors of these modules outside `unit` have no memory, so nothing happens to such tensors.
     """
     names = prefix.split(".") if prefix else []
     inner = unit

@@ -1,10 +1,11 @@
 """Finds the parameters that stay in fp32 in a model that computes in 16 bits.
 
-A model has two attributes with patterns of their names: `_keep_in_fp32_modules_strict`, and
-`_keep_in_fp32_modules`, which counts only for fp16. `from_pretrained(dtype=...)` uses the same
-attributes. The code of the model relies on fp32 for these parameters: a router that computes its
-scores in bf16 chooses other experts. The routers of Switch Transformers and NLLB-MoE cast their
-classifier to fp32 in each forward pass, although no attribute names it.
+Two attributes of a transformers model have patterns for the names of these parameters:
+`_keep_in_fp32_modules_strict`, and `_keep_in_fp32_modules`, which applies only to fp16.
+`from_pretrained(dtype=...)` uses the same attributes. The code of the model relies on fp32 for
+these parameters: a router that computes its scores in bf16 chooses other experts. The routers of
+Switch Transformers and NLLB-MoE cast their classifier to fp32 in each forward pass, although
+neither attribute names this classifier.
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ def _cast_by_routers(model: nn.Module) -> Iterator[str]:
 
 
 def gathered_separately(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
-    """Return the modules that FSDP2 must gather separately, so that a gathered buffer never mixes
-    fp32 parameters with others.
+    """Return the modules that FSDP2 must gather separately, so that no gathered buffer contains
+    both fp32 and 16-bit parameters.
 
-    The result has (name of a module, whether the module stays in fp32), children before parents.
+    Each entry is (name of a module, whether the module stays in fp32); children come before their
+    parents.
 
     Raises:
         Unsupported: a module directly has both fp32 and other parameters.
@@ -82,8 +84,9 @@ def gathered_separately(model: nn.Module, kept: frozenset[str]) -> list[tuple[st
 
 
 def cast_note(model: nn.Module, kept: frozenset[str]) -> Iterator[str]:
-    """Yield a note on the parameters in `kept`, for an engine that casts all parameters to 16
-    bits."""
+    """Yield a note about the parameters in `kept`, for an engine that casts them to 16 bits like
+    all other parameters.
+    """
     names = [name for name, _ in model.named_parameters() if name in kept]
     if names:
         yield (

@@ -56,8 +56,8 @@ def add_adapters(model: Any, spec: LoraSpec) -> None:
 def _refuse_others(model: nn.Module) -> None:
     """Raise BadRequest if an adapter is on a layer that is not linear.
 
-    peft also adapts embeddings and convolutions. Such adapters have other parameter names, and do
-    not just add a product to the weight.
+    peft also adapts embeddings and convolutions. Such adapters have other parameter names, and
+    their result is not the weight plus a product.
     """
     from peft.tuners.lora import Linear, LoraLayer
 
@@ -118,9 +118,9 @@ def is_adapter(name: str) -> bool:
 
 
 def init_adapter(name: str, module: nn.Module) -> None:
-    """Set one half of an adapter, the parameter of `module`, to the initial values of peft.
+    """Initialise `module`, the A or B part of an adapter, with the values that peft uses.
 
-    One of the two halves is zero, so that the adapter has no effect at first.
+    B is zero, so that the adapter has no effect at first.
     """
     for parameter in module.parameters(recurse=False):
         if _B in name:

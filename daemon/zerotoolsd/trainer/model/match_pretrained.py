@@ -2,9 +2,9 @@
 rules of transformers.
 
 transformers' own loading code runs on a copy of the meta model, with tensors that have no values
-and record how they are used (`symbolic_tensors`). So the rules of the installed transformers
-apply: fused experts, prefixes of a head, wrappers of multimodal models, older names. Later, a rank
-reads only the blocks that fill its shard.
+and record how they are used (`symbolic_tensors`). So the rules of the installed release of
+transformers apply, for example for fused experts, name prefixes, multimodal models and older names.
+Later, a rank reads only the blocks that fill its shard.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Pretrained:
 
     `blocks` has, for each parameter and persistent buffer, the blocks of stored tensors that fill
     it. `stored` are the tensors in the directory. `unused` are stored tensors that the model does
-    not have, except those that transformers expects to be unused. `initial` are weights that the
-    directory lacks; they get initial values.
+    not have, without the tensors that transformers expects to be unused. `initial` are weights that
+    the directory lacks; they get initial values.
     """
 
     directory: Path
@@ -110,8 +110,8 @@ def hub_layout(model: Any, pretrained: Pretrained | None) -> HubLayout:
     """Return the tensors of `model` that have a different name or shape in a Hugging Face
     directory.
 
-    The directory is the directory of `pretrained`, or a directory that `save_pretrained` would
-    write if `pretrained` is None. `model` is on the meta device and has no adapters.
+    This is the directory of `pretrained`. If `pretrained` is None, it is a directory as
+    `save_pretrained` would write it. `model` is on the meta device and has no adapters.
     """
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     blocks = pretrained.blocks if pretrained is not None else {}
@@ -194,8 +194,8 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
 def _refuse_untied(
     loaded: HubLayout, aliases: Mapping[str, str], stored: Mapping[str, HubTensor], directory: Path
 ) -> None:
-    """Raise BadRequest if the config ties two weights that have different values in the
-    directory.
+    """Raise BadRequest if the config ties two weights, but the directory has different values for
+    them.
     """
     for alias, name in aliases.items():
         one, other = loaded.get(alias, ()), loaded.get(name, ())
@@ -222,7 +222,7 @@ def _reason(text: str) -> str:
 
 
 def _is_needed(model: Any, name: str) -> bool:
-    """Return whether a trained model cannot be without the weight `name`.
+    """Return whether every trained model must have the weight `name`.
 
     The weights of a head may be missing, because a head is often added to a trained base model.
     """

@@ -253,7 +253,7 @@ def _blocks(model: Any, aliases: Mapping[str, str]) -> Iterator[str]:
 def _reason(error: Exception) -> str:
     """Return the message of `error` as one line, cut to LONGEST_REASON characters.
 
-    All lines are used, because the first one may be only a heading ("Class validation error for
+    All lines are used, because the first line may be only a heading ("Class validation error for
     validator ...:").
     """
     text = " ".join(str(error).split())

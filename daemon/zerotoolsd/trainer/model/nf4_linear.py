@@ -1,9 +1,9 @@
 """Frozen linear layers with weights in 4 bits (nf4), which bitsandbytes packs and unpacks.
 
-nf4 (Dettmers et al. 2023) stores each element as one of 16 numbers; each 64 elements share a scale,
-by which their numbers are multiplied. For a matrix product, a layer unpacks its weight to the dtype
-of the input, and frees the unpacked weight afterwards. This is done in the forward pass, and again
-in the backward pass for the gradient of the input.
+nf4 (Dettmers et al. 2023) stores each element as one of 16 numbers. Each block of 64 elements has a
+scale, by which the numbers of the block are multiplied. For a matrix product, a layer unpacks its
+weight to the dtype of the input, and frees the unpacked weight afterwards. This is done in the
+forward pass, and again in the backward pass for the gradient of the input.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
     """The layer `linear` with its weight, `[out_features, in_features]`, in 4 bits, and an
     unchanged bias.
 
-    Checkpoints do not contain its buffers: `packed`, uint8 `[elements / 2, 1]`, and `scales`, fp32,
-    one for 64 elements. With `double_quant`, `scale_mean` is subtracted from the scales, which are
-    then stored as uint8. Each 256 scales share one number of `scale_scales`.
+    The buffers are `packed`, uint8 `[elements / 2, 1]`, and `scales`, fp32, one for each block of
+    64 elements. With `double_quant`, the scales are stored as uint8, after `scale_mean` was
+    subtracted, and each block of 256 scales has one number in `scale_scales`. Checkpoints do not
+    contain these buffers.
     """
 
     def __init__(self, linear: nn.Linear, *, double_quant: bool) -> None:

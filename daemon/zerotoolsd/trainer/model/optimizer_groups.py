@@ -26,7 +26,7 @@ def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) 
     """Return the names of the trainable parameters of `model` with weight decay.
 
     If the record of a checkpoint is given and has these names, they are returned. Otherwise `rule`
-    decides, which is a value of the job key `train.decay_by`.
+    decides, a value of the job key `train.decay_by`.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     recorded = None if record is None else _recorded(record.optimizer.groups)
@@ -38,11 +38,11 @@ def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) 
 
 
 def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
-    """Return the names of parameters with weight decay in the groups of a record; None if unknown.
+    """Return the names of the parameters with weight decay, according to the groups of a record.
 
-    The names are unknown if the groups do not have the names of their parameters. If the weight
-    decay of all groups is 0, the first of two groups has the decayed parameters; but if each
-    optimizer has only one group, it may be of either kind, so the names are unknown.
+    If the weight decay of all groups is 0, and one optimizer has two groups, the first group has
+    these parameters. Returns None if each optimizer has only one such group, or if the record does
+    not name parameters.
     """
     if not groups or not all(group.params for group in groups):
         return None
@@ -57,7 +57,7 @@ def _by_names(module: nn.Module) -> Iterator[str]:
     """Yield the names of the parameters of `module` that have weight decay according to the rule
     `"names"`.
 
-    At each level of modules, the part of the name below that level is checked.
+    The name of a parameter is checked relative to each module that contains it.
     """
     for prefix, child in module.named_children():
         if not isinstance(child, nn.LayerNorm):

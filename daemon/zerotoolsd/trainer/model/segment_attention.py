@@ -6,7 +6,7 @@ each segment is a separate call, which needs no such mask and does no work for h
 base model gets the lengths of the segments in place of a mask, and passes them on to its layers.
 
 Without packed sequences, transformers still searches for segments in the position ids of every
-batch. For this search, the host waits for the device. This module avoids the search.
+batch. This search makes the host wait for the device. This module avoids the search.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
 class SegmentMask:
     """Replaces an attention mask. It has the lengths of the segments.
 
-    `hides` makes a mask. It is called only for a segment longer than `window`, because a token does
-    not see all earlier tokens of such a segment.
+    If a segment is longer than `window` (a sliding window), a token does not see all earlier tokens
+    of the segment. Only then is `hides` called, which returns the mask of the segment.
     """
 
     lengths: Lengths
@@ -70,8 +70,8 @@ class SegmentMask:
     def bounds(self, row: int, length: int) -> Iterator[tuple[int, int]]:
         """Yield (begin, end) of each segment of sequence `row` in the batch.
 
-        The padding is a segment, too. `length` is the number of positions that exist. In the check
-        of a chunked loss, these are only the first positions of the sequence.
+        The padding is a segment, too. `length` is the number of positions of the sequence that are
+        computed. The check of a chunked loss computes only the first positions.
         """
         begin = 0
         for size in (*self.lengths[row], length):

@@ -3,13 +3,13 @@
 Stages 2 and 3 shard the weights. Stage 2 keeps the gathered weights from the forward pass to the
 end of the backward pass, so it does not gather them a second time. Stages 0 and 1 replicate the
 weights with the same code. So every stage has the same types and names, and a checkpoint of one
-stage loads into another. With replicas, "gathering" is a copy on the rank itself, which is freed
-block by block.
+stage loads into another. With replicas, "gathering" only copies the weights on the rank itself, and
+the copies are freed block by block.
 
 With tensor ranks, the ranks are in a mesh of two dimensions, tensor ranks innermost. If tensor
 ranks split a weight, FSDP2 shards each part among the ranks that have this part. All other weights
-are sharded among all ranks. So each rank has the same number of bytes. The other weights cannot
-diverge between tensor ranks, because their gradients are averaged over all ranks.
+are sharded among all ranks. So each rank has the same number of bytes. A weight that is not split
+stays equal on all tensor ranks, because its gradient is averaged over all ranks.
 
     a split matrix of 8 rows, 2 tensor ranks of 4     any other weight of 8 rows
     rank 0: rows 0-1    rank 1: rows 4-5              rank 0: rows 0-1    rank 1: rows 2-3
@@ -58,9 +58,9 @@ REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
     """Return the device mesh of all ranks.
 
-    The mesh has one dimension for sharding. If the layout replicates weights, the mesh also has a
-    dimension for the groups of ranks that share a copy. With tensor ranks, it has a dimension for
-    them. The mesh of a single rank has only this rank.
+    The mesh has one dimension for sharding. It has a second dimension in two cases: if the layout
+    replicates weights, for the groups of ranks that hold copies; and with tensor ranks, for the
+    tensor ranks. The mesh of a single rank has only this rank.
     """
     world_size, size = layout.world_size, layout.weight_ranks
     if not layout.is_sharded:
@@ -85,7 +85,7 @@ def as_saved(tensor: torch.Tensor, mesh: DeviceMesh, *, is_cut: bool) -> DTensor
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether every rank holds the whole `tensor`, at any number of ranks."""
+    """Return whether every rank would hold the whole `tensor` at any number of ranks."""
     if not isinstance(tensor, DTensor):
         return True
     cuts = [size for size, placement in _dimensions(tensor) if not placement.is_replicate()]
@@ -93,7 +93,9 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 
 def cutting_groups(tensor: torch.Tensor) -> list[Any]:
-    """Return the process groups over which `tensor` is split; empty if each rank has all of it."""
+    """Return the process groups over which `tensor` is split; empty if each rank has the whole
+    tensor.
+    """
     if not isinstance(tensor, DTensor):
         return []
     return [
@@ -240,7 +242,8 @@ def check_cuts(model: Any, tensor_ranks: int) -> LayerCuts:
 
 
 def placement_types(package: Any = None) -> Any:
-    """Return torch's module with the types that tell FSDP2 over which ranks a parameter is sharded.
+    """Return torch's module with the types that say over which ranks FSDP2 shards a parameter.
+
     `package` is the package that contains the module (default: FSDP2's own package).
 
     Raises:
@@ -357,7 +360,8 @@ def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.devic
     backward pass, so that no other stream gets the memory too early (torch's pull requests 140044
     and 180900). If the buffer itself becomes the gradient, this costs nothing. But with master
     weights, or with parameters in host memory, the gradients are copied out of the buffer. Then the
-    buffers would take 4 bytes per parameter, although ZeRO-Offload leaves only 2 on the device.
+    buffers of all blocks would take 4 bytes per parameter on the device, although ZeRO-Offload
+    leaves only 2 bytes per parameter there.
 
     So the buffer of a block is freed after the buffer of the next block was reduced. torch's
     allocator does not reuse the memory before the stream that used it has finished.

@@ -1,7 +1,8 @@
 """Makes a small model with the same layers as a given model.
 
 It runs quickly on a CPU. Whether a model lets a token see another token depends on its layers and
-on the switches of its config, not on widths. So the small model has every layer, and small widths.
+on the switches of its config, not on widths. So the small model has all layers of the given model,
+with small widths.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Checks that all nodes of a job have the same files.
 
-Each node may have its own copies. Reading terabytes on every node would make the start of the
-training much longer. So only the size and samples of each file are compared: its beginning, its
-end, and some parts between them. If a model or a data set is another version, its size, its header
-or nearly all of its bytes differ.
+Each node may have its own copies of the files. Reading terabytes on every node would take too long.
+So only the size and samples of each file are compared: the beginning, the end, and some parts
+between them. If a model or a data set is another version, its size, its header or nearly all of its
+bytes differ.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def join_values(
 def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
     """Return the function of `package` that sets the timeout of a process group.
 
-    torch 2.14 has renamed this function, and warns of the old name.
+    torch 2.14 has renamed this function, and warns if the old name is used.
     """
     found: Callable[[timedelta, Any], None] | None = getattr(package, "set_timeout", None)
     return found or distributed_c10d._set_pg_timeout
@@ -184,11 +184,11 @@ def joined_group(
     heartbeat: HeartbeatWriter | None = None,
     meeting: MeetingPlace | None = None,
 ) -> Iterator[WorldGroup]:
-    """Call `join_group`, and yield the group.
+    """Join the process group with `join_group`, and yield the group.
 
-    All ranks leave the context, and so the group, together. A rank can leave NCCL only when the
-    other ranks leave too. After an error, the other ranks may be waiting for this rank in a step.
-    So a failed rank does not leave the group: its process ends.
+    All ranks leave the group together at the end of the context, because NCCL lets a rank leave
+    only when the other ranks leave too. After an error, a rank does not leave the group: its
+    process ends. The other ranks may still be waiting for it in a step.
 
     Raises:
         BadRequest: the errors of `join_group` and `check_all_reduce`.
@@ -215,8 +215,9 @@ def join_group(
     """Connect to the other ranks at MASTER_ADDR:MASTER_PORT, and return the group.
 
     `device` is "cpu" or "cuda". The ranks wait for one another up to START_TIMEOUT: see
-    `WorldGroup.wait_at_most`. If the job has several nodes, their ranks meet at `meeting` first.
-    The phase CONNECTING begins when all have met, before NCCL connects the GPUs, which may hang.
+    `WorldGroup.wait_at_most`. If the job has several nodes, all nodes first join the rendezvous
+    `meeting`. When all ranks have arrived, the phase CONNECTING begins, in which NCCL connects the
+    GPUs. This may hang.
 
     Raises:
         BadRequest: the job needs GPUs and this torch sees too few; or an error of `meet_nodes`.

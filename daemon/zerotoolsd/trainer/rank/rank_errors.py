@@ -52,8 +52,9 @@ class OutOfGpuMemory(ZerotoolsError):
 
 
 class TooLargeForGpu(ZerotoolsError):
-    """The first step does not fit into a GPU that no other program uses. A restart would fail
-    again."""
+    """The first step does not fit into a GPU that no other program uses. A restart would fail in
+    the same way.
+    """
 
 
 def exit_code(error: BaseException) -> int:

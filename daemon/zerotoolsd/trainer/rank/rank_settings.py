@@ -33,8 +33,8 @@ class Rank:
         node: the number of this machine among `nodes` machines.
         same_data_ranks: the number of consecutive ranks that compute the same sequences together
             (sequence ranks times tensor ranks).
-        tensor_ranks: the number of consecutive ranks, among those, that split every layer between
-            them.
+        tensor_ranks: the number of consecutive ranks that split every layer between them; these
+            ranks are among the `same_data_ranks`.
     """
 
     index: int
@@ -88,7 +88,7 @@ class Rank:
 def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
     """Return the rank that the supervisor's environment variables describe.
 
-    Without these variables, the result is the only rank of its job.
+    Without these variables, the rank is the only rank of its job.
     """
     return Rank(
         index=int(environment.get("RANK", "0")),

@@ -11,10 +11,11 @@ a card into the store: which node it is, its job, and the token of its attempt.
     left/1             node 1 has a newer attempt than the one that was sealed
     begin              the token of this rendezvous, or an error in one sentence; from rank 0
 
-After the rendezvous was sealed, only the attempts in it take part. A node with a newer attempt
-finds that its token is not in the sealed rendezvous. The other ranks have failed, or will fail,
-because a rank is missing. The node leaves, and tries again until there is a new rendezvous. All
-keys of the process group begin with the token, so that attempts do not affect each other.
+After the rendezvous was sealed, only the attempts in it take part. If a node has a newer attempt,
+the token of this attempt is not in the sealed rendezvous. The other ranks have failed, or will
+fail, because a rank is missing. The node with the newer attempt leaves, and tries again until there
+is a new rendezvous. All keys of the process group begin with the token, so that attempts do not
+affect each other.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ _PROBE = ".zerotools-meeting-"
 
 @dataclass(frozen=True)
 class MeetingPlace:
-    """Where the nodes of a job meet, and for how many seconds they wait for each other.
+    """The rendezvous of a job's nodes: an address, and the number of seconds that a node waits.
 
     Attributes:
         directory: the job's output_dir, which all nodes share.
         token: identifies this node's attempt.
         job: a digest of each table that all nodes must have in common.
         is_stopped: returns whether this node was asked to stop.
-        waits: called while this node waits.
+        waits: called again and again while this node waits.
     """
 
     host: str
@@ -257,7 +258,8 @@ class _Meeting:
     def _until_read(self, store: dist.TCPStore) -> None:
         """Wait until the other nodes have read the result, but only for a short time.
 
-        The store ends with this process, so the other nodes cannot read the result later.
+        The store ends with this process, so the other nodes must read the result before this
+        process ends.
         """
         until = time.monotonic() + ANSWER_SECONDS / 10
         keys = [_read(node) for node in range(1, self._place.nodes)]
@@ -322,7 +324,9 @@ class _Meeting:
         return own_card(place.token, self._rank.node_ranks, place.job)
 
     def _pause(self, seconds: float, why: Callable[[], str] | None = None) -> None:
-        """Wait for `seconds`. `why` returns the reason for the message if the time is over.
+        """Wait for `seconds`.
+
+        If the time for the rendezvous is over, `why` returns the reason for the error message.
 
         Raises:
             StoppedBeforeStart: a stop was requested.
@@ -344,7 +348,7 @@ class _Meeting:
 def _refuse_taken(place: MeetingPlace) -> None:
     """Raise MachineNotReady if another program listens at the address.
 
-    torch would take this program for its own store.
+    Otherwise torch would treat this program as its own store.
     """
     with suppress(OSError), socket.create_connection((place.host, place.port), 1.0):
         raise MachineNotReady(
@@ -401,8 +405,8 @@ class NodeCard:
 def card_of(text: str) -> NodeCard:
     """Return the card that `text` describes.
 
-    Another version of zerotools may have written it. A missing value gets a default text, so that
-    it is reported as a difference.
+    Another version of zerotools may have written the card. A missing value gets a default text,
+    which is then reported as a difference.
     """
     tree = json.loads(text)
     known = {each.name for each in fields(NodeCard)}

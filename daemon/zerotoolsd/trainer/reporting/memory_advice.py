@@ -1,7 +1,6 @@
 """Suggests changes to the job file of a job that ran out of GPU memory.
 
-Changes that slow the job down least come first. This module does not compute how much memory a
-change saves.
+The changes that slow the job down least come first. How much memory a change saves is not computed.
 """
 
 from __future__ import annotations

@@ -45,9 +45,9 @@ def make_utilization(
 ) -> Utilization | None:
     """Return the `Utilization` of a run; None if a value is unknown, as on CPUs.
 
-    All ranks call it together. `parameters` are the numbers of (trained, frozen) parameters.
-    `sequence_length` is 0 if each sequence has its own length. Then the operations of the attention
-    do not count.
+    All ranks call it together. `parameters` are the numbers of (trained, frozen) parameters. If
+    sequences have different lengths, `sequence_length` is 0, and the operations of the attention do
+    not count.
     """
     if group.device.type != "cuda":
         return None

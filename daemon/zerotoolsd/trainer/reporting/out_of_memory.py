@@ -95,7 +95,7 @@ def explain_out_of_memory(
 def _others(said: str) -> list[str]:
     """Return the parts of torch's message `said` that name other processes on the GPU.
 
-    In a container, torch may not find its own process in the list of NVML. Then one of the listed
+    In a container, torch may not recognise its own process in NVML's list. Then one of the named
     processes is this process.
     """
     listed = _PROCESS.findall(said)
@@ -114,7 +114,7 @@ def half_type(capability: tuple[int, int] | None = None) -> str:
 def _is_most(expected: Prediction, said: str) -> bool:
     """Return whether the predicted state takes more than half of the GPU's memory.
 
-    `said` is torch's message, which names the size of this memory.
+    `said` is torch's message, which contains the size of the GPU's memory.
     """
     found = re.search(r"total capacity of ([\d.]+) (\w+)", said)
     units = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

@@ -127,7 +127,7 @@ class Reporter:
         self._notifier.heartbeat_writer.enter(STEPPING)
 
     def prepares(self, doing: str) -> None:
-        """Report that an activity before the first step begins, such as `loading the weights`.
+        """Report an activity that begins before the first step, such as `loading the weights`.
 
         The activity may take minutes.
         """
@@ -138,7 +138,9 @@ class Reporter:
             self._notifier.event("phase", doing=doing)
 
     def reads(self, how_far: str) -> None:
-        """Report the progress of reading the data, such as `420 of 1000 MB, 8.1 MB/s, 71s left`."""
+        """Report the progress of reading the data, for example `420 of 1000 MB, 8.1 MB/s, 71s
+        left`.
+        """
         doing = f"reading the data: {how_far}"
         self.prepares(doing)
         now = time.monotonic()

@@ -61,8 +61,8 @@ def swapped_blocks(blocks: torch.Tensor, exchange: Exchange) -> torch.Tensor:
 def sum_over_ranks(values: torch.Tensor, exchange: Exchange) -> torch.Tensor:
     """Return the sum of the `values` of all ranks, with a gradient.
 
-    All ranks compute the same values from the sum, and these count only once. So the gradient of
-    each rank's `values` is the gradient of the sum.
+    All ranks compute the same result from the sum, and this result counts only once. So each rank's
+    `values` have the same gradient as the sum.
     """
     found: torch.Tensor = _Total.apply(values, exchange)
     return found

@@ -10,9 +10,9 @@ results are sent back by the reverse exchange. With 2 ranks, 4 heads and 6 posit
 If the number of ranks does not divide the number of key/value heads, each rank gets the key/value
 heads that its queries need.
 
-The base model gets a `WholeMask` instead of its mask, and passes it to its layers. The layers also
-use it when activations are computed again. Without an active `WholeSequences`, as in text
-generation, each implementation works as usual.
+The base model gets a `WholeMask` instead of its mask, and passes the `WholeMask` to its layers. The
+layers also use it when activations are computed again in the backward pass. Without an active
+`WholeSequences`, as in text generation, each implementation works as usual.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ key.
 
 @dataclass(frozen=True)
 class WholeSequences:
-    """The whole sequences, if a model on this rank reads only a part of them.
+    """Describes the whole sequences, if a model on this rank reads only a part of each sequence.
 
     `places` are the position ids, `[batch, length]`, if they restart with each segment; None
     otherwise. `last` is the largest position id.

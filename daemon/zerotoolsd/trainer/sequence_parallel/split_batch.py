@@ -42,8 +42,8 @@ class SequencePart:
     def leads(self) -> bool:
         """True if this is the first part of the sequences.
 
-        Values that are the same on all ranks with parts of these sequences are counted only on this
-        rank.
+        All ranks with parts of the same sequences compute some equal values. Only the rank for
+        which this is True counts such values.
         """
         return self.exchange.index == 0
 
@@ -136,9 +136,9 @@ _BY_LENGTH = ("dynamic", "longrope")
 def use_whole_length(model: nn.Module) -> None:
     """Make the rotary modules of `model` use the length of the whole sequence.
 
-    "dynamic" and "longrope" compute the angles from the largest position id. On a rank, this would
-    be the largest position id of its part. So these modules get one more position, the last of the
-    whole sequence, and its result is removed.
+    "dynamic" and "longrope" compute the angles from the largest position id. A rank has only the
+    position ids of its part. So these modules also get the last position of the whole sequence, and
+    the result for this position is removed.
     """
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)

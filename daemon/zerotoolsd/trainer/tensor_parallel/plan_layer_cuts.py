@@ -177,8 +177,8 @@ def _each(value: Any) -> Sequence[Any]:
 
 
 def _instead(sizes: Iterable[int]) -> str:
-    """Return advice that names possible numbers of ranks, for a message that the chosen number does
-    not divide all `sizes`.
+    """Return advice that names numbers of ranks that divide all `sizes`, for a message that the
+    chosen number does not.
     """
     common = gcd(*sizes)
     found = [str(n) for n in range(2, min(common, _MOST_LISTED) + 1) if common % n == 0]

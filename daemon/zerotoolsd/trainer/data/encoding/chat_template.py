@@ -34,9 +34,9 @@ class ChatTemplate:
     """Renders chats with the chat template of a tokenizer.
 
     Some templates put an end token after every answer except the last answer of a chat. If
-    `ends_last` is True, this token is also added after the last answer (jobs of version 0.2 do not
-    learn it). It is an error if the template does not show a field of a turn, unless the name of
-    the field is in `ignored`.
+    `ends_last` is True, this token is also added after the last answer (not for jobs of version
+    0.2). If the template leaves out a field of a turn, this is an error, unless `ignored` contains
+    the name of the field.
     """
 
     def __init__(
@@ -53,7 +53,8 @@ class ChatTemplate:
     def rendered_together(self, chats: Sequence[Conversation]) -> list[RenderedChat]:
         """Render all `chats`, and return the same results as `rendered` for each chat.
 
-        Raises the same errors as `rendered`. Chats that have only text take less time here.
+        Raises the same errors as `rendered`. It is faster than `rendered` for chats that have only
+        text.
         """
         outlines = [*map(self._outline, chats)]
         together = [
@@ -76,7 +77,8 @@ class ChatTemplate:
         with the same roles.
 
         Returns None if the template has no such fixed text, if the chat has tools or fields that
-        are not text, or if it is not yet known whether the template shows the text of these roles.
+        are not text, or if no earlier chat has shown yet that the template renders the text of
+        these roles.
         """
         roles = tuple(turn["role"] for turn in chat.turns)
         if chat.tools or not self._fields.are_shown(chat.turns, roles):
@@ -210,7 +212,7 @@ class ChatTemplate:
     ) -> Found:
         """Call `render` with `turns` and return its result.
 
-        If this fails, try again with a second form of tool calls.
+        If this fails, try again with the arguments of tool calls as JSON text.
 
         Most templates convert the arguments of tool calls to JSON. Some (DeepSeek's) expect
         arguments that are JSON text already.
@@ -280,10 +282,10 @@ class ChatOutline:
     """The fixed text that a template puts around the texts of turns with these `roles`.
 
     The fixed text is found once, by rendering a chat of probe texts. `around` has its parts:
-    before, between and after the texts of the turns. If another chat with the same roles has
-    exactly these parts around its own texts, its answers begin and end at the same `points`. The
-    template does not make the last `tail` characters of the fixed text; they are added after the
-    last answer.
+    before, between and after the texts of the turns. A later chat with the same roles is rendered,
+    and fits if exactly these parts are around its own texts. `points` are the positions, relative
+    to the texts of the turns, at which its answers begin and end. The last `tail` characters of the
+    fixed text are not from the template. They are added after the last answer.
     """
 
     roles: tuple[str, ...]
@@ -292,8 +294,9 @@ class ChatOutline:
     tail: int
 
     def filled(self, turns: Sequence[Turn], text: str) -> RenderedChat | None:
-        """Return the rendered chat with the positions of its answers; None if its `text` does not
-        fit this outline.
+        """Return the chat of `turns`, rendered as `text`, with the positions of its answers.
+
+        Returns None if `text` does not fit this outline.
         """
         texts = [turn["content"] for turn in turns[: len(self.roles)]]
         text += self.around[-1][len(self.around[-1]) - self.tail :]
@@ -344,8 +347,10 @@ def outline_of(chat: RenderedChat, roles: tuple[str, ...], tail: int) -> ChatOut
 
 
 def _point(text: str, place: int) -> Point | None:
-    """Return position `place` of `text` as a `Point`; None if this position is inside a probe
-    text.
+    """Convert the position `place` in `text` to a `Point`: the number of probe texts before it, and
+    the number of other characters before it.
+
+    Returns None if the position is inside a probe text.
     """
     marks = text[:place].count("\u2042")
     if marks % 2:

@@ -107,7 +107,7 @@ class Encoder(ABC):
 
 
 def batches_of(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Divide `records` into batches that are tokenised in one call, and yield the batches."""
+    """Divide `records` into batches, and yield the batches. Each batch is tokenised in one call."""
     batch: list[Record] = []
     letters = 0
     for record in records:
@@ -143,7 +143,7 @@ class Kept:
     """The parts of an example that are kept when it is cut.
 
     The first `kept_head` ids of the source and the last `kept_tail` ids of the target are always
-    kept, if they fit. The rest of the source loses its last ids if `keeps_first` is True, else
+    kept, if they fit. The rest of the source loses its last ids if `keeps_first` is True, otherwise
     its first ids.
     """
 

@@ -115,9 +115,10 @@ class ChatEncoder(Encoder):
         return map(mark_answers, self._texts.located([chat.text for chat in chats]), chats)
 
     def _in_pieces(self, chat: RenderedChat) -> tuple[Marked, int]:
-        """Return the result of `_marked` for a tokenizer that does not report the positions of its
-        tokens. The chat is cut at the begin and the end of each answer, and each part is encoded
-        alone.
+        """Return the result of `_marked` for one chat, with a tokenizer that does not report the
+        positions of its tokens.
+
+        The text is cut where an answer begins or ends, and each piece is tokenised alone.
         """
         marked = as_ids([])
         at = split = 0
@@ -142,7 +143,8 @@ class ChatEncoder(Encoder):
         return Encoded(place, marked, len(source), *lost, is_source_lost, is_target_lost)
 
     def _end_of(self, answer: Marked) -> int:
-        """Return how many ids `answer` has from its last special token on, including this token.
+        """Return the number of ids from the last special token of `answer` to its end, this token
+        included.
 
         Returns 0 if the answer has no special token.
         """
@@ -292,7 +294,11 @@ class SpecialEncoder(WithoutTemplate):
 
 
 def in_rounds(record: TextExample) -> str:
-    """Return the prompt as one text, with the system text and the earlier turns before it."""
+    """Return the system text, the earlier turns and the prompt as one text, in ChatGLM's format of
+    numbered rounds.
+
+    Without earlier turns, return only the system text and the prompt.
+    """
     system = f"{record.system}\n\n" if record.system else ""
     if not record.history:
         return system + record.prompt

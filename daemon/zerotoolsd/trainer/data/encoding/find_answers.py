@@ -2,17 +2,17 @@
 template ignores.
 
 To find an answer, the chat is rendered again with fewer turns, or with a probe text in place of the
-text of a turn. Each answer has a header, here `<|assistant|>`. The template writes this header also
-at the end of a chat that waits for an answer. The answer begins after its header, and ends with the
-text that the template puts after an answer:
+text of a turn. Each answer has a header, here `<|assistant|>`. If a chat ends with a question, the
+template can add this header at the end, so that the model answers. The answer begins after its
+header, and ends with the text that the template puts after an answer:
 
     <|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>
                                  ~~~~~~~                              ~~~~~~~
 
 Templates of reasoning models are harder, because they leave out the reasoning of earlier answers.
-So the text of a chat up to an answer is not a prefix of the text of the longer chat. Also, the
-header may open a reasoning block (`<think>`) that the answer in the data does not have. In these
-cases, the text of a turn is replaced by a probe text, which shows where the answer is.
+So the rendered text of the turns up to an answer is not always a prefix of the rendered whole chat.
+Also, the header may open a reasoning block (`<think>`) that the answer in the data does not have.
+In these cases, the text of a turn is replaced by a probe text, which shows where the answer is.
 
 Some templates put nothing after an answer. Then the model learns the token that begins the next
 turn (GLM: `<|user|>`), and this token is added after the last answer.
@@ -130,9 +130,8 @@ class Answers:
     def _part(self, turns: Sequence[Turn], *, asks: bool = False) -> str | None:
         """Render `turns`, a part of the chat.
 
-        Return None if the template rejects this part alone.
-
-        For example, some templates require a user turn in each chat.
+        Return None if the template rejects this part. For example, some templates require a user
+        turn in each chat.
         """
         try:
             return self._render(turns, asks=asks) if turns else None
@@ -140,12 +139,12 @@ class Answers:
             return None
 
     def _begin_in_header(self, base: str, asked: str, bare: str) -> int | None:
-        """Return where an answer without reasoning begins, if the header of answers opens a
-        reasoning block.
+        """Return where an answer without reasoning begins, if the template's header of an answer
+        opens a reasoning block.
 
-        `base` is the text before the header, `asked` the text with the header, and `bare` the text
-        with an answer that has no reasoning. The answer begins where `asked` and `bare` begin to
-        differ. Returns None if the answer cannot be located.
+        `base` is the text before the header. `asked` is `base` and the header. `bare` is the same
+        chat with an answer that has no reasoning. The answer begins at the first character in which
+        `asked` and `bare` differ. Returns None if the answer cannot be located.
         """
         header = _common_prefix(asked, bare)
         rest = asked[len(header) :].strip()
@@ -169,10 +168,10 @@ class Answers:
         return self._end_before_next(number, begin)
 
     def _behind_text(self, number: int, begin: int) -> int:
-        """Return the position from which to search for the closing text of an answer that begins at
-        `begin`.
+        """Return the position from which to search for the text that closes the answer.
 
-        This is `begin`, or the end of the answer's own text if that text contains the closing text.
+        This is usually `begin`, where the answer begins. If the answer's own text contains the
+        closing text, it is the end of the answer's own text.
         """
         text = self._turns[number]["content"].strip()
         at = self.whole.find(text, begin) if self._ends.closing in text else -1
@@ -248,8 +247,8 @@ class TurnFields:
         self._left_out: set[Key] = set()
 
     def are_shown(self, turns: Sequence[Turn], roles: Collection[str]) -> bool:
-        """Return whether `turns` have only text, and it is known that the template shows the text
-        of each role in `roles`.
+        """Return whether `turns` have no fields other than text, and earlier chats have already
+        shown that the template renders the text of each role in `roles`.
         """
         return all((role, CONTENT, 0) in self._shown for role in roles) and all(
             len(turn) == 2 and turn.get(CONTENT) for turn in turns
@@ -292,8 +291,8 @@ class TurnFields:
         of the chat.
 
         `changed` is the last turn of `turns` with another value of the field. Many templates show
-        reasoning only in the last turn. Other code counts the answers that are rendered without
-        their reasoning.
+        reasoning only in the last turn. Such a field is not an ignored field, although earlier
+        answers are rendered without their reasoning.
         """
         try:
             whole = render(turns)

@@ -1,8 +1,8 @@
 """Returns the token ids of texts, without special tokens, and the position of each token in the
 text.
 
-For a byte-level BPE, `WordIds` splits a text into words and encodes each different word only once.
-This takes a quarter of the time that the tokenizer takes.
+For a byte-level BPE, `WordIds` splits a text into words and encodes each distinct word only once.
+This is four times as fast as the tokenizer.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class TextIds:
     """Encodes texts for a Hugging Face tokenizer.
 
     It encodes word by word (`WordIds`) if this gives the ids of the tokenizer, else with the
-    tokenizers library. It does not call the tokenizer itself, because that also makes lists that
-    are not needed here, which takes longer than the encoding.
+    tokenizers library. It does not call the tokenizer itself, because that call also builds lists
+    that are not needed here, and this takes longer than the encoding.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -127,9 +127,9 @@ class WordIds:
     """Encodes texts with a byte-level BPE, and caches the ids of each word.
 
     A byte-level BPE splits a text into words (pre-tokenizer) and encodes each word alone. Most
-    words occur many times, so their ids are cached. Thousands of new words are given to the
-    tokenizers library as one text, because for short texts the library needs more time to return
-    the result than to encode.
+    words occur many times, so their ids are cached. Thousands of new words are encoded in one call
+    of the tokenizers library, because for a short text the call itself takes longer than the
+    encoding.
 
     Texts must be split exactly as the tokenizer splits them. So the pattern of its pre-tokenizer is
     translated to Python's `re`. The translation is valid for symbols, and for characters with
@@ -311,8 +311,11 @@ def _state(part: Any) -> Any:
 
 
 def _passes(added: Iterable[Any]) -> list[list[str]]:
-    """Return the texts of added tokens in two lists: tokens that the tokenizer searches for in the
-    original text, and tokens that it searches for in the normalized text.
+    """Return the texts of the tokens `added` in two lists, by the text in which the tokenizer
+    searches for them.
+
+    The first list has the tokens that it searches for in the original text, the second the tokens
+    that it searches for in the normalized text.
     """
     found: list[list[str]] = [[], []]
     for token in added:
@@ -326,8 +329,9 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _without_split(model: Any) -> tuple[Any, int]:
-    """Return a tokenizer with the BPE `model` for texts from `_letters_of`, and the id that ends
-    each word.
+    """Return a tokenizer for texts from `_letters_of`, and the id that marks the end of each word.
+
+    The tokenizer has the BPE `model`, and does not split texts into words.
     """
     from tokenizers import Tokenizer
 

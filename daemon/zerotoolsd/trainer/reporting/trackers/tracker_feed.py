@@ -70,7 +70,7 @@ class TrackerFeed:
     def append(self, step: int, fields: Mapping[str, float]) -> str | None:
         """Send `fields`, the numbers of step `step`, to the tracker.
 
-        Returns None. When numbers are lost for the first time, returns the reason instead.
+        Returns the reason when numbers are lost for the first time, and None at all other times.
         """
         problem = None
         if (ended := self._process.poll()) is not None:
@@ -93,7 +93,7 @@ class TrackerFeed:
     def close(self) -> str | None:
         """Let the tracker's process write its data and end.
 
-        Returns the reason if the process failed, or None.
+        Returns the reason if the process failed; None if it succeeded.
         """
         deadline = time.monotonic() + self._close_seconds
         self._put({"end": self._end})
@@ -215,8 +215,8 @@ class RunIdentity:
 def tracked_run(output_dir: Path, job: Path, *, continues: bool) -> RunIdentity:
     """Return the identity of the run in `output_dir`.
 
-    Make a new identity if none exists, or if a different job begins a new run there. If `continues`
-    is True, the job continues from a checkpoint and keeps the identity.
+    If none exists, or if another job begins a new run in the directory, make a new identity. If
+    `continues` is True, the job continues from a checkpoint and keeps the identity.
 
     Raises:
         OSError: the identity cannot be written.

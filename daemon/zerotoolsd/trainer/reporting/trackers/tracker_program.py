@@ -7,8 +7,9 @@ Lines with steps follow, `{"step": 12, "fields": {"loss": 2.5}}`, and then `{"en
 last line. If the last line is missing, the rank has crashed.
 
 If the tracker does not have the run yet, as with every offline run of wandb, the steps before
-`first` are read from the history. So the run is complete at the tracker. The program needs only the
-standard library and the tracker's package. An error is reported once, and does not affect the rank.
+`first` are read from the history and logged. So the tracker has all steps of the run. The program
+needs only the standard library and the tracker's package. An error is reported once, and does not
+affect the rank.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class WandbRun:
     """A run of Weights & Biases.
 
     wandb refuses a step that is not larger than the last one. But if a run continues from an
-    earlier step, it does some steps twice. So the step is logged as a separate metric, `step`,
-    which is the x-axis of all other metrics.
+    earlier step, some steps are logged twice. So the number of the step is logged as a metric,
+    `step`, and this metric is the x-axis of all other metrics.
     """
 
     def __init__(self, opening: Line) -> None:
