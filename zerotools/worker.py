@@ -74,7 +74,9 @@ def never_raises(call: Callable[..., Value]) -> Callable[..., Value | None]:
 
 
 class Worker:
-    """One process of the job in `environment`, or a process outside of a job."""
+    """One process of a job, or a process outside of a job. The variables in `environment` identify
+    the job.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         run_dir = environment.get("ZEROTOOLS_RUN_DIR")
@@ -93,7 +95,7 @@ class Worker:
         self._listens = False
 
     def report(self, step: int, **metrics: Any) -> None:
-        """Do what the docstring of the function `report` describes."""
+        """Implement the function `report` of this module."""
         if self._run_dir is None:
             return
         now = time.monotonic()
@@ -112,7 +114,7 @@ class Worker:
         self._write(self._step, {**fields, "host_bytes": resident_bytes()})
 
     def report_evaluation(self, step: int, **metrics: Any) -> None:
-        """Do what the docstring of the function `report_evaluation` describes."""
+        """Implement the function `report_evaluation` of this module."""
         if self._run_dir is None or self._rank:
             return
         number = int(step)
@@ -146,12 +148,12 @@ class Worker:
         return self._run_dir is not None
 
     def phase(self, name: str) -> None:
-        """Do what the docstring of the function `phase` describes."""
+        """Implement the function `phase` of this module."""
         self._phase = str(name)
         self._send({})
 
     def should_stop(self) -> bool:
-        """Do what the docstring of the function `should_stop` describes."""
+        """Implement the function `should_stop` of this module."""
         if self._run_dir is None:
             return False
         self._listen()
@@ -171,7 +173,7 @@ class Worker:
         self._told = True
 
     def checkpoint_written(self, path: Any, step: int | None = None) -> None:
-        """Do what the docstring of the function `checkpoint_written` describes."""
+        """Implement the function `checkpoint_written` of this module."""
         if self._run_dir is None or self._rank:
             return
         where = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # links stay as they are
@@ -181,7 +183,7 @@ class Worker:
             self._metrics.sync()
 
     def finished(self) -> None:
-        """Do what the docstring of the function `finished` describes."""
+        """Implement the function `finished` of this module."""
         if self._run_dir is None or self._rank:
             return
         self._phase = "done"
@@ -190,7 +192,7 @@ class Worker:
             self._metrics.sync()
 
     def resume_from(self) -> str | None:
-        """Do what the docstring of the function `resume_from` describes."""
+        """Implement the function `resume_from` of this module."""
         return self._resume_from
 
     def close(self) -> None:

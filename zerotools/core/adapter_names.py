@@ -187,9 +187,9 @@ def full_name(name: str) -> str:
 def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, str]:
     """Return, for each weight name that PEFT saved, the name of the weight in the model.
 
-    `trained` are the names of the parameters in the optimizer. The result has no name that another
-    weight of the model already has. Return an empty dict if two adapters were trained, because PEFT
-    saves both under the same names.
+    `trained` are the names of the parameters in the optimizer; the names in the model are found
+    among them. A name that is also the name of another weight is left out. Return an empty dict if
+    two adapters were trained, because PEFT saves both under the same names.
     """
     own = {full_name(name): name for name in weights}
     taken, found = frozenset(own.values()), dict[str, str]()
@@ -235,10 +235,11 @@ def plain_name(name: str) -> str:
 
 
 def is_replaced(name: str, saved: Collection[str]) -> bool:
-    """Return whether a tensor is absent from the model once its adapter is merged.
+    """Return whether a tensor is removed when the adapter is merged into the model, because the
+    adapter has a replacement for it.
 
-    Such a tensor is the original of trained token rows, or belongs to one of the modules `saved`,
-    which the adapter replaces as a whole.
+    Such a tensor is an embedding for which the adapter trained rows of single tokens, or belongs to
+    one of the modules `saved`, which the adapter replaces as a whole.
     """
     if ".trainable_tokens_original." in name:
         return True

@@ -10,9 +10,9 @@ The whole tool relies on two facts:
    Adding the sizes alone proves nothing: for a tensor of four rows, the boxes "rows 0 to 2" and
    "row 1" have four rows in all, but row 3 is missing.
 
-Comparing every pair of boxes would take quadratic time. So the proof, and the search for the boxes
-that share elements with a given one (`BoxIndex`), sort the boxes along the dimension with the most
-distinct starts, and go through them in that order.
+Comparing every pair of boxes would take quadratic time. So the proof sorts the boxes along the
+dimension with the most distinct starts, and visits them in this order. `BoxIndex` does the same to
+find the boxes that share elements with a given box.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def _prepend(index: int, box: Box) -> Box:
 def contiguous_boxes(box: Box, most: int) -> Iterator[Box]:
     """Cut `box` into consecutive boxes of at most `most` elements, in row-major order.
 
-    The elements of each result are contiguous in a tensor that has the shape of `box`. Later
-    dimensions are cut only where a single index of the dimension before has more than `most`
-    elements.
+    The elements of each result are contiguous in a tensor that has the shape of `box`. The box is
+    cut along its first dimension. If one index of this dimension has more than `most` elements, it
+    is cut along the next dimension, and so on.
     """
     if most < 1:
         raise ValueError(f"a box holds at least one element, not {most}")

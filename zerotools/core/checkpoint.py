@@ -162,9 +162,9 @@ class Origin:
         title: the kind of checkpoint, if `format` does not say it.
         precision: the dtype in which the run computes.
         notes: sentences for the user ("took step-40, the newest of 3").
-        question: a sentence that asks the user to choose one of several models; only then can it be
-            exported.
-        refusal: the reason why no output can be made from the files.
+        question: a sentence that asks the user to choose one of several models in the checkpoint.
+            No model can be exported before this choice. None if there is only one.
+        refusal: the reason why no output can be made from the files; None if an output can be made.
     """
 
     format: str
@@ -220,7 +220,8 @@ class Checkpoint:
     with them.
 
     Attributes:
-        aliases: each tied name -> the name of the tensor that holds the bytes, if any tensor does.
+        aliases: each tied name -> the name under which its tensor is stored. The checkpoint may
+            lack this tensor.
         state: a tree of plain values, `TensorRef` and `Opaque`.
         files: each file that holds a chunk -> its size in bytes. The directory may contain other
             files.
@@ -232,8 +233,8 @@ class Checkpoint:
             first byte was read. Empty in a `Target`.
         native: a value that the format's reader stores for the writer of the same format. No other
             code uses it.
-        archives: {file: {offset: length}}, in bytes: archives that lie one after another in a file,
-            and that no chunk points to.
+        archives: {file: {offset: length}}, in bytes: the positions of archives that contain no
+            elements, so that no chunk points to them.
         optimizer_checkpoint: the checkpoint that was read from a separate optimizer file next to
             the model.
     """

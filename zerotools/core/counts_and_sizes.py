@@ -21,8 +21,7 @@ def count_text(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def bytes_of(size: int | str) -> int:
-    """Return the number of bytes that `size` means. It is a number, or text with a unit such as
-    `512MiB`.
+    """Return `size` as a number of bytes. `size` is a number, or text with a unit such as `512MiB`.
 
     Raises:
         ValueError: the value is not a size, is less than one byte, or is larger than any machine's

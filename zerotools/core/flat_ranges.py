@@ -62,7 +62,7 @@ class Ranges(Sequence[Chunk]):
         return self._make()
 
     def flattened(self) -> Iterator[Chunk]:
-        """Yield the chunks as chunks of the flattened, 1-D tensor."""
+        """Yield the same chunks in the coordinates of the flattened, 1-D tensor."""
         for begin, end, file, offset in self._make():
             yield Chunk(Box((begin,), (end - begin,)), file, offset)
 
@@ -72,7 +72,7 @@ def _of_ranges(dtype: DType, shape: tuple[int, ...], ranges: tuple[Range, ...]) 
 
 
 def chunk_locations(tensor: Tensor) -> Iterator[tuple[str, int]]:
-    """Yield (file, number of elements) for each chunk, or for several adjacent chunks at once."""
+    """Yield (file, number of elements) for each chunk. Adjacent chunks may be joined."""
     if isinstance(tensor.chunks, Ranges):
         yield from ((file, end - begin) for begin, end, file, _ in tensor.chunks.each())
     else:
@@ -117,8 +117,8 @@ def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Ran
     """Return the ranges of a tensor if they cover the tensor without gap or overlap and each range
     lies inside its file; else None.
 
-    `sizes` maps each file to its size in bytes; if `sizes` is None, files are not checked. A
-    complete tensor also gives None if a chunk is not a range, or is a replica.
+    `sizes` maps each file to its size in bytes; if `sizes` is None, files are not checked. Also
+    return None if a chunk is not a range, or is a replica, although the tensor may be complete.
     """
     ranges = ranges_of(tensor)
     if ranges is None:

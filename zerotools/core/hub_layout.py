@@ -1,10 +1,10 @@
 """The position of each tensor of a model in the tensors of its Hub directory.
 
-When transformers loads a directory, it may rename tensors, stack those of a layer's experts, join
-or cut them along a dimension, or transpose them. Each of these moves elements and changes none. So
-a tensor of the model is a set of blocks in tensors of the Hub, as a tensor of a checkpoint is a set
-of chunks in files. The same blocks, read in the other direction, make the Hub's tensors from the
-model's.
+When transformers loads a directory, it may rename tensors, stack the tensors of a layer's experts,
+join or cut tensors along a dimension, or transpose them. All these operations move elements and do
+not change values. So a tensor of the model is a set of blocks in tensors of the Hub, as a tensor of
+a checkpoint is a set of chunks in files. The same blocks, read in the other direction, make the
+Hub's tensors from the model's.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class HubPiece:
 def pieces_of(name: str, block: HubBlock) -> Iterator[HubPiece]:
     """Yield the pieces of Hub tensors that are filled from `block` of the model's tensor `name`.
 
-    Each piece is one box of a Hub tensor. The block is cut only where its elements are not one box
-    there.
+    Each piece is one box of a Hub tensor. If the elements of the block are not one box of a Hub
+    tensor, the block is cut into parts that are.
     """
     if block.box.is_empty:
         return
@@ -131,8 +131,9 @@ def _coordinates(offset: int, rows: tuple[int, ...]) -> tuple[int, ...]:
 def _dimension(
     step: int, rows: tuple[int, ...], shape: tuple[int, ...], taken: list[int]
 ) -> int | None:
-    """Return a dimension of the Hub's tensor, not yet in `taken`, in which neighbours are `step`
-    elements apart; None if there is none.
+    """Return a dimension of the Hub's tensor in which neighbours are `step` elements apart.
+    `taken[d]` is negative for each dimension d that may be returned. Return None if no such
+    dimension exists.
     """
     fitting = (d for d, row in enumerate(rows) if row == step and shape[d] > 1 and taken[d] < 0)
     return next(fitting, None)

@@ -1,4 +1,5 @@
-"""Compute the cross-entropy loss in parts of this many rows, so that no rank holds all logits.
+"""The number of rows for which the cross-entropy loss is computed at once, so that no rank holds
+all logits.
 
 The logits of one part are computed, compared with the targets and freed before the next part. The
 estimate and the trainer both use these sizes.
@@ -32,9 +33,9 @@ class LossSize:
     `vocabulary` outputs of the model's output layer.
 
     `cut` is the value of `train.chunked_loss`. With "auto", the loss is computed in parts if there
-    are more logits than one part may have. With "on", it is always computed in parts: each has at
-    least `at_least` rows, and more rows as long as their logits need no more memory than the hidden
-    states of all rows.
+    are more logits than one part may have. With "on", it is always computed in parts. A part has at
+    least `at_least` rows. It has more rows if the logits of these rows need no more memory than the
+    hidden states of all rows.
     """
 
     rows: int

@@ -189,8 +189,9 @@ class _Automaton:
         return self._step(self._behind(reached)), self._hits(reached)
 
     def _through(self, before: _Set, mark: Symbol) -> tuple[_Set, _Set]:
-        """Return what `_taken` returns, for the marks `^` and `$`. A mark reads no character, and
-        several marks may follow each other.
+        """Return the positions that follow the positions of `mark` (`^` or `$`) in `before`, and
+        the numbers of the patterns that have matched. A mark reads no character, and several marks
+        may follow each other.
         """
         reached: set[int] = set()
         found = before

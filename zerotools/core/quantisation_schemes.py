@@ -37,7 +37,8 @@ class Scheme(ABC):
     @property
     def smallest_block(self) -> tuple[int, ...]:
         """The shape of the smallest block that can be computed on its own. A box may be cut only at
-        multiples of this shape, which has entries for the last dimensions only.
+        multiples of this shape. The shape has entries for the last dimensions only; in the other
+        dimensions a box may be cut at any index.
         """
         return ()
 
@@ -82,8 +83,8 @@ class ScaledCast(Tensor):
     reverse, a payload computed from values, is a ScaledCast too.
 
     The tensor has no chunks. Code that does not know ScaledCast finds a tensor without bytes, and
-    never a payload without its scales. If `scheme` computes float32 values, they are cast to
-    `dtype`. Values of any other dtype are already in `dtype`.
+    never a payload without its scales. A scheme computes either float32 values, which are then cast
+    to `dtype`, or values that are already in `dtype`.
     """
 
     scheme: Scheme
@@ -163,7 +164,7 @@ class Arithmetic(Scheme):
     Attributes:
         operation: "*", "/", "+" or "-".
         number: the second operand, rounded to float32.
-        zeros_from: the first of the rows that are 0 instead; None if there are no such rows.
+        zeros_from: the rows from this index on are 0, whatever the payload is; None: no rows are 0.
     """
 
     operation: str
@@ -262,8 +263,9 @@ class CodedFourBit(Scheme):
 
     An element is code[index] x absmax, with one absmax for each block of `block` elements. With
     `nested_block`, each absmax is stored as a byte: absmax = nested code[byte] x nested absmax of
-    its block + `offset`. With `is_signed` (fp4), the high bit of an index is a sign, so index 8 is
-    -0.0. The stored code has 0.0 at index 8, and bitsandbytes' kernels do not read it.
+    its block + `offset`. With `is_signed` (fp4), the high bit of an index is a sign, so index 8
+    means -0.0. This differs from the stored code, which has 0.0 at index 8: bitsandbytes' kernels
+    do not read the stored code.
     """
 
     shape: tuple[int, ...]

@@ -92,16 +92,16 @@ class Target:
             files.
         notes: sentences for the user about omissions and changes.
         dropped: the parts of the source that the format cannot hold.
-        carried: tensors with bytes that are literals, or are copied as part of a file, instead of
-            being copied tensor by tensor. A reader of the output finds them.
+        carried: tensors that a reader finds in the output, but that are not copied tensor by
+            tensor: their bytes are literals, or are copied as part of a file.
         sources: tensors of the source under names that only this target has, such as the 16-bit
             weights that are cast from masters.
-        unlisted: tensors of the target that its reader does not list, because they repeat other
-            tensors.
+        unlisted: tensors of the target that a reader of the output does not list, because they
+            repeat other tensors.
         target_keys: tensor of the source -> its keys in the target, if these differ because each
             model-parallel rank has a shard of the tensor.
-        compared: the tensors that the format's reader finds in the output, under the target's keys;
-            None if these are the tensors that the reader lists.
+        compared: a function that takes the checkpoint as read from the output, and returns its
+            tensors under the target's keys; None if the reader itself uses these keys.
     """
 
     checkpoint: Checkpoint

@@ -68,12 +68,12 @@ class MemoryLayout:
         precision: the dtype of the forward and backward pass, as in the job file.
         offload_optimizer, offload_params: "none", "cpu" or "disk".
         shard_size: at stages 2 and 3, the number of ranks that share one copy of the model; None:
-            all.
+            all ranks share one copy.
         accumulate: how gradients of several micro batches are added, "local" or "sharded"; None if
             a step has one micro batch.
         frozen_precision: "train" (frozen weights only in `precision`), "fp32" or "nf4". With "nf4",
             every rank holds all frozen weights of linear layers in 4 bits; other frozen weights are
-            as with "train".
+            stored as with "train".
         double_quant: True if the scales of nf4 weights are stored in 8 bits.
         tensor_ranks: the number of consecutive ranks that compute a layer together. Each has a part
             of the weights that are split.
@@ -155,11 +155,16 @@ class MemoryLayout:
         """True if engine `torch` stores fp32 masters separately from the weights that it computes
         with.
 
-        Otherwise its fp32 weights are the masters, and 16-bit weights are gathered from them. If
-        the frozen weights have 16 bits, the trained weights have masters, because FSDP2 gathers
-        weights of one dtype (its first versions accept no others). On a single rank, masters are
-        used only if they need no more memory than FSDP2's 16-bit copies. They would need more if
-        the gradients of micro batches are added in fp32, or if weights are frozen.
+        If False, its fp32 weights are the masters, and 16-bit weights are gathered from them.
+
+        Masters are separate if only the optimizer is offloaded. With a 16-bit `precision` and
+        nothing offloaded, they are also separate in these cases:
+
+        - at ZeRO stage 1;
+        - if frozen weights have 16 or 4 bits: FSDP2 gathers weights of one dtype (its first
+          versions accept no others);
+        - on a single rank, if a step has one micro batch and the model has no adapters: separate
+          masters then need no more memory than FSDP2's 16-bit copies.
         """
         is_half = self.precision != "fp32"
         alone = self.world_size == 1 and self.accumulate is None and not self.has_adapters

@@ -1,4 +1,4 @@
-"""The training state of a run besides its tensors, in one form for all formats.
+"""The training state of a run without its tensors, in one form for all formats.
 
 A format creates a `TrainingState` from its files, and the writer of another format uses it. A value
 that the files do not record stays None or empty, and a writer that needs it asks the user.
@@ -71,9 +71,9 @@ class TrainingState:
 
     Attributes:
         groups: the param groups of the optimizer.
-        scalars: key -> a number in the optimizer state of a parameter, mainly `step`, in the form
-            that the format uses. A number that is stored as a tensor may be read only on access,
-            which can raise `BadFile`.
+        scalars: key -> a number in the optimizer state of a parameter, mainly `step`, as the format
+            stores it. A number that is stored as a tensor may be read only on access, which can
+            raise `BadFile`.
         precision: the dtype in which the model computes.
         optimizer, optimizer_wrapper: the short class name of the optimizer (`AdamW`), and the
             framework's class around it.

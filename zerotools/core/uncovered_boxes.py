@@ -54,9 +54,7 @@ def _lacking(shape: tuple[int, ...], boxes: Sequence[Box]) -> list[Box]:
 
 
 def _thick(begin: int, end: int, boxes: Iterable[Box]) -> list[Box]:
-    """Return each box with an additional first dimension, which has the indices from `begin` to
-    `end`.
-    """
+    """Return each box with an additional first dimension, which has the indices [begin, end)."""
     return [Box((begin, *box.start), (end - begin, *box.shape)) for box in boxes]
 
 

@@ -35,9 +35,9 @@ _MOST_BYTES = 3000
 def scores_of(results: Mapping[str, Any], named: Collection[str] = ()) -> dict[str, float]:
     """Return the scores keyed by name, such as `hellaswag/acc_norm`.
 
-    The scores of a group replace the scores of its tasks, except of tasks in `named`. A score over
-    filtered answers has the name of the filter: `gsm8k/exact_match,strict-match`. Standard errors
-    are left out.
+    If the results have scores of a group of tasks, the scores of single tasks in the group are left
+    out, except of tasks in `named`. If a filter was applied to the answers, the name of the score
+    includes the filter: `gsm8k/exact_match,strict-match`. Standard errors are left out.
     """
     inside = set[str]()
     for group, members in (results.get("group_subtasks") or {}).items():
@@ -84,8 +84,8 @@ def _tasks(options: argparse.Namespace) -> tuple[list[str], Any]:
     """Return the names of the requested tasks, and the task manager of the harness. Patterns in the
     names are resolved.
 
-    The tasks that come with the harness are read only if the user's directory does not have all
-    requested ones, because that takes 20 s.
+    The tasks that come with the harness are read only if the user's directory lacks a requested
+    task, because reading them takes 20 s.
     """
     from lm_eval.tasks import TaskManager
 
@@ -137,7 +137,8 @@ def options_of(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None, report: Report = worker.report_evaluation) -> None:
     """Evaluate, write `results.json`, report the scores, and remove the exported model.
 
-    With several ranks, each answers a part of the questions, and rank 0 does the rest.
+    With several ranks, each rank answers a part of the questions. Only rank 0 writes, reports and
+    removes.
     """
     options = options_of(words)
     is_first = os.environ.get("RANK", "0") == "0"

@@ -25,8 +25,8 @@ from zerotools.integrations.ranks import TrainingRanks
 
 
 def _callback_class() -> Any:
-    """Return the class `Callback` of the Lightning package that the program uses, or else of an
-    installed one.
+    """Return the class `Callback` of the Lightning package that the program has imported. If it has
+    imported neither package, return the class of an installed package.
     """
     uses_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
     try:
@@ -246,8 +246,8 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
         worker.phase("train")
 
     def _report_written(self) -> None:
-        """Report the recorded checkpoints that are on the disk. Others may not be complete:
-        `AsyncCheckpointIO` writes checkpoints in a thread.
+        """Report the recorded checkpoints that are on the disk. A checkpoint may not be there yet,
+        because `AsyncCheckpointIO` writes checkpoints in a thread.
         """
         waiting = []
         for step, path, before in self._unwritten:

@@ -180,7 +180,9 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
         self._phase = "train"
 
     def _count(self, name: str, step: int, seen: float) -> float:
-        """Return the average number of tokens per step since the last call; 0 if it is unknown."""
+        """Return the average number of tokens per step since the last call; 0 if this number is
+        unknown.
+        """
         before, self._seen[name] = self._seen.get(name), (step, seen)
         if before is None or step <= before[0]:
             return 0

@@ -25,8 +25,9 @@ class FoundLayout:
 
     Attributes:
         given: argument name -> value, as the user passed them for the layout.
-        absent_counts: name of a count that was set to 0 because the checkpoint has none of these
-            tensors -> the count in config.json.
+        absent_counts: name of a count, such as the number of additional layers -> its value in
+            config.json. The layout uses 0 instead, because the checkpoint has no tensor of these
+            layers.
     """
 
     layout: ModelLayout
@@ -46,8 +47,8 @@ def match_layout(
     incomplete.
 
     Raises:
-        BadRequest: `layout_of_model` or `stored_names` raises it, or the checkpoint has additional
-            rows of the vocabulary that are not padding.
+        BadRequest: for the reasons of `layout_of_model` and `stored_names`, or because the
+            checkpoint has additional rows of the vocabulary that are not padding.
     """
     lacking = _lacking(family, name, MapSizes.of(family, config, given), held)
     given = {**given, **dict.fromkeys(lacking, 0)}
@@ -61,7 +62,7 @@ def match_layout(
 def _lacking(
     family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
 ) -> dict[str, int]:
-    """Return {index: count in config.json} for each optional index, such as that of additional
+    """Return {index: count in config.json} for each optional index, such as the index of additional
     layers, for which the checkpoint has no tensor.
     """
     layout = family.layouts.get(name)
@@ -127,8 +128,8 @@ def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
 
 
 def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
-    """Return whether the checkpoint has a tensor that shows this layout: the layout has its name,
-    which contains no layer number, and the Hub's layout does not have it.
+    """Return whether the names of the checkpoint suggest the layout `name`: it has a tensor with a
+    name of this layout that contains no layer number and is not a name of the Hub's layout.
     """
     if name == HUB:
         return False

@@ -15,8 +15,8 @@ layout, `{i-size}`, `{i//2}`, `{i%2}`.
     pairs(A; heads)               rows of each head: from halves to pairs (rope)
     halves(A; heads)              rows of each head: from pairs to halves (rope)
     interleave(A, B, ...; groups) rows of all tensors, cut into groups: A0 B0 ... A1 B1 ...
-    pad(A; multiple)              rows up to a multiple; added rows repeat the last row
-    zeros(A; rows)                that many rows; added rows are 0
+    pad(A; multiple)              rows rounded up to a multiple; added rows repeat the last row
+    zeros(A; rows)                `rows` rows; added rows are 0
 
 Sizes and conditions are numbers over config.json: `hidden // heads`, `head_dim or hidden // heads`.
 """

@@ -1,8 +1,8 @@
 """Find the names and shapes of a model's tensors on the Hub, for known model types.
 
 Families with several layouts have a map (`families`); other families have a file with only the
-Hub's names (`names`). If the form of a config.json is unknown, only transformers can tell the
-names.
+Hub's names (`names`). For other model types, and for architectures with other heads, only
+transformers knows the names.
 """
 
 from __future__ import annotations

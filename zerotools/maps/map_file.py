@@ -14,12 +14,12 @@
 
 `tensors` has the expression for each tensor of the layout (`expressions`), and an optional
 condition `if`. With `keep`, all tensors without a rule stay as on the Hub. `also` has other names
-that a tensor may have on disk; a name with one more index is the name of its parts along the first
-dimension. `ties` lists names with equal values if config.json ties the embeddings. `ignored` lists
-names (with `*`) that are not weights. `stacked` lists the numbers in names along which the layout
-stacks its tensors if all layers have the same tensors; each number becomes dimension `stacked_dim`
-(default: 0). `computed` has the tensors that the program stores scaled or shifted
-(`value_formulas`). `same_as` names another layout that is equal to this layout.
+that a tensor may have on disk; a name with one more index means that the tensor is stored in parts
+along its first dimension. `ties` lists names with equal values if config.json ties the embeddings.
+`ignored` lists names (with `*`) that are not weights. `stacked` lists the numbers in names along
+which the layout stacks its tensors if all layers have the same tensors; each number becomes
+dimension `stacked_dim` (default: 0). `computed` has the tensors that the program stores scaled or
+shifted (`value_formulas`). `same_as` names another layout that is equal to this layout.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def _merge(into: dict[str, Any], part: Mapping[str, Any], name: str) -> None:
 
 
 def _updated_tables(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables of `below` after the keys of `above` were added to them or have replaced
-    theirs."""
+    """Add the keys of `above` to the tables of `below`, and return these. A key that both have gets
+    the value of `above`."""
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(below.get(key), dict):
             _updated_tables(below[key], value)
@@ -443,7 +443,7 @@ class _MapReader:
         return {name: str(value) for name, value in found.items()}
 
     def _in_order(self, sizes: Mapping[str, str]) -> dict[str, str]:
-        """Return the sizes in an order such that each size comes after the sizes that it uses.
+        """Return the sizes sorted so that each size comes after the sizes that its expression uses.
 
         A size that has the same name as a key of config.json may use this key in its definition.
         """

@@ -145,7 +145,7 @@ def _stored_in_parts(
 
 def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
     """Return the number of rows that each tensor has in the checkpoint, keyed by the tensor's name
-    in the layout. They show which tensors are padded.
+    in the layout. These numbers show which tensors are padded.
     """
     found = {}
     for name in layout.tensors:

@@ -400,8 +400,8 @@ def _with_zeros(name: str, rows: int, there: int | None, wanted: int) -> int:
 
 
 def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSizes) -> None:
-    """Check that the rows of a tensor after the first `rows`, which are the model's own rows, are
-    padding."""
+    """Check that a tensor with `there` rows, of which the model uses `rows`, has the number of rows
+    that padding to `multiple` gives."""
     if there == rows:
         return
     tried = (1,) if sizes.values["is_multiple_given"] else _TENSOR_PARALLEL

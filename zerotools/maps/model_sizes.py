@@ -1,4 +1,4 @@
-"""Find the sizes of a model, and facts in its config.json that no tensor shape shows."""
+"""Find the sizes of a model, and settings in its config.json that no tensor shape shows."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class MapSizes:
     Attributes:
         values: name -> value, for the keys of config.json, the map's sizes, and the arguments.
         counts: name of an index (such as the layer) -> the number of its values.
-        shifts: name of an index -> the expressions, such as `index+size`, that names compute from
-            it.
+        shifts: name of an index -> the expressions with this index, such as `i+size`, that occur in
+            tensor names.
     """
 
     values: Mapping[str, Any]
@@ -69,8 +69,9 @@ class MapSizes:
         return cls({**names, "is_multiple_given": MULTIPLE in given}, counts, shifts)
 
     def at(self, index: str, number: int) -> dict[str, int]:
-        """Return, keyed by expression, the numbers that names contain if an index has the value
-        `number`: this value, and the numbers that are computed from it.
+        """Return the numbers that tensor names contain when the index `index` has the value
+        `number`: this value, and the values of the expressions in `shifts`. The result is keyed by
+        expression.
 
         Raises:
             BadRequest: the value of an expression is not a whole number.
@@ -84,8 +85,8 @@ class MapSizes:
         return known
 
     def indices_of(self, pattern: str) -> Iterator[dict[str, int]]:
-        """Yield, for each tensor that a name pattern stands for, the values of `at` for all its
-        indices.
+        """Yield the numbers of each tensor that a name pattern stands for: the results of `at` for
+        all indices in the pattern, in one dict.
 
         Raises:
             BadRequest: there are more tensors than any model has.

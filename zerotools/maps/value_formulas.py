@@ -2,9 +2,9 @@
 element A of the Hub.
 
     A / root(SIZE)          divided by the square root of a size
-    A * root(SIZE)          multiplied by it
+    A * root(SIZE)          multiplied by the square root of a size
     A * bf16(root(SIZE))    multiplied by the root, rounded to bfloat16
-    A + SIZE                with a number added, such as a norm that multiplies by 1 + its weight
+    A + SIZE                plus a number, for example for a norm that multiplies by 1 + its weight
 
 Each rule is one float32 operation and one rounding, as in MaxText's
 `checkpoint_conversion/utils/param_mapping.py`. To divide by a root, MaxText multiplies by 1 / root.

@@ -100,8 +100,8 @@ class GivenMachine:
     ) -> Machine:
         """Return the machine that the options describe.
 
-        `look` reads values that were not given from this machine. The notes of the result list
-        assumptions and their sources.
+        `look` returns a snapshot of this machine, which gives the values that no option sets. The
+        notes of the result list assumptions and their sources.
         """
         memory, host = self.gpu_memory, self.host_memory
         count, notes = self.gpus, list(self.notes)
@@ -159,10 +159,11 @@ def _look_here() -> Snapshot:
 
 
 def _memory_in(found: Snapshot) -> tuple[int, int | None, int, int]:
-    """Return four values of a snapshot of this machine.
+    """Return four values from a snapshot of this machine.
 
-    They are the number of GPUs, the memory of the smallest GPU, the memory of the host, and the
-    part of the smallest GPU's memory that programs use to draw on a screen. All sizes are in bytes.
+    The values are the number of GPUs, the memory of the smallest GPU, the memory of the host, and
+    the part of the smallest GPU's memory that programs use to draw on a screen. All sizes are in
+    bytes.
     """
     sizes = [
         (gpu.memory_total_bytes - drawn_bytes(gpu), drawn_bytes(gpu))

@@ -89,8 +89,8 @@ which is called with the number of bytes of each step.
 
 @contextmanager
 def metering(wanted: ProgressWanted) -> Iterator[Meter]:
-    """Return a context with a `Meter`, which reports every stage of a function to `wanted`. This is
-    a callback of the user, or True for progress bars."""
+    """Return a context with a `Meter`, which reports the progress of every stage to `wanted`.
+    `wanted` is a callback of the user, or True for progress bars; None and False report nothing."""
     if wanted is not None and not isinstance(wanted, bool) and not callable(wanted):
         raise BadRequest(f"progress={wanted!r}: must be a callable, True or False")
     bars = ProgressBars(TqdmBar) if wanted is True else None

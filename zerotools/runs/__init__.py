@@ -6,8 +6,8 @@ foreign_job_record     the job record of a checkpoint that another program saved
 manifest               MANIFEST.json: size and SHA-256 of every file
 checkpoint_dirs        directory names, the checkpoint to resume from, the `latest` hint
 retention              checkpoints that may be deleted, and those that unfinished jobs need
-upload_records         copies in an object store
-thinning_record        the parts that thinning dropped
+upload_records         records of the copies of checkpoints in an object store
+thinning_record        the record of the parts that thinning dropped
 optimizer_name_record  names for an optimizer's numbered parameters
 file_names             file names in a job's checkpoint directory
 

@@ -31,7 +31,7 @@ class BaseRecord:
     Attributes:
         files: the weight files in the directory `path`, keyed by name.
         precision: the dtype of the base model in the run, such as "nf4".
-        double_quant: the scales have 8 bits.
+        double_quant: True if the scales of the 4-bit weights are stored in 8 bits.
     """
 
     path: str

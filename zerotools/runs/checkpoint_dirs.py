@@ -105,8 +105,8 @@ class ResumeChoice:
 
 
 def directory_name(step: int) -> str:
-    """Return the name of the directory for the checkpoint after training step `step`. Sorting
-    names of equal length sorts them by step.
+    """Return the name of the directory for the checkpoint after training step `step`. The step has
+    leading zeros, so sorting the names as text usually sorts them by step.
     """
     return f"step-{step:08d}"
 

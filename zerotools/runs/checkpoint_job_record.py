@@ -63,7 +63,9 @@ class OptimizerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """The number of elements of the model's parameters. Tied parameters count once."""
+    """The number of elements in the trainable and in the frozen parameters of a model. Tied
+    parameters count once.
+    """
 
     trainable: int
     frozen: int
@@ -154,7 +156,7 @@ class JobRecord:
     Attributes:
         skipped_steps: the steps that did not update the weights because gradients overflowed.
         consumed_sequences: the number of sequences of the global data order that were read.
-        world_size, stage, precision: those of the run that saved.
+        world_size, stage, precision: the values of the run that saved the checkpoint.
         replicated: the flat DCP keys of the tensors that every rank holds completely.
         aliases: tied name -> the stored name.
         rng: `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks, else
@@ -162,11 +164,14 @@ class JobRecord:
         loss_scale: the loss scale of fp16 training.
         measured: `loss`, the mean over the steps since the previous checkpoint, and `eval_loss` if
             the model was evaluated at this step.
-        hub: the blocks of tensors with other names or shapes in a model directory.
+        hub: for each tensor with another name or shape in a Hugging Face directory, its blocks
+            there (`core.hub_layout`).
         engine: the engine that wrote the tensors, in its layout.
-        weights_only: the checkpoint has only weights, so the run cannot continue from it.
-        made_from: the source if another program saved it. Then `seed`, `consumed_sequences`,
-            `batch_size`, `sequence_length` and `schedule` are unknown.
+        weights_only: True if the checkpoint has only weights, so that the run cannot continue from
+            it.
+        made_from: the source of the tensors if another program saved them, else None. With a
+            source, `seed`, `consumed_sequences`, `batch_size`, `sequence_length` and `schedule` are
+            unknown.
     """
 
     step: int

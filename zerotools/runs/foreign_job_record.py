@@ -31,7 +31,8 @@ def foreign_record(
     """Return a job record for a checkpoint that another program saved after `step` steps.
 
     Unknown values (seed, position in the data, batch size, sequence length, schedule) get their
-    smallest value. `made_from` tells readers of the record that they are unknown.
+    smallest possible value. Readers of the record recognise by `made_from` that these values are
+    unknown.
     """
     precision = "fp32" if training.precision is None else training.precision.name
     return JobRecord(

@@ -9,8 +9,8 @@ because the training process imports this module too.
 With `stamps` the manifest also records the identity of each file (`"stamp"`: mtime and ctime in
 nanoseconds, inode), and the machine and boot under which the digests were computed (`"boot"`).
 Until the next boot of that machine, a file with the same stamp has not been written again. So a
-restart after a crash need not read it. A copy of the file, a file that was written again, and any
-file after a reboot have other stamps.
+restart after a crash need not read such a file. A copy of the file, a file that was written again,
+and any file after a reboot have other stamps.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def named_order_of(checkpoint: Checkpoint) -> NamedOrder | None:
 
 
 def read_named_order(directory: Path) -> NamedOrder | None:
-    """Return the record in `directory`, or None if the directory has none, because the checkpoint
-    itself has the names.
+    """Return the record in `directory`, or None if the directory has no record. Most checkpoints
+    have none, because their files contain the names.
 
     Raises:
         BadFile: the record is damaged.

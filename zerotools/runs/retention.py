@@ -97,8 +97,8 @@ class KeepRule:
     every: int | None = None
 
     def beyond(self, listed: Sequence[Path]) -> list[Path]:
-        """Return the checkpoints that may be deleted according to the rule. `names` are the
-        directory names of all checkpoints, newest first.
+        """Return the checkpoints that may be deleted according to the rule. `listed` are the paths
+        of all checkpoints, newest first.
         """
         if self.last is None:
             return []

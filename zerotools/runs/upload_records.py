@@ -1,7 +1,7 @@
 """A job's records of its uploads to an object store, next to its checkpoints.
 
-    <output_dir>/.uploads/run.json    the run of these checkpoints, as in the store, and
-                                      the job that continues it
+    <output_dir>/.uploads/run.json    the name, in the store, of the run of these checkpoints, and
+                                      the job that continues this run
                          /sending     text: the directory that is being uploaded; it is not deleted
                          /fetched-from  text: the URL of the checkpoint in `.resumed-from`
 

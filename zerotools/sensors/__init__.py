@@ -1,6 +1,6 @@
-"""Layer 1: reads the machine: GPUs through NVML, host memory, processors and pressure.
+"""Reads the state of the machine: GPUs through NVML, host memory, processors and pressure.
 
-snapshot         the state of the machine at one moment, only values
+snapshot         the state of the machine at one moment, as values
 snapshot_source  takes snapshots: asks `nvml` for the GPUs and `host_sensor` for the rest
 nvml             GPUs, from a child process with deadlines
 nvml_probe       the child process that calls NVML

@@ -5,12 +5,13 @@ A daemon in a container or in a unit with `MemoryMax=` reaches that limit long b
 out of memory. These values are read for each group, from that of the process up to the root:
 
     left        the lower one of `memory.max` and `memory.high`, minus `memory.current`. The bytes
-                `inactive_file` of `memory.stat` are not subtracted: the kernel frees them first.
+                `inactive_file` of `memory.stat` count as left, because the kernel frees them first.
     reclaims    `high` and `max` of `memory.events.local`: how often the group reached its own
                 limit, so that the kernel reclaimed memory while programs waited. This is usual
-                with cached files; it means something only if little memory is left.
-    ooms        `oom` of the same file: how often the reclaimed memory was not enough
-    stalled     `full` of `memory.pressure`, for a group with a limit
+                with cached files; it shows a shortage only if little memory is left.
+    ooms        `oom` of `memory.events.local`: how often the reclaimed memory was not enough
+    stalled     `full` of `memory.pressure`, for a group with a limit: the share of time in which
+                all tasks waited for memory
 
 `memory.events` without `.local` also counts groups below: jobs may reach their own limits. Version
 1 of cgroups has `memory.limit_in_bytes`, `memory.usage_in_bytes`, `total_inactive_file`,

@@ -42,7 +42,7 @@ def fake_gpu(
     processes: Sequence[GpuProcess] = (),
     **others: Any,
 ) -> Gpu:
-    """Return a healthy GPU, with the UUID `GPU-fake-<index>`. `others` are fields of `Gpu`."""
+    """Return a healthy GPU with the UUID `GPU-fake-<index>`. `others` sets more fields of `Gpu`."""
     total, used = int(total_gib * 2**30), int(used_gib * 2**30)
     healthy = Gpu(
         index=index,

@@ -1,8 +1,9 @@
-"""The NUMA nodes of the machine: their processors and memory, and those near each GPU.
+"""The NUMA nodes of the machine: their processors and memory, and the processors and memory near
+each GPU.
 
 Source: Linux Documentation/ABI/stable/sysfs-devices-node, and /sys/devices/system/cpu in
-Documentation/admin-guide/cputopology.rst. A node lists the processors that are online; it may have
-none (CXL, the memory of a GPU of Grace Hopper), or no memory.
+Documentation/admin-guide/cputopology.rst. A node lists only processors that are online. A node may
+have no processors (CXL, GPU memory of Grace Hopper), or no memory.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class MemoryNode:
 class NumaTopology:
     """All NUMA nodes of the machine, with the processors and nodes that this process may use.
 
-    The affinity and the cpuset of the process decide which it may use. `cores` are the physical
-    cores, each with its hardware threads, if they were requested.
+    The affinity and the cpuset of the process decide which of them the process may use. `cores` has
+    the hardware threads of each physical core; it is empty unless cores were requested.
     """
 
     nodes: tuple[MemoryNode, ...] = ()
@@ -106,9 +107,7 @@ class NumaTopology:
 
 
 class ReadTopology(Protocol):
-    """A function that reads the topology. To read the `cores`, it opens a file for each
-    processor.
-    """
+    """A function that reads the topology. With `cores`, it also opens a file for each processor."""
 
     def __call__(self, *, cores: bool = False) -> NumaTopology:
         """Return the current topology of the machine."""
@@ -122,7 +121,7 @@ def read_topology(
     cores: bool = False,
 ) -> NumaTopology:
     """Return the current topology. `root` contains /proc and /sys, and `cpus` returns the affinity
-    of a process. If /sys has no nodes, the result has none.
+    of a process. If /sys has no nodes, the result has no nodes.
     """
     nodes, allowed = tuple(_nodes(root)), frozenset(cpus(0))
     found = _ALLOWED_NODES.search(_text(root / "proc/self/status"))
@@ -234,16 +233,16 @@ def near_gpus(gpus: Sequence[Gpu], topology: NumaTopology) -> tuple[NearGpu, ...
 
     A GPU is attached to one memory node. A process on the processors of another node reaches the
     GPU, and the buffers that the GPU copies from, over the link between the two nodes. So the
-    process of a GPU belongs on the node of that GPU, unless too few processors are left for it: a
-    container may have 2 processors of that node and 30 of the other, and on a machine with many
-    small nodes most nodes may have no GPU. The rule:
+    process of a GPU should run on the node of that GPU, unless this node has too few usable
+    processors. For example, a container may have 2 processors of that node and 30 of the other. Or
+    a machine has many small nodes, and most of them have no GPU. The rule:
 
         near enough    (usable processors near the GPU) / (GPUs near these processors)
                        >= 0.5 * (all usable processors) / (all GPUs)
 
-    If the node of the GPU has too few, all nodes of its socket are tried. If these have too few
-    as well, no processor is near. The result depends only on the machine, and not on running jobs:
-    a job that starts does not move the other jobs.
+    If the node of the GPU has too few processors, all nodes of its socket are tried. If the socket
+    has too few processors as well, no processor counts as near. The result depends only on the
+    machine and not on running jobs, so a new job does not move other jobs.
     """
     if not topology.is_divided:
         return tuple(NearGpu() for _ in gpus)

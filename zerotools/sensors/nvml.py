@@ -3,8 +3,8 @@
 `NvmlProbe` has a child process (`zerotools.sensors.nvml_probe`) and gives it a deadline for each
 reading. A child that misses the deadline is killed. Only its first answer may take longer, up to
 several readings: without persistence mode the driver needs some seconds to initialise each GPU, and
-would begin again in a new child. A child that hangs in the driver cannot be killed. Then no other
-child is started until it has ended, because another one would hang as well.
+would begin again in a new child. A child that hangs in the driver cannot be killed. Until this
+child has ended, no other child is started, because it would hang as well.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GpuReading:
 
 
 class GpuProbe(Protocol):
-    """The interface of an object that reads the GPUs for a snapshot."""
+    """The interface of an object that reads the state of the GPUs for a snapshot."""
 
     def begin(self) -> None:
         """Start the first reading without waiting for it."""

@@ -37,13 +37,15 @@ class Gpu:
     Attributes:
         error: the reason why no job may use the GPU: its identity, memory or processes are not all
             known, or it is in MIG mode.
-        unmeasured: what its driver never reports, its memory or its processes. Then programs that
-            are not jobs cannot be detected.
+        unmeasured: a sentence that names the values that the driver never reports: the memory, or
+            the processes, of the GPU. Without these values, programs that are not jobs cannot be
+            detected. None if both are reported.
         missing: each other field without a value -> the reason.
         memory_reserved_bytes: memory of the driver, neither used nor free.
-        mig_instances: the instances of a GPU in MIG mode; None: it is not in this mode.
+        mig_instances: the instances of a GPU in MIG mode; None if the GPU is not in this mode.
         throttle_reasons: the current reasons for slow clocks.
-        ecc_corrected_errors, ecc_uncorrected_errors: counted since the driver was loaded.
+        ecc_corrected_errors, ecc_uncorrected_errors: the numbers of errors since the driver was
+            loaded.
         xids: the last error numbers of the driver.
         cpu_affinity, numa_node: the processors near the GPU, as `0-15,32-47`, and the memory node
             near it.
@@ -162,7 +164,8 @@ class Snapshot:
             never).
         gpus_error: the reason why NVML does not answer. Then `gpus` are the last known ones, and no
             job may start on them.
-        gpus_silent: NVML may still answer, in contrast to a missing driver.
+        gpus_silent: True if NVML did not answer in time, but may still answer. False if NVML
+            answered, or cannot answer, for example because the driver is missing.
     """
 
     taken_at: float

@@ -2,7 +2,7 @@
 
 `FAULTS` are the XIDs after which the GPU itself is broken. NVIDIA's catalog ("XID Errors", GPU
 Deployment and Management documentation) calls them hardware errors, or advises to reset the GPU or
-restart the machine. Programs may also cause any other XID.
+restart the machine. Any other XID may be the fault of a program.
 """
 
 from __future__ import annotations

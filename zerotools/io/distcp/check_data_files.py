@@ -5,12 +5,12 @@ A file is checked in two ways:
 1. Its size. torch writes one item after the other, so a file normally ends with its last item. With
    mcore-bridge, a file may have more bytes: two ranks write the same norm, and the metadata names
    only one of the two copies. torch ignores the unused bytes. A longer file is therefore accepted
-   if each item in it is a complete archive. If one is not, the items are at other positions than
-   the metadata says, and the file is from another save.
-2. Its optimizer steps. Two saves of one model usually have files of the same names and sizes, so
-   sizes do not show that files of two saves are mixed. But the optimizer has a number `step` for
-   each parameter, and these numbers are spread over the files. If the steps in one file agree with
-   each other but not with those in the other files, that file is from another save.
+   if each item in it is a complete archive. If an item is not a complete archive, the items are not
+   at the positions in the metadata, and the file is from another save. 2. Its optimizer steps. Two
+   saves of one model usually have files of the same names and sizes, so sizes do not show that
+   files of two saves are mixed. But the optimizer has a number `step` for each parameter, and these
+   numbers are spread over the files. If the steps in one file agree with each other but not with
+   those in the other files, that file is from another save.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) -> dict[str, int]:
-    """Return the files of `files` with an item that is not a complete archive, each with the byte
-    offset of the first such item.
+    """Return each of `files` that has an item which is not a complete archive, with the byte offset
+    of the first such item.
     """
     places: dict[str, set[tuple[int, int]]] = {file: set() for file in files}
     for _, item in metadata.items if places else ():

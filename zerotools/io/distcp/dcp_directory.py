@@ -1,5 +1,5 @@
-"""A DCP directory: its metadata, which is one file or one file for each rank, and its tensors by
-flat key.
+"""A DCP directory: its metadata, and its tensors by flat key. The metadata is in one file for all
+ranks, or in one file for each rank.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def joined_metadata(parts: list[Metadata], directory: Path) -> Metadata:
 
 
 def with_prefix(prefix: str, metadata: Metadata) -> Metadata:
-    """Return the same metadata with `prefix` before each file name, so that the names are relative
-    to the root of the checkpoint.
+    """Return the metadata with `prefix` before each file name. File names are then relative to the
+    root of the checkpoint.
     """
     if not prefix:
         return metadata

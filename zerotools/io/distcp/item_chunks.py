@@ -49,9 +49,10 @@ class Items:
     """
 
     def __init__(self, root: Path, metadata: Metadata | None) -> None:
-        """Take the `metadata`, which has the positions of all items that may be opened.
+        """Prepare to open items below `root`. No file is opened yet.
 
-        The `metadata` is needed only for a checkpoint in an object store.
+        `metadata` has the positions of all items. It is needed only for a checkpoint in an object
+        store.
         """
         self._files = OpenFiles(root, most=_OPEN_FILES)
         self._made_of = (root, metadata if isinstance(root, RemotePath) else None)
@@ -285,8 +286,8 @@ def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
     """Raise an error if `item` is too short to be an archive of its tensor.
 
     With SerializationFormat.SAFETENSORS torch records the same offset for every tensor of a file,
-    and only the length of its elements. So the tensor cannot be found (and torch itself cannot load
-    it).
+    and as the length only the size of the tensor's elements. So the tensor cannot be found, and
+    torch itself cannot load it.
     """
     if item.length <= nbytes:
         raise Unsupported(

@@ -2,14 +2,14 @@
 later.
 
 The name is known in advance, and other users may write to the parent directory, for example under
-`/tmp` or in a group's directory. Another user may create there:
+`/tmp` or in a group's directory. Another user may create one of these under that name:
 
     out.partial -> /home/victim        a link: the run would remove files in its target
     out.partial/                       a directory of theirs, in which they can change the output
 
-So a link is never followed, and a directory of another user is refused. The directory is unreadable
-to other users until it is complete. If a file exists under the name of a new file, it is removed
-first, and never opened: opening a link for writing would empty its target.
+So a link is never followed, and a directory that another user owns is refused. The directory is
+unreadable to other users until it is complete. If a file exists under the name of a new file, it is
+removed first, and never opened: opening a link for writing would empty its target.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class OwnDirectory:
     """
 
     def __init__(self, path: Path, *, shared: bool = False) -> None:
-        """Make the directory if it does not exist, and lock it. With `shared`, several runs that
-        use `shared` can have the lock at the same time.
+        """Make the directory if it does not exist, and lock it. With `shared`, several runs can
+        have the lock at the same time, if all of them use `shared`.
 
         Raises:
             BlockingIOError: another run has the lock.

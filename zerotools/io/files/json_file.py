@@ -35,8 +35,9 @@ def read_json(
 ) -> Any:
     """Return the values in the JSON file at `path`, which may have at most `most` bytes.
 
-    The size of the file must be in proportion to the data that it describes: `data_size` returns
-    the bytes of that data. By default they are the files in the same directory.
+    The size of the file must be in proportion to the data that the file describes. `data_size`
+    returns the number of bytes of this data; by default it is the size of all other files in the
+    directory.
 
     Raises:
         OSError: the file is missing or cannot be read.

@@ -38,12 +38,14 @@ the description needs more than `SMALL` bytes.
 
 
 def no_data() -> int:
-    """Return 0, for a description that has no data next to it."""
+    """Return 0. This is the `data_size` of metadata that has no data next to it."""
     return 0
 
 
 def metadata_limit(data_size: int) -> int:
-    """Return how many bytes of memory the metadata of `data_size` bytes may take."""
+    """Return how many bytes of memory the metadata may take that describes `data_size` bytes of
+    data.
+    """
     return SMALL + data_size // SHARE
 
 

@@ -50,11 +50,11 @@ def _mount_point(line: str) -> MountPoint | None:
 
 
 def mounts_of(named: object, table: Iterable[MountPoint]) -> set[str]:
-    """Return the mount points of all paths in `named`, which is text, or lists and dataclasses that
-    contain text. The file system of the root is left out.
+    """Return the mount points of all absolute paths in `named`, which is a path, or a list, dict or
+    dataclass that contains paths. Paths on the root file system are left out.
 
-    For a path below a directory of automounts, that directory is returned, because mounts in it
-    come and go.
+    For a path below an automount directory (autofs), return this directory, because the mounts
+    below it appear and disappear.
     """
     points = {point.path: point for point in table}
     root = points.get("/")

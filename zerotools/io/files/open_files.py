@@ -32,7 +32,8 @@ _THREADS = 16
 def max_open_files() -> int:
     """Return how many files one `OpenFiles` may have open at the same time.
 
-    The limit of the process on open files is divided between two `OpenFiles`.
+    It is half of the files that the process may still open, because a command may use two
+    `OpenFiles` at once.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = sum(1 for _ in Path("/proc/self/fd").iterdir()) + _SPARE
@@ -228,8 +229,7 @@ class HeldFiles(Protocol):
 class ThreadFiles:
     """Files of one `OpenFiles` that one thread keeps open, at most `most` of them.
 
-    Without the limit, a tile that is made of the files of thousands of ranks would open all of
-    them.
+    The limit is needed because one tile may need the files of thousands of ranks.
     """
 
     def __init__(self, files: OpenFiles, held: OrderedDict[str, OpenSource], most: int) -> None:

@@ -204,8 +204,8 @@ the other files than those took together. The files of a slow save take long.
 
 @dataclass(frozen=True)
 class WrittenApart:
-    """The names of files that were not written with the others; `when` says how long before or
-    after them.
+    """The `names` of files that were not written together with the other files of a checkpoint.
+    `when` is a phrase that says how long before or after the others they were written.
     """
 
     names: tuple[str, ...]
@@ -221,7 +221,8 @@ class WrittenApart:
 
 
 def written_apart(times: Mapping[str, float]) -> WrittenApart | None:
-    """Return the files that were written long before or after the others; None without such files.
+    """Return the files that were written long before or after most files; None if there are no such
+    files.
 
     `times` maps each name to the time of the last change, in seconds since 1970; 0: unknown.
     """

@@ -68,8 +68,8 @@ def is_tolerated() -> bool:
 
 
 def stand_in() -> Path | None:
-    """Return another checkpoint of the same run, from which lists of names and shapes are taken if
-    those of this checkpoint are lost. Return None if the user named no such checkpoint.
+    """Return another checkpoint of the same run, or None if the user named none. If this checkpoint
+    lost its lists of names and shapes, the lists of the other checkpoint are used.
     """
     damage = _TOLERATED.get()
     return None if damage is None else damage.stand_in
@@ -90,7 +90,7 @@ def raise_or_record(path: Path, error: ZerotoolsError) -> None:
 
 def record_lost_part(path: Path, why: str) -> None:
     """Record that a part of the file at `path` is lost, if lost bytes are tolerated. Otherwise do
-    nothing, because the size of the file shows the loss.
+    nothing, because the check of file sizes reports the loss.
     """
     damage = _TOLERATED.get()
     if damage is not None:

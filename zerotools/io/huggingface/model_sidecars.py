@@ -41,9 +41,10 @@ def model_sidecars(directory: Path) -> dict[str, Path]:
 def find_model_sidecars(path: Path) -> dict[str, Path]:
     """Return the config and tokenizer files of the model with a checkpoint at `path`.
 
-    They are searched next to `path` if it is a file. If it is a directory, they are searched in it,
-    then in its subdirectories for such files, and then in the directories above it that belong to
-    the run. Of each kind the nearest files are taken.
+    If `path` is a file, they are searched next to it. If `path` is a directory, they are searched
+    first in this directory, then in its usual subdirectories for such files, and then in the
+    directories above it that belong to the run. For each kind of file (`sidecar_kind`), the nearest
+    directory that has it is used.
     """
     found: dict[str, Path] = {}
     for there in _search_upwards(path, model_sidecars):
@@ -52,10 +53,10 @@ def find_model_sidecars(path: Path) -> dict[str, Path]:
 
 
 def find_config(path: Path) -> Path | None:
-    """Return the path of the config.json of the checkpoint at `path`, or None.
+    """Return the path of the config.json of the checkpoint at `path`, or None if there is no such
+    file.
 
-    It is searched next to `path` if that is a file. Otherwise it is searched in the directory, in
-    its subdirectories for configs, and then in the directories above it that belong to the run.
+    It is searched in the directories that `find_model_sidecars` searches, in the same order.
     """
     return find_beside(path, CONFIG)
 
@@ -93,7 +94,7 @@ def _search_upwards(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Fou
 
 
 def of_other_kinds(more: Mapping[str, Path], known: Iterable[str]) -> dict[str, Path]:
-    """Return the files of `more` that are of another kind than all files in `known`."""
+    """Return the files of `more` with a kind (`sidecar_kind`) that no file in `known` has."""
     kinds = {sidecar_kind(name) for name in known}
     return {name: path for name, path in more.items() if sidecar_kind(name) not in kinds}
 

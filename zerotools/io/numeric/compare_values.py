@@ -37,8 +37,8 @@ class Allowance:
 
     Attributes:
         ulps: at most so many steps between neighbouring values of the dtype.
-        absolute, relative: at most `absolute` + `relative` times the magnitude of the element of
-            the first array. If `array_distance` gets larger magnitudes, these are used instead.
+        absolute, relative: at most `absolute` + `relative` x the magnitude of the element in the
+            first array. The argument `sizes` of `array_distance` can set larger magnitudes.
     """
 
     ulps: int | None = None
@@ -183,8 +183,8 @@ def same_bytes(ours: Array, theirs: Array) -> bool:
 class _Room(local):
     """Reusable arrays for intermediate values of one thread.
 
-    For each new array of numpy the system clears memory, which takes longer than the computation in
-    it.
+    For each new array of numpy the system clears memory, which takes longer than the computation of
+    the values.
     """
 
     def __init__(self) -> None:
@@ -209,8 +209,8 @@ def array_distance(
 ) -> Distance:
     """Compare two one-dimensional arrays of the same dtype and length, of at most `BLOCK` elements.
 
-    The first element of the arrays has the index `begin` in its tensor. `sizes` are magnitudes for
-    the allowance.
+    The first element of the arrays has the index `begin` in its tensor. The relative allowance of
+    an element is multiplied by its magnitude in `ours` or, if this is larger, in `sizes`.
     """
     if ours.dtype.kind == "c":
         differs = (_bits(ours) != _bits(theirs)).any(axis=1)
@@ -237,7 +237,8 @@ def array_distance(
 
 
 class _Apart:
-    """Pairs of elements that all differ; `x` and `y` are their values in a wider dtype.
+    """Pairs of elements from two arrays; the elements of each pair differ. `x` and `y` are the
+    values from the first and from the second array in a wider dtype.
 
     `places` has the index of each pair, counted from `begin`; None: the pairs are all elements.
     """
@@ -296,8 +297,8 @@ class _Apart:
         )
 
     def _near(self, allowance: Allowance, finite: Array | None = None) -> int:
-        """Return how many elements are within the allowance. `finite` selects the elements; None:
-        all are counted.
+        """Return how many pairs are within the allowance. `finite` is a mask of the pairs to count;
+        None: all pairs.
         """
         if allowance.absolute is not None:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -360,7 +361,9 @@ def _norm_of_finite(values: Array) -> Norm:
 
 
 def norm_of(parts: Array, scale: float) -> Norm:
-    """Return the norm of `parts`, float64 without NaN. `scale` is their largest magnitude."""
+    """Return the Euclidean norm of the numbers in `parts`, a float64 array without NaN. `scale` is
+    the largest magnitude in `parts`.
+    """
     if scale == 0 or math.isinf(scale):
         return Norm(scale, float(scale > 0))
     if not _SQUARABLE[0] < scale < _SQUARABLE[1]:

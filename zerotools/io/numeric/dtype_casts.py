@@ -30,7 +30,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class LostValues:
-    """How many values a cast lost, and how many were not finite before it, as numbers of elements.
+    """The number of values that a cast lost, and of values that were not finite before the cast.
 
     Attributes:
         overflowed: finite values that were too large for the new dtype. They became infinite, NaN

@@ -48,8 +48,8 @@ class Scratch:
     """The reusable buffers of one worker: one for a tile, and one for the bytes that are read for
     the tile.
 
-    `tile_bytes` limits the size of the tile in the dtype of the output, and `read_bytes` the size
-    of a read in the dtype of the source. If a tile is larger, both buffers get `wide_bytes`.
+    The buffer for a tile has `tile_bytes` bytes, and the buffer for reads has `read_bytes` bytes.
+    When a larger tile is needed, both are replaced by buffers of `wide_bytes` bytes.
     """
 
     def __init__(self, tile_bytes: int, read_bytes: int, wide_bytes: int = 0) -> None:
@@ -149,7 +149,9 @@ def cast_flat(
     buffer: Array,
     cast: Cast,
 ) -> LostValues:
-    """Do the same as `gather_flat`, with a cast. Return the number of values that the cast lost."""
+    """Read ranges as `gather_flat` does, and cast their elements. Return the number of values that
+    the cast lost.
+    """
     out = raw.view(numpy_dtype(target_dtype))
     element, itemsize = numpy_dtype(source_dtype), source_dtype.itemsize
     most = buffer.nbytes // itemsize
@@ -305,8 +307,8 @@ def _outermost(box: Box, strides: tuple[int, ...]) -> int:
 
 
 def _mostly_gaps(box: Box, strides: tuple[int, ...], itemsize: int, span: int) -> bool:
-    """Return whether the gaps between the runs of a box, along the dimension with the largest
-    stride, cost more than separate reads of the runs.
+    """Return whether separate reads of the runs of a box are faster than one read that includes the
+    gaps between the runs. Runs are counted along the dimension with the largest stride.
     """
     if len([n for n in box.shape if n > 1]) == 0 or span <= 2 * prod(box.shape):
         return False
@@ -346,7 +348,8 @@ def cast_ordered(out: Array, values: Array, cast: Cast) -> LostValues:
 
 def _copy_of(out: Array, values: Array, ours: int, theirs: int) -> tuple[int, bool] | None:
     """Return (dimension, is_out) if the elements along a dimension can be copied together as one
-    word; else None.
+    word; else None. `ours` and `theirs` are the dimensions with the smallest stride in `out` and in
+    `values`.
 
     `is_out` is True if these elements are adjacent in `out`, and False if they are adjacent in
     `values`.
@@ -360,8 +363,9 @@ def _copy_of(out: Array, values: Array, ours: int, theirs: int) -> tuple[int, bo
 
 
 def _blocks(shape: Sequence[int], orders: Sequence[Sequence[int]]) -> Iterator[tuple[slice, ...]]:
-    """Yield blocks as slices. Each block has runs of neighbouring elements in both of the given
-    orders of dimensions.
+    """Cut an array of `shape` into blocks, and yield each as a tuple of slices. Each of `orders`
+    lists the dimensions of an array from the smallest stride to the largest. A block has runs of
+    adjacent elements in the arrays of all orders.
     """
     sizes = [1] * len(shape)
     for order in orders:

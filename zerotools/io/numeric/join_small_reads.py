@@ -1,5 +1,5 @@
-"""Copies many small parts of a tensor at once, if they are in equal steps both in the file and in
-the tensor.
+"""Copies many small parts of a tensor at once, if neighbouring parts are equally far apart, both in
+the file and in the tensor.
 
 If rows of rope pairs, groups of a fused QKV, or rows of gate and up alternate, every few elements
 are a separate part. Parts with bytes near each other are read at once (`near_pieces`). Parts of the
@@ -101,7 +101,7 @@ def lattice_copies(
     near: NearPieces, dtype: DType, buffer: Array, out: Array, box: Box
 ) -> Iterator[tuple[Array, Array]]:
     """Yield (part of `out`, elements to copy into it) for each lattice in the pieces `near`. A
-    lattice is a group of equal pieces in equal steps.
+    lattice is a group of pieces of equal shape that are equally far apart.
 
     `out` has the elements of `box`. The elements to copy are views of `buffer`, which contains the
     bytes of `near`.

@@ -2,7 +2,8 @@
 
 Everything is computed in float32 with one rounding for each product, as the libraries of the
 formats do on a CPU. So after a cast, the result equals theirs bit for bit. Bytes are converted to
-values by lookup tables, with two bytes or with a byte of two elements at once.
+values by lookup tables. One lookup converts two elements: two bytes, or one byte that holds two
+4-bit elements.
 
     fp8     value = payload x scale                        DeepSeek-V3, transformers, MXFP8
     NVFP4   value = E2M1 x (scale / global scale)          compressed-tensors

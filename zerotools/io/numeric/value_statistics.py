@@ -138,7 +138,7 @@ class StatisticsSum:
         self._least, self._greatest = min(self._least, least), max(self._greatest, greatest)
 
     def _settle(self) -> None:
-        """Add the numbers that were only counted so far, by their bit patterns."""
+        """Add the statistics of the bit patterns that were counted since the last call."""
         patterns, narrow = self._patterns, self._narrow
         self._patterns = None
         if patterns is None or narrow is None:
@@ -204,7 +204,7 @@ def _of_float32(values: Array) -> tuple[Array, int]:
 
 def _of_float64(wide: Array, numbers: Array | None) -> tuple[Array, int]:
     """Return the histogram of finite numbers and the number of zeros. `numbers` has the number of
-    occurrences of each; None: each occurs once.
+    occurrences of each element of `wide`; None: each occurs once.
     """
     is_some = wide != 0
     found = wide[is_some]

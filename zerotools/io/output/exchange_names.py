@@ -39,9 +39,9 @@ def why_fixed(
 ) -> str | None:
     """Return the reason why the directory `path` cannot be renamed, or None if it can be renamed.
 
-    The test tries to rename it to `occupied`, a directory that is not empty, so nothing changes. A
-    directory of a lower layer of overlayfs cannot be renamed, nor a directory that the user must
-    not remove. `rename` is os.rename, except in tests.
+    The test tries to rename the directory to `occupied`, a directory that is not empty, so nothing
+    changes. Two kinds of directories cannot be renamed: a directory in a lower layer of overlayfs,
+    and a directory that this user may not remove. `rename` is os.rename, except in tests.
 
     Raises:
         NotImplementedError: the file system would replace a directory that is not empty.

@@ -85,10 +85,10 @@ def run_sidecars_in(
     directory: Path, is_own: Callable[[Path], bool], *, same_ranks: bool
 ) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
     """Return plans that copy the files in `directory` that do not belong to the checkpoint, and
-    notes on files that are not copied.
+    notes on files that are not copied. `is_own` returns True for a file of the checkpoint.
 
-    The state of random number generators belongs to single ranks. It is omitted if the ranks
-    change.
+    A file with the state of random number generators belongs to one rank. It is copied only with
+    `same_ranks`, that is, if the output has the same ranks.
     """
     plans, random, left, links = {}, [], [], []
     for path in sorted(directory.iterdir()):

@@ -144,7 +144,7 @@ def check_begun(directory: Path, parts: int) -> None:
 
     Raises:
         BadRequest: the unfinished output has another number of parts, or a run without parts began
-            it. The files of that run would get into the output.
+            it. The output would then contain files of that other run.
     """
     begun = parts_begun(directory)
     if begun is not None:
@@ -154,9 +154,7 @@ def check_begun(directory: Path, parts: int) -> None:
 
 
 def _is_new(directory: Path) -> bool:
-    """Return whether the directory is empty. The ledger of a run that is about to begin may exist
-    in it.
-    """
+    """Return whether the directory is empty, except for the ledger of a run that begins now."""
     left = [path for path in directory.iterdir() if path.name != NAME]
     return not left and not (directory / NAME).is_symlink()
 

@@ -12,7 +12,8 @@ error.
 `StorePrefetch` reads ahead in a directory of similar files, such as those of a thousand ranks. A
 reader opens them one after another with sequential requests. After two of them were opened, the
 first and last bytes of the next files are requested in parallel. At most some KiB of each of a few
-files are fetched without being needed. Errors are left to the later reader of a file.
+files are fetched without being needed. Errors are ignored here; the later read of the file raises
+them.
 """
 
 from __future__ import annotations

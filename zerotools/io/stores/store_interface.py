@@ -83,11 +83,11 @@ class WritableStore(FarStore, Protocol):
     ) -> FarObject:
         """Write a small object.
 
-        With `new`, the store must not have an object with this key. With `replaces`, the object
-        with this key must be that one.
+        With `new`, the store must not have an object with this key. With `replaces`, the store's
+        object with this key must still be the object `replaces`.
 
         Raises:
-            FileExistsError: this condition is not met.
+            FileExistsError: the condition of `new` or `replaces` is not met.
         """
 
     def upload(self, key: str, pieces: Iterable[bytes], part_bytes: int, parts: int) -> FarObject:

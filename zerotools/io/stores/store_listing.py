@@ -42,8 +42,8 @@ class StoreListing:
             }
 
     def is_directory(self, key: str) -> bool:
-        """Return whether `key` is a directory, so that objects exist below it. The root of a store
-        is a directory.
+        """Return whether `key` is a directory, that is, whether objects exist below it. The root of
+        a store is always a directory.
         """
         with self._lock:
             if not key:

@@ -1,10 +1,10 @@
-"""A path to an object in a store, or to a directory, which is all objects with keys that begin with
-it.
+"""A path to an object or a directory in a store. A directory consists of all objects with keys
+below its own key.
 
-Only its text is like that of a local path. Questions to the file system are answered from listings.
-Operations that a store does not have (make a directory, rename, open) are refused. The first word
-of the path contains a NUL, which is not shown. If a local path is made from it by mistake, the
-system refuses that path, and never uses a local file of this name.
+The text of such a path is like the text of a local path. Methods such as `exists` and `iterdir` use
+listings of the store. Operations that a store does not have (make a directory, rename, open) are
+refused. The first word of the path contains a NUL, which is not shown. If a local path is made from
+it by mistake, the system refuses that path, and never uses a local file of this name.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class StorePath(RemotePath):
 
     @property
     def is_root(self) -> bool:
-        """True if the path is a whole store, so that another last word would name another store."""
+        """True if the path is the root of a store."""
         return len(self.parts) == 1 + root_parts(self.parts[0].removesuffix(_SIGN))
 
     @property
     def parent(self) -> StorePath:
-        """The directory that the path lies in. A whole store has no parent, because other stores
-        may belong to other people.
+        """The directory that the path lies in. The root of a store has no usable parent, because
+        other stores may belong to other people.
         """
         return self / ".." if self.is_root else super().parent
 

@@ -2,9 +2,9 @@
 
 `metrics.jsonl` has one JSON object per line: one for each step, and more for values that are
 measured after it. An attempt that resumes from an earlier step replaces the lines from that step,
-so that the file is the same as after an uninterrupted run. Lines of other writers (objects without
-a step), and those before them, are never changed. A line is in the kernel's hands when `append`
-returns, and on the disk after `sync`.
+so that the file is the same as after an uninterrupted run. Lines of other writers are objects
+without a step. These lines, and all lines before them, are never changed. When `append` returns,
+the line has been passed to the kernel; after `sync` it is on the disk.
 
 An event file is written without TensorBoard: a sequence of TFRecords (length, CRC-32C of it, data,
 CRC-32C of that), each of one `Event` protocol buffer, of which few fields are needed.

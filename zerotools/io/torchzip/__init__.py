@@ -2,7 +2,7 @@
 
 zip_directory   the position of each record of the zip
 archive         a zip and its pickle together: storages by key, also without a zip directory
-legacy_archive  the same for the format before torch 1.6, which is not a zip
+legacy_archive  a file in the format from before torch 1.6, which is not a zip
 pt_file         one file in either format: its tree, positions of its tensors, a new tree for it
 file_range      a range of a file, which may be an archive inside it
 file_names      the endings of torch files' names
@@ -10,7 +10,7 @@ unpickle        bytes -> tree; runs nothing, imports nothing
 pickle_machine  the opcodes of a pickle, on a stack with limits
 pickle_values   the values of a pickle that are not plain Python, and a walk over a tree
 pickle_globals  the names in a pickle that stand for tensors and containers; values that may be keys
-tree_tensors    the tensors in a tree, also wrapped ones, and those with bytes that are not moved
+tree_tensors    finds the tensors in a tree, also wrapped tensors and tensors that cannot be copied
 pickle_writer   tree -> bytes that torch and pickle load
 archive_layout  the position of every byte of a new archive
 """

@@ -99,8 +99,9 @@ class Archive:
         """Return the saved tree. Tensors in it are `StoredTensor`, objects of unknown classes are
         `Opaque`.
 
-        The size of the tree is limited in proportion to the data that it describes: `data_size`
-        returns the bytes of that data. By default they are the other bytes of the file.
+        The size of the tree is limited in proportion to the data that it describes. `data_size`
+        returns the number of bytes of this data; by default it is the size of the file without the
+        pickle.
         """
         record = self.records[PICKLE]
         if record.length > LARGEST_PICKLE:

@@ -60,8 +60,8 @@ class FileRange:
         return data
 
     def other_data_size(self, described: int) -> DataSize:
-        """Return a function for the memory limit of a description of `described` bytes. It returns
-        the other bytes that the file has on the disk.
+        """Return a `data_size` function for the memory limit of a pickle that has `described` bytes
+        of this file. The function returns how many other bytes the file has on the disk.
         """
         return lambda: max(0, taken_on_disk(self.source.status()) - described)
 

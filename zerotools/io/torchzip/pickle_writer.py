@@ -40,11 +40,11 @@ def dumps_renumbered(tree: Any) -> tuple[bytes, tuple[Storage, ...]]:
 
 
 class _Emit(bytes):
-    """Opcodes to write unchanged, in a list of values that are still to be pickled."""
+    """Opcodes to write unchanged, as an entry in the list of the remaining work."""
 
 
 class _Remember:
-    """The instruction to memoize the value that was written last as `value`."""
+    """The instruction to memoize `value`, which was written last."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

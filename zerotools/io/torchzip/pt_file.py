@@ -45,8 +45,8 @@ class TorchFile:
         """Read the pickle of the file `root / name`. No tensor data is read.
 
         If lost bytes are tolerated, a lost storage gets a position after the end of the file. The
-        limit on the size of the pickle counts the data in all files of its directory; with `alone`,
-        only the data in this file.
+        size of the pickle is limited in proportion to the data in all files of the directory; with
+        `alone`, in proportion to the data in this file.
 
         Raises:
             BadFile: the file is missing, truncated, or not a torch file.

@@ -87,11 +87,11 @@ _WRAPPED = 4
 
 
 def why_unread(value: Any) -> str | None:
-    """Return the kind of a tensor that `as_tensor` does not return, with the action to take. Return
-    None for all other values.
+    """If `value` is a tensor that `as_tensor` cannot return, return the kind of this tensor and the
+    action to take, as text. Return None for all other values.
 
-    Parts of distributed tensors are of this kind too. A reader that supports them must recognise
-    them before it calls this.
+    Such text is also returned for the parts of distributed tensors. A reader that supports these
+    parts must recognise them before it calls this function.
     """
     for _ in range(_WRAPPED):
         if isinstance(value, Storage):

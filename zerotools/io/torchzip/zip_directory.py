@@ -199,8 +199,8 @@ def _repeated(entries: Sequence[_Entry], inner: Sequence[str]) -> str:
 
 
 def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
-    """Return the limit of each entry's end, which is the offset of the next header. The result is
-    keyed by the offset of the entry's own header. The last entry is left out.
+    """Return the offset before which each entry must end, which is the offset of the next header.
+    The result is keyed by the offset of the entry's own header. The last entry is left out.
 
     The length of a record's own header is not known yet.
 
@@ -352,8 +352,8 @@ def _is_usual(name: str) -> bool:
 def _zip64(
     window: FileRange, name: str, extra: bytes, length: int, packed: int, header: int
 ) -> tuple[int, int, int]:
-    """Return the three fields of an entry. Each field that has its largest value is replaced by the
-    next 8 bytes of the zip64 extra field.
+    """Return `length`, `packed` and `header` of an entry. Each of them that has its largest 32-bit
+    value is replaced by the next 8 bytes of the zip64 extra field in `extra`.
     """
     fields = [length, packed, header]
     missing = [i for i, value in enumerate(fields) if value == _FULL32]

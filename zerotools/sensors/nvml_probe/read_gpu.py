@@ -100,8 +100,8 @@ def _divided(index: int, instances: list[str]) -> dict[str, Any]:
 
 
 def _measured(handle: Any) -> dict[str, Any]:
-    """Return the memory and the processes of a GPU. `unmeasured` names the values of these two that
-    the driver never reports.
+    """Return the memory and the processes of a GPU. If the driver never reports the memory, or
+    never the processes, `unmeasured` says so in a sentence.
     """
     found: dict[str, Any] = {"unmeasured": None}
     unknown = []
