@@ -55,10 +55,10 @@ class DiffOptions:
         include: globs for the names of tensors to compare; empty: all. If `roles` or `include`
             selects tensors, the training state is not compared.
         rename: rules `REGEX=REPL`.
-        tolerance: a text that `parse_tolerance` reads. Without it the bits must be equal, or, with
-            an adapter, the values must be as near as `tolerance_of_sums` allows.
-        tag, layout, section: options for reading. Each applies to a checkpoint if its format takes
-            the option.
+        tolerance: the text of `--tolerance`. None: the bits must be equal; with an adapter, the
+            tolerance is the result of `tolerance_of_sums`.
+        tag, layout, section: options for reading. An option applies to each checkpoint that has a
+            format with this option.
         adapter: the directory of a PEFT adapter that is added to the second checkpoint.
         changes: measure equal tensors too, so that the change of each layer is known.
     """
@@ -215,7 +215,7 @@ def diff(a: Path, b: Path, options: DiffOptions, table: FormatTable = FORMATS) -
 
 
 def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
-    """Return a sentence if the checkpoints have no comparable tensor in common, else None."""
+    """Return a sentence for the user if no tensor of A can be compared with one of B, else None."""
     if not pairing.pairs:
         if not pairing.only_a or not pairing.only_b:
             return None
@@ -248,10 +248,11 @@ def _numbers(side: Side, training: TrainingState) -> set[Key]:
 def _alone(
     side: Side, only: Iterable[tuple[Key, Key]], status: str, numbers: set[Key]
 ) -> list[TensorDifference]:
-    """Return the tensors that only this checkpoint has.
+    """Return a result with the status `status` for each tensor in `only`, which are the tensors
+    that the other checkpoint lacks.
 
-    A tensor is left out if the other checkpoint stores its value as a plain number. The comparison
-    of the training state includes such numbers.
+    A tensor is left out if the other checkpoint stores its value as a plain number, because the
+    comparison of the training state includes this number.
     """
     found = []
     for key, own in only:

@@ -32,16 +32,16 @@ _MOST_PROBLEMS = 100
 
 
 def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
-    """Return the values of the page for `pairs`, which compare each checkpoint of a series with the
-    next.
+    """Return the values that the page shows. Each of `pairs` compares a checkpoint of a series with
+    the next one.
 
     Keys:
         title, verdict, is_whole, facts, notes, problems: the head of the page.
-        layers, kinds, roles: lists of names; all other values have an index of these lists instead
-            of a name.
+        layers, kinds, roles: lists of names. All other values refer to a name by its index in these
+            lists.
         pairs: one object for each comparison. `changes` is a list of `[role, layer, relative norm,
             cosine, unchanged share]`. `most` lists the tensors with the largest changes. `only_a`,
-            `only_b` and `not_compared` each have a number of tensors and the first of their names.
+            `only_b` and `not_compared` have the number of such tensors and the first few names.
             `run` is a list of `[what, a, b]`.
         tensors: a list of `[name, role, layer, kind, relative norm, cosine, unchanged share]`, one
             for each measured tensor. It is None if `pairs` has several comparisons.
@@ -117,8 +117,9 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
 def _lettered_sentences(
     pairs: Sequence[CheckpointDiff], sentences: Callable[[CheckpointDiff], Iterable[str]]
 ) -> Iterator[str]:
-    """Yield the sentences about each comparison. "A: " and "B: " at the beginning of a sentence
-    become the letters of the two checkpoints in the series."""
+    """Yield the sentences about each comparison. If a sentence begins with "A: " or "B: ", this
+    letter is replaced by the letter that the checkpoint has in the series.
+    """
     for number, pair in enumerate(pairs):
         for text in sentences(pair):
             side = {"A: ": 0, "B: ": 1}.get(text[:3])
@@ -157,8 +158,8 @@ def _verdict(pairs: Sequence[CheckpointDiff]) -> str:
 
 
 def equal_weights(difference: CheckpointDiff) -> str | None:
-    """Return a sentence if all weights are equal, and all differences are optimizer state that only
-    one checkpoint has, as after an export. Otherwise return None.
+    """Return a sentence that says that all weights are equal. Return None if a weight differs, or
+    if anything else differs except optimizer state that only one checkpoint has.
     """
     weights = [each for each in difference.tensors if each.role in (*WEIGHTS, COPY)]
     state = [each for each in difference.differing if each.role not in (*WEIGHTS, COPY)]

@@ -37,9 +37,10 @@ class TensorDifference:
 
     Attributes:
         status: one of `STATUSES`.
-        distance: None if the bits are equal or the values were not compared.
-        is_copy: one checkpoint has the fp32 master, and the other only the 16-bit weight. Then the
-            two can be equal only after a cast.
+        distance: how far the values are apart; None if the bits are equal or the values were not
+            compared.
+        is_copy: one checkpoint has the fp32 master, and the other only the 16-bit weight. Such
+            tensors can be equal only after a cast.
         message: the reason why the tensor cannot be read, else None.
     """
 
@@ -121,8 +122,8 @@ class RunDifference:
     """A value of the training, such as a step or a learning rate, that differs between the
     checkpoints.
 
-    `params` is the number of parameters with this difference, if the value is an option of param
-    groups or a number of the optimizer's state.
+    If the value belongs to parameters (an option of param groups or a number of the optimizer
+    state), `params` is the number of parameters with this difference, else None.
     """
 
     what: str
@@ -210,7 +211,7 @@ class CheckpointDiff:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of tensors of each of `STATUSES`."""
+        """The number of tensors with each status, keyed by the names in `STATUSES`."""
         found = Counter(each.status for each in self.tensors)
         return {status: found[status] for status in STATUSES}
 

@@ -44,9 +44,10 @@ class Pair:
 
 
 class Side:
-    """One of the two checkpoints. Its tensors have the names that the comparison uses.
+    """One of the two checkpoints, with the keys that its tensors have after `--rename`.
 
-    If a name is tied to another name, both refer to the same tensors.
+    `keys` maps each key after renaming to the stored key, and includes tied names. `own` is the
+    same mapping without tied names.
     """
 
     def __init__(self, checkpoint: Checkpoint, new_name: Callable[[str], str]) -> None:
@@ -78,8 +79,8 @@ def _compared(key: Key, new_name: Callable[[str], str]) -> Key:
 class Pairing:
     """The pairs of tensors, and the tensors that only one checkpoint has.
 
-    `only_a` and `only_b` are the tensors that the other checkpoint lacks, each as the key for the
-    comparison and the stored key. `notes` are sentences about tied names.
+    `only_a` and `only_b` are the tensors that the other checkpoint lacks, as pairs of the key after
+    `--rename` and the stored key. `notes` are sentences about tied names.
     """
 
     pairs: tuple[Pair, ...]
@@ -160,23 +161,24 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
     )
 
 
-def _copies(asked: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, Key]]:
-    """Yield the 16-bit weights in `asked` for which `other` has only a master.
+def _copies(selected: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, Key]]:
+    """Yield each 16-bit weight in `selected` if `other` has only the fp32 master of this weight.
 
-    Each item is the key for the comparison, the stored key, and the key of the master.
+    Each item has the key after `--rename`, the stored key, and the stored key of the master.
     """
-    for key, own in asked.items():
+    for key, own in selected.items():
         weight = other.keys.get(Key(key.name, WEIGHT))
         if key.role == COPY and key not in other.keys and weight is not None:
             yield key, own, weight
 
 
-def _tied_alone(asked: Mapping[Key, Key], other: Side, used: Collection[Key]) -> list[str]:
-    """Return the names that the other checkpoint lacks, if their weights were compared under
-    another tied name.
+def _tied_alone(selected: Mapping[Key, Key], other: Side, used: Collection[Key]) -> list[str]:
+    """Return those names of weights in `selected` that `other` lacks although the weight itself was
+    compared, under another name that is tied to it. `used` are the stored keys of all compared
+    tensors.
     """
-    lacking = (key for key in asked if key.role == WEIGHT and key not in other.keys)
-    return [key.name for key in lacking if asked[key] in used]
+    lacking = (key for key in selected if key.role == WEIGHT and key not in other.keys)
+    return [key.name for key in lacking if selected[key] in used]
 
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -1,5 +1,5 @@
-"""Read the same elements of two tensors, block by block, although they have different positions in
-files.
+"""Read the same elements of two tensors, block by block. The two tensors may be split and stored in
+different ways.
 
 If both tensors are stored as ranges of the flattened tensor, a block is a range. Otherwise a block
 is a box that is also a range of the flattened tensor. An `AdaptedTensor` is a weight with an
@@ -85,8 +85,8 @@ class LocatedTensor:
         gather_elements(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 
     def sizes(self) -> Array | None:
-        """Return the magnitudes of the summands, for the elements that this thread read last.
-        Return None if the elements are stored and are not sums.
+        """Return the size of the summands that the elements were computed from, for the block that
+        this thread read last. Return None if the elements are stored and are not computed as sums.
         """
         return None
 
@@ -115,9 +115,9 @@ class TwoTensors:
     def blocks(self, tile_bytes: int, wide_bytes: int) -> Iterator[Block]:
         """Yield blocks that together have all elements.
 
-        For each block, the data of both tensors fits in a buffer of `tile_bytes`. If the elements
-        of a tensor are stored in another order, the larger of `tile_bytes` and `wide_bytes`
-        applies.
+        The data of both tensors for one block fits in a buffer of `tile_bytes`. If the elements of
+        a tensor are not stored in row-major order, the limit is the larger of `tile_bytes` and
+        `wide_bytes`.
         """
         is_in_order = self.ours.is_in_order and self.theirs.is_in_order
         room = tile_bytes if is_in_order else max(tile_bytes, wide_bytes)
@@ -192,8 +192,9 @@ class AdaptedTensor(LocatedTensor):
         self._last.sizes = np.maximum(np.abs(values), np.abs(total - values)).ravel()
 
     def sizes(self) -> Array | None:
-        """Return the magnitudes of both summands. The rounding error of the sum depends on them,
-        and the sum itself may be small."""
+        """Return the larger of the magnitudes of the two summands for each element. The rounding
+        error of a sum depends on its summands, even if the sum itself is small.
+        """
         sizes: Array = self._last.sizes
         return sizes
 

@@ -225,8 +225,8 @@ class _Reading:
         return differing
 
     def distances(self, numbers: Iterable[int], allowance: Allowance) -> dict[int, Distance]:
-        """Return the distance of each pair, and set `casts` to the pairs that a cast makes equal.
-        They have a distance in the common dtype all the same.
+        """Return the distance of each pair, keyed by the number of the pair. Set `casts` to the
+        numbers of the pairs that are equal after a cast; these pairs have a distance too.
         """
         total: dict[int, Distance] = {}
         equal_in: dict[int, frozenset[DType]] = {}
@@ -253,8 +253,9 @@ class _Reading:
         compare: Callable[[_Task, Array, Array], Distance | None],
         settled: set[int],
     ) -> Iterator[_Found]:
-        """Call `compare` for every block, except for pairs in `settled` and pairs that cannot be
-        read."""
+        """Call `compare` for every block of the pairs `numbers`, and yield the results. Pairs that
+        are in `settled` or cannot be read are skipped, also if this becomes known during the loop.
+        """
 
         def work(run: list[_Task], scratch: Scratch) -> list[_Found]:
             with self._ours.holding() as ours, self._theirs.holding() as theirs:
@@ -281,8 +282,9 @@ class _Reading:
         return AdaptedTensor(self._b, key, product)
 
     def _tasks(self, numbers: Iterable[int], settled: set[int]) -> Iterator[_Task]:
-        """Yield the blocks. The positions of a tensor in files are computed when they are needed
-        and are not kept, because those of many ranks take much memory.
+        """Yield the blocks. The positions of a tensor in files are computed when its first block is
+        needed, and are not kept, because the positions in a checkpoint of many ranks take much
+        memory.
         """
         budget = self._workers.budget
         sizes = _TILES * budget.tile_bytes, budget.wide_bytes
@@ -331,10 +333,10 @@ def _compared(
 
 
 def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
-    """Return the dtypes that make both tensors equal after a cast.
+    """Return the dtypes that the two tensors can both be cast to with equal results.
 
-    The result is empty unless one tensor is float16 and the other is bfloat16, as after an export.
-    Neither of these dtypes holds all values of the other.
+    This is needed for a float16 and a bfloat16 tensor only, because neither dtype holds all values
+    of the other. For other dtypes the result is empty.
     """
     two = task.two
     if {two.ours.dtype, two.theirs.dtype} != {FLOAT16, BFLOAT16}:

@@ -71,8 +71,8 @@ def common_type(ours: DType, theirs: DType) -> DType | None:
     """Return the dtype for comparing two tensors; None if no dtype holds the values of both.
 
     - Two floating-point dtypes of different widths: the narrower one, as after an export.
-    - Two floating-point dtypes of the same width, a dtype of scales (`float8_e8m0fnu`) and another
-      one, or two integer dtypes: a dtype that holds the values of both exactly.
+    - Two integer dtypes, two floating-point dtypes of the same width, or `float8_e8m0fnu` (a dtype
+      of scales) and another one: a dtype that holds the values of both exactly.
     - An integer and a float: float64.
     """
     if ours == theirs:

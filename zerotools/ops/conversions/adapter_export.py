@@ -137,8 +137,8 @@ def prepare_adapter(
 
 
 def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Iterator[AdapterTensor]:
-    """Yield the tensors that PEFT saved in addition to an adapter: fully trained modules,
-    embeddings and biases. They have the names of the model.
+    """Yield the tensors that an adapter checkpoint has in addition to the adapter: fully trained
+    modules, embeddings and biases. PEFT saves these tensors under their names in the model.
 
     Yield nothing if the checkpoint `held` contains the whole model.
     """
@@ -153,8 +153,9 @@ def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Itera
 def _in_layout(
     chosen: Checkpoint, around: Checkpoint, mapping: MapRequest, training: TrainingState
 ) -> MappedCheckpoint:
-    """Return the adapter `chosen` in the requested layout. `around` has the config.json of the
-    model."""
+    """Return the adapter `chosen` in the requested layout. `around` is a checkpoint that has the
+    config.json of the model.
+    """
     path = chosen.origin.path
     if mapping.to == MEGATRON:
         raise BadRequest(
@@ -208,9 +209,12 @@ def saved_embeddings(
     name: str,
     base: Path | None,
 ) -> tuple[list[AdapterTensor], list[str]]:
-    """Return the tensors that PEFT's `save_embedding_layers = "auto"` adds to the adapter `name`,
-    and a note if it is not known whether PEFT adds them. `base` is the base model; None: the one
-    that the config names."""
+    """Return the embedding tensors that PEFT saves with the adapter `name` under its setting
+    `save_embedding_layers = "auto"`, and notes on this choice.
+
+    PEFT saves embeddings if they have an adapter, or if the vocabulary is larger than that of the
+    base model. `base` is the directory of the base model; None: the one that the config names.
+    """
     adapted = {each.module for each in tensors}
     layers = _layers(held)
     is_targeted = _is_targeted(config.get("target_modules"), adapted)
@@ -291,8 +295,8 @@ def _below(
 
 
 def own_tokens(tensors: Sequence[AdapterTensor], config: Mapping[str, Any]) -> list[AdapterTensor]:
-    """Return the tensors without the copy of the trained embedding rows in an output layer that is
-    tied to the embedding. PEFT saves these rows only once.
+    """Return the tensors without duplicate trained embedding rows. If the output layer is tied to
+    the embedding, both have the same rows, and PEFT saves only those of the embedding.
     """
     tokens = {each.module for each in tensors if each.part == TOKENS}
     named = config.get("trainable_token_indices")

@@ -334,8 +334,9 @@ def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]
 
 
 def _exported_dtype(key: Key, tensor: Tensor, dtype: DType | None, like: Reference | None) -> DType:
-    """Return the dtype of a tensor in the export. If `dtype` is None, it is the dtype of the
-    source. The reference model `like`, if given, may determine another dtype."""
+    """Return the dtype of a tensor in the export: a cast to `dtype`, or the dtype of the source if
+    `dtype` is None. The reference model `like`, if given, may replace this dtype.
+    """
     chosen = tensor.dtype if dtype is None else cast_dtype(tensor, dtype)
     return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
@@ -373,11 +374,11 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
 
 
 def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> list[str]:
-    """Return one sentence if zerotools cannot prove that all files belong to the same save, else an
-    empty list.
+    """Return a list with one warning if zerotools cannot prove that all files were written by the
+    same save, else an empty list.
 
-    This is the case if the files of the ranks do not record which save they belong to, and no
-    manifest covers them.
+    A proof is impossible if the files do not record which save wrote them, and no manifest lists
+    them.
     """
     if checkpoint.origin.world_size in (None, 1) or len(checkpoint.files) < 2:
         return []

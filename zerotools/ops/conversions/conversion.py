@@ -54,15 +54,16 @@ class Conversion:
     Attributes:
         request: the request as text. An interrupted run can be resumed only by a run with the same
             text.
-        sums, sums_directory, sums_bytes: the context `sums` writes the merged weights to files in
-            `sums_directory`, and the source refers to these files. They take `sums_bytes` bytes.
+        sums, sums_directory, sums_bytes: `sums` returns a context that computes merged weights
+            (base plus adapter) and writes them to files in `sums_directory`, `sums_bytes` bytes in
+            all. The source refers to these files.
         stamps: all files that were read for this plan. None of them may change until the output
             exists.
         command: the zerotools command that writes the output. Only this command may overwrite the
             output later.
         lacking: the reason why other programs cannot load the output, else None.
-        is_examined: every byte of the source was checked before. Then its chunks are intact, even
-            if their files are damaged at other positions.
+        is_examined: every byte of the source's chunks was checked before, so `verify` does not
+            check the source again. Other bytes of its files may be damaged.
         table: the formats of source and target.
         as_read: the source before its tensors were converted to another layout.
     """
@@ -144,7 +145,7 @@ def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> 
         BadRequest: the output exists, is inside the source, or does not fit on the disk.
     """
     check_destination(conversion, overwrite=overwrite)
-    _check_room(conversion, there)
+    _check_disk_space(conversion, there)
 
 
 def perform_conversion(
@@ -179,7 +180,7 @@ def perform_conversion(
     if verify and not conversion.is_examined:
         format_of(source, conversion.table).compare_copies(conversion.as_read or source)
     there = allocated_bytes(partial_of(conversion.destination)) if resume else 0
-    _check_room(conversion, there)
+    _check_disk_space(conversion, there)
     cast = cast_for(cast_to_fp16(conversion), budget.workers)
     proof = OutputProof(source, target, budget, on_bytes, cast, sources, conversion.table)
     with conversion.sums():
@@ -255,7 +256,8 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
 def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> None:
     """Check that the checkpoint has no problem that prevents every complete output.
 
-    With `but_for_names`, the output needs only the names of tensors whose data was not found.
+    With `but_for_names`, a tensor is accepted if only its name is known and its data was not found,
+    because the output needs only the name.
 
     Raises:
         BadFile: it has such a problem.
@@ -293,7 +295,7 @@ def check_destination(conversion: Conversion, *, overwrite: bool) -> None:
     check_sidecar(destination, overwrite=overwrite)
 
 
-def _check_room(conversion: Conversion, there: int) -> None:
+def _check_disk_space(conversion: Conversion, there: int) -> None:
     """Check that the output, and the merged weights next to it, fit on the disk. `there` bytes of
     the output are on the disk already.
     """

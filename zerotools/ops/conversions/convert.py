@@ -346,8 +346,8 @@ def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Convers
 class _Run:
     """A source checkpoint and the state of its training, in the form that the target needs.
 
-    If the target needs names for the optimizer's parameters, they have names here. `settled` are
-    notes of the source that no longer apply.
+    Optimizer state that was numbered has parameter names here, if the target needs names. `settled`
+    are notes of the source that no longer apply.
     """
 
     checkpoint: Checkpoint
@@ -368,16 +368,18 @@ def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> 
 
 
 def _leaves_stage_0(source: Checkpoint, request: _Request) -> bool:
-    """Return whether the request turns a run without ZeRO into one with ZeRO. Such a run cannot be
-    resharded, because its optimizer has no parameter names."""
+    """Return whether the source is a run without ZeRO and the request gives a stage or a DeepSpeed
+    configuration. Such a run cannot be resharded, because its optimizer state has no parameter
+    names.
+    """
     if optimizer_roles(source) or not {"stage", "ds_config"} & request.options.keys():
         return False
     return formats.format_of(source, request.table).numbered_state(source) is not None
 
 
 def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, TrainingState]:
-    """Return the source and its training state, both with the optimizer state that `read` leaves
-    out if the target can hold it.
+    """Return the source and its training state. If the target can hold optimizer state, numbered
+    optimizer state, which `read` leaves out, is added to both.
     """
     training = formats.training_of(source, request.table)
     if not request.form.writes_state:
@@ -394,8 +396,8 @@ def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, Trai
 def _named(
     source: Checkpoint, training: TrainingState, request: _Request, order: AskedOrder | None
 ) -> _Run:
-    """Return the source and its training state. They get names for the optimizer's parameters if
-    these are needed, and the user's hyperparameters.
+    """Return the source and its training state, with the user's hyperparameters. If the target
+    needs parameter names for the optimizer state, numbered state gets names.
 
     Raises:
         BadRequest: the optimizer identifies its parameters by number, and the target needs names.

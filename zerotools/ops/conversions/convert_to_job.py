@@ -76,11 +76,11 @@ def prepare_job(
     **reading: Any,
 ) -> Conversion:
     """Plan the conversion of the checkpoint at `path` to one that a job can resume from, without
-    writing it. `reading` are the options of `formats.read`.
+    writing it. `reading` are further keyword arguments for `formats.read`.
 
     Raises:
-        BadRequest: the checkpoint has no optimizer state; jobs do not have its optimizer; it is a
-            job's checkpoint already; or an option does not apply.
+        BadRequest: the checkpoint has no optimizer state; jobs do not support its optimizer; it
+            already is the checkpoint of a job; or an option does not apply.
         BadFile: it is not a checkpoint, or a damaged one.
         Unsupported: zerotools does not read this kind of checkpoint.
     """
@@ -133,9 +133,10 @@ def _prepare(
 def _named(
     run: ForeignRun, options: Mapping[str, Any], given: Mapping[str, Path]
 ) -> tuple[ForeignRun, AskedOrder | None, list[str]]:
-    """Return `run` with names for optimizer state that is numbered. The names come from the
-    requested order, which is returned too, or else from a proof, described in the returned
-    sentence."""
+    """Return `run` with parameter names for numbered optimizer state, the order that the user
+    requested (or None), and a list of notes. Without a requested order, the names are used only if
+    they can be proved, and a note describes the proof.
+    """
     if not run.training.unnamed:
         return run, None, []
     if "order" in options:

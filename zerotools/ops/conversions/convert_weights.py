@@ -48,7 +48,8 @@ class WeightsAlone:
 
     `weights` have the dtypes of the source, and `described` are the same weights with the dtypes of
     the output. `keys` maps keys of the source to keys of the output, if these differ. `found` is
-    the quantisation of the source. `made` has the weights that are quantised for the output.
+    the quantisation of the source. `made` is the result of quantising the weights for the output;
+    None if they are not quantised.
     """
 
     described: Checkpoint
@@ -119,8 +120,9 @@ def _keys_of(
 ) -> dict[Key, tuple[Key, ...]]:
     """Return a dict from keys of the source to keys of the output.
 
-    `on_hub` maps keys of the source to keys in the layout of the Hub, as `chosen` has them.
-    `weights` has the keys of the output.
+    `chosen` and `weights` have the same tensors: `chosen` before and `weights` after the last
+    renaming. `on_hub` maps keys of the source to keys of `chosen`, if the layout was changed to
+    that of the Hub.
     """
     new_keys = {id(tensor): key for key, tensor in weights.tensors.items()}
     moved = {key: new_keys.get(id(tensor), key) for key, tensor in chosen.tensors.items()}

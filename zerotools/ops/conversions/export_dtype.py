@@ -50,7 +50,7 @@ def quantise_and_describe(
     weights: Checkpoint, described: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Quantised, Checkpoint]:
     """Quantise the weights with the quantiser `dtype`. Return the result, and a description of the
-    output. There the other tensors are as in `described`.
+    output, in which tensors that are not quantised have the dtypes of `described`.
 
     Raises:
         BadRequest: the weights are quantised already, or cannot be quantised.

@@ -135,9 +135,12 @@ def _one_group(
     training: TrainingState,
     given: RequestedHyperparameters,
 ) -> tuple[TrainingState, list[str]]:
-    """Return `training` with one group of all trained parameters, if the learning rate is known.
-    Without a given order, the order of the parameters counts as unknown, because programs may sort
-    the names in a file."""
+    """Return `training` with one group of all trained parameters, and a note. If the learning rate
+    is not known, return `training` unchanged.
+
+    If no order was given, the order of the parameters counts as unknown, because programs may sort
+    the names in a file.
+    """
     if "lr" not in given.options:
         return training, []
     names = trained_parameters(source, training)

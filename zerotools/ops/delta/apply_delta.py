@@ -198,8 +198,9 @@ class DeltaChain:
     def plain_bytes(self, name: str) -> Iterator[tuple[int, bytes]]:
         """Yield the parts of a file that belong to no tensor, each as its offset and its bytes.
 
-        Raises BadRequest if the last delta takes these bytes from the model or from an earlier
-        delta, and they differ from those that the last delta was made from.
+        A delta does not store a file that its two models have in common; then the bytes come from
+        an earlier delta or from the model. Raises BadRequest if these bytes do not have the digest
+        that the delta records.
         """
         place = len(self._deltas) - 1
         last = known = self._deltas[place].files[name]

@@ -56,10 +56,11 @@ def tensors_of(model: Conversion) -> tuple[DeltaTensor, ...]:
 def in_layout(
     model: Conversion, tensors: Iterable[DeltaTensor], sizes: Mapping[str, int]
 ) -> tuple[Conversion, frozenset[str]]:
-    """Return a plan that writes `model` with the dtypes, files and positions of `tensors`. `sizes`
-    are the sizes of the files. Also return the names of those tensors that `model` has.
+    """Return a plan that writes the weights of `model` in the layout of another model: with the
+    dtypes, files and positions of `tensors`. `sizes` are the sizes of the files. Also return the
+    names of the tensors that both have.
 
-    All other bytes of the files are zeros. Raises BadRequest if a tensor has another shape in
+    All bytes outside of these tensors are zeros. Raises BadRequest if a tensor has another shape in
     `model`, or if `model` has none of the tensors.
     """
     keys = {key.name: key for key in model.source.tensors}

@@ -8,12 +8,13 @@ widths of queries and of keys, f the intermediate size.
 
 norm        layer norm: its input and its output, w(h + h), and mean and deviation
             RMS norm: input in fp32, normalised input, output; in 16 bits (4 + 2 + 2) h
-attention   rotated queries and keys, values and the result, w(2q + 2k), and the softmax's
-            logarithm, 4 bytes a head. "eager" keeps its probabilities as well: heads x sequence;
-            GPUs without a flash kernel for the dtype, keys and values of the width of queries
-MLP         gated: gate, activated gate, up and their product, 4wf; plain: 2wf for GELU, wf for
-            ReLU, 5wf for GELU as GPT-2 writes it
-experts     the above of each expert that a token uses, and its input and output
+attention   rotated queries and keys, values and the result, w(2q + 2k), and the logarithm of the
+            softmax's sum, 4 bytes for each head. "eager" also keeps its probabilities, one for
+            each head and position of the sequence. If GPUs have no flash kernel for the dtype,
+            keys and values are saved repeated, with the width of queries
+MLP         gated: gate, activated gate, up and their product, 4wf; not gated: 2wf for GELU, wf for
+            ReLU, 5wf for GELU as GPT-2 computes it
+experts     the bytes of an MLP for each expert that a token uses, and its input and output
 
 Worked example, Llama 3 8B in bf16 (h = q = 4096, k = 1024, f = 14336): norms 2 x 8 x 4096 = 65,536,
 attention 2 x 10,240 + 4 x 32 = 20,608, MLP 4 x 2 x 14,336 = 114,688, and 8 for the norms' scales:
@@ -106,8 +107,9 @@ class Activations:
     Attributes:
         kept: saved in the forward pass for the backward pass.
         block: the additional memory of one block in its backward pass.
-        loss: the additional maximum while the loss is computed.
-        last: the memory that remains while the last block is in its backward pass.
+        loss: the largest additional memory while the loss is computed.
+        last: the whole memory of activations at the end of the backward pass, when only one block
+            is left and the gradients of all weights exist.
     """
 
     kept: int
@@ -217,9 +219,9 @@ def _backward_bytes_per_token(model: Architecture, micro: MicroBatch) -> int:
     """Return the bytes per token that the backward pass of a block needs in addition to saved
     tensors.
 
-    This is the size of the gradients of the hidden states, plus the maximum of three sizes: of the
-    gradient of the MLP's product, of the probabilities of "eager" attention, and of a norm in
-    fp32.
+    The result is the size of the gradient of the hidden states plus the largest of three sizes: the
+    gradient of the MLP's product, the temporary probabilities of "eager" attention, and a norm
+    computed in fp32.
     """
     wide = model.intermediate * (model.experts_per_token or 1)
     if model.activation == "relu":

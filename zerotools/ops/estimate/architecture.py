@@ -35,8 +35,8 @@ class Family:
             (gate and up).
         cat_rotary: rotary embeddings are computed in two parts and concatenated, so the attention's
             output is copied once more.
-        position_rows: the number of rows that the table of learned positions has in addition to the
-            number in the config; None if there is no such table.
+        position_rows: the number of rows of the table of learned positions, minus the number of
+            positions in the config; None if the model has no such table.
     """
 
     norm: str = RMS

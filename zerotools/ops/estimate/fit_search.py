@@ -67,7 +67,7 @@ class Slowdown(Enum):
 
     @property
     def words(self) -> str:
-        """This class in words, for a sentence."""
+        """The slowdown as a phrase for a sentence."""
         return _SLOWDOWN_WORDS[self]
 
 
@@ -166,8 +166,9 @@ class Way:
 
     @property
     def of_the_program(self) -> str:
-        """Those changes, as a phrase, that must be made in the training program, because no
-        launcher's config has a key for them."""
+        """A phrase with the changes that must be made in the training program, because the config
+        of a launcher has no key for them.
+        """
         return joined_with_and(
             [_words(change, self) for change in self.changes if change in _OF_THE_PROGRAM]
         )
@@ -222,8 +223,8 @@ class AllowedChanges:
 class Ways:
     """The settings that fit, cheapest first.
 
-    If no setting fits as requested, `nearest` is the setting that exceeds the available memory
-    least.
+    If no setting fits as requested, `nearest` is the setting that exceeds the available memory by
+    the smallest factor.
     """
 
     found: tuple[Way, ...]
@@ -282,7 +283,9 @@ class _Search:
         return found if found.best is not None else replace(found, nearest=self._nearest())
 
     def _nearest(self) -> Way | None:
-        """Return the setting on the given GPUs that exceeds the available memory least."""
+        """Return the setting on the given GPUs that exceeds the available memory by the smallest
+        factor.
+        """
         ways = [
             way
             for changes in self._sets(_FULL)
@@ -297,8 +300,10 @@ class _Search:
         machine: Machine,
         extra: Changes = (),
     ) -> bool:
-        """Add the settings of those sets of changes that fit, except for sets that contain a set
-        that was added before. Return whether any was added."""
+        """Try each set of changes, and add its setting to the results if it fits. Sets that contain
+        an already added set are skipped, because the smaller set is enough. Return whether any
+        setting was added.
+        """
         before = len(self._found)
         for each in sets:
             changes = _sorted((*each, *extra))
@@ -380,8 +385,9 @@ class _Search:
             self._take(self._sets(_LORA, (ALL,)), plain, self._machine, _LORA)
 
     def _take_together(self) -> bool:
-        """Add settings with several ranks for one sequence, or for one layer. Return whether any
-        setting fits."""
+        """Add settings in which several ranks compute one sequence together (sequence ranks) or one
+        layer together (tensor ranks). Return whether any setting fits.
+        """
         work, machine, architecture = self._work, self._machine, self._work.model.architecture
         micro = work.micro
         is_free = self._is_free_of_groups() and work.layout.engine == "torch"

@@ -145,7 +145,8 @@ class HeldMemory:
     `state` are weights, gradients and optimizer state. `in_passes` are temporary buffers on the
     device during the passes, for gathered weights and for gradients that are sent to other ranks.
     `largest_block` is the size of the largest block of weights. `update_bytes` is the size of the
-    fp32 buffer for 16-bit gradients, in the memory where the weights are updated.
+    fp32 buffer that 16-bit gradients are widened into. This buffer is on the device or the host,
+    wherever the optimizer step runs.
     """
 
     state: State

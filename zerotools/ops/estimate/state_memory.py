@@ -75,8 +75,10 @@ class Parameter:
         return prod(self.shape)
 
     def rows(self, ranks: int, tensor_ranks: int = 1) -> int:
-        """Return the largest number of elements that a rank has if dimension 0 is divided among
-        `ranks` ranks. `tensor_ranks` of them first divide the parameter along `cut`."""
+        """Return the number of elements on the rank with the most elements, if dimension 0 is
+        divided among `ranks` ranks. With tensor parallelism, `tensor_ranks` of these ranks first
+        divide the parameter along `cut`.
+        """
         part = self if ranks == 1 else self.part(tensor_ranks)
         among = ranks if part is self else ranks // tensor_ranks
         return ceil(part.shape[0] / among) * prod(part.shape[1:])
@@ -115,8 +117,9 @@ def textbook_state(parameters: Iterable[Parameter], layout: MemoryLayout) -> Sta
 
 
 def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """Return the state of DeepSpeed. It is `textbook_state`. With offload to disk, however, the
-    files hold fp32 masters and gradients, even if the training is in fp32."""
+    """Return the state with DeepSpeed. It is `textbook_state`, with one exception: with offload to
+    disk, the files hold fp32 masters and fp32 gradients, even if the training is in fp32.
+    """
     state = dict(textbook_state(parameters, layout))
     if layout.state_tier == DISK:
         trained = sum(parameter.numel for parameter in parameters if parameter.is_trained)
@@ -224,8 +227,9 @@ def gathered_bytes(parameters: Iterable[Parameter], layout: MemoryLayout) -> int
 
 def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
     """Return the size in bytes of the fp32 buffer that engine `torch` uses to widen 16-bit
-    gradients for the optimizer. Its size is that of a rank's rows of a bucket, or of the largest
-    weight."""
+    gradients for the optimizer. The buffer holds the rank's rows of one bucket of parameters. A
+    parameter that is larger than a bucket is a bucket of its own.
+    """
     if not layout.has_masters or layout.gradients_dtype == "fp32":
         return 0
     most = bucket = free = 0
@@ -243,13 +247,17 @@ def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
 
 def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> int:
     """Return the peak memory of the cross-entropy on the device, in bytes. The peak is in the
-    backward pass.
+    backward pass. The hidden states are not included.
 
-    It includes the gradient of the hidden states and the gradient of the head (a matrix of
-    `size.hidden` by `size.vocabulary`), but not the hidden states. If the loss is computed at once,
-    it also includes the logarithms of the probabilities, their gradient and the gradient of the
-    logits, all in fp32. If the loss is computed in parts, it includes these for one part without
-    the logarithms, the gradients of the hidden states, and the sum of the head's gradients in fp32.
+    If the loss is computed at once, the peak is the larger of two sizes:
+
+    - the logarithms of the probabilities, their gradient and the gradient of the logits, all in
+      fp32
+    - the gradients of the logits, of the hidden states and of the head (a matrix of `size.hidden`
+      by `size.vocabulary`)
+
+    If the loss is computed in parts, the peak is the larger of two such sizes for one part, plus
+    the gradients of all hidden states, plus the sum of the head's gradients in fp32.
     """
     width, logits = ITEM_BYTES[precision], size.rows * size.vocabulary
     head = size.hidden * size.vocabulary if trains_head else 0

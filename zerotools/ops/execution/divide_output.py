@@ -11,7 +11,7 @@ size. All runs make the same cuts from the same layout, so they need not communi
 A cut near the beginning or end of a file is moved there, because slightly unequal shares are better
 than two runs that write the same file. A cut inside a file is at a multiple of `ALIGNMENT`, and
 never inside an element. So no two machines write to the same page of a file, which network file
-systems do not support. A file is not cut if an element may lie across such a multiple.
+systems do not support. A file is not cut if such a multiple may lie inside an element.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_PARTS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OutputPart:
-    """One of `of` parts of an output, with the number `index`, from 1."""
+    """Part number `index`, from 1, of an output that is divided into `of` parts."""
 
     index: int
     of: int
@@ -123,9 +123,10 @@ def divide_output(target: Target, of: int, alignment: int = ALIGNMENT) -> list[S
 
 
 def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
-    """Return the offset at which to cut a file of `size` bytes, if `wanted` is the offset for equal
-    shares. A result of at most 0 or at least `size` does not cut the file. With an alignment of 0
-    no file is cut."""
+    """Return the offset at which to cut a file of `size` bytes. Shares of equal size would need a
+    cut at `wanted`. If the result is 0 or less, or `size` or more, the file is not cut. If
+    `alignment` is 0, no file is cut.
+    """
     if not 0 < wanted < size:
         return wanted
     if not alignment or min(wanted, size - wanted) <= share // _NEAR:
@@ -134,8 +135,9 @@ def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
 
 
 def _not_to_cut(target: Target) -> set[str]:
-    """Return the files that cannot be cut because an element may lie across a multiple of
-    `ALIGNMENT`."""
+    """Return the files that cannot be cut because a multiple of `ALIGNMENT` may lie inside an
+    element.
+    """
     return {
         extent.file
         for tensor in target.checkpoint.tensors.values()

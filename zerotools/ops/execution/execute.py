@@ -116,9 +116,9 @@ def execute(
 ) -> WriteReport:
     """Write `target` by carrying out `copies`. The source files are below `source_root`.
 
-    `identity` describes the inputs of the output. With `resume`, files are kept that an interrupted
-    run with the same identity completed. The destination is complete if this function returns, and
-    unchanged if it raises an error.
+    `identity` describes the inputs of the output. With `resume`, the files that an interrupted run
+    with the same identity completed are kept. The destination is complete if this function returns,
+    and unchanged if it raises an error.
 
     Raises:
         BadRequest: the destination exists or cannot be written, or the run to resume has another
@@ -162,7 +162,7 @@ def refuse_astray(target: Target) -> None:
 
 
 def _check_left(directory: Path) -> None:
-    """Raise an error if zerotools did not make the existing staging directory.
+    """Raise an error if the staging directory exists already and another program made it.
 
     A staging directory of zerotools has a journal, or is an output that was about to be replaced
     and has a marker.

@@ -85,8 +85,8 @@ def of_weights(tile: Tile, losses: Losses) -> Losses:
 
 def moved_ranges(tile: Tile) -> Iterator[NeededRange]:
     """Yield the ranges of source files that contain the bytes of `tile`, in order. Yield nothing if
-    the bytes are not copied unchanged, because the elements are cast or are selected from
-    blocks."""
+    the elements are cast or are selected from blocks, because then no range is copied unchanged.
+    """
     if tile.source_dtype == tile.target_dtype:
         flat = [part for part in tile.parts if isinstance(part, RangePart)]
         pieces = (piece for part in flat for piece in part.pieces)
@@ -147,16 +147,17 @@ _MOST_INPUTS = 2**23
 
 
 def scaled_reads(
-    scaled: ScaledSource, box: Box, room: int, extra_bytes: int
+    scaled: ScaledSource, box: Box, read_bytes: int, extra_bytes: int
 ) -> Iterator[NeededRange]:
-    """Yield the file ranges that `fill_scaled` reads for `box`, if its read buffer has `room` bytes
-    and it has `extra_bytes` for inputs and computed values."""
+    """Yield the file ranges that `fill_scaled` reads for `box`, with a read buffer of `read_bytes`
+    bytes and a buffer of `extra_bytes` bytes for inputs and computed values.
+    """
     tensor = scaled.tensor
     for block in tensor.blocks_to_read(box, _buffer_shares(extra_bytes)[0]):
         for name, needed in tensor.scheme.needs(block).items():
             dtype = tensor.inputs[name].dtype
             pieces = _pieces(scaled.inputs[name], needed)
-            yield from box_reads(pieces, needed, dtype, dtype, room)
+            yield from box_reads(pieces, needed, dtype, dtype, read_bytes)
 
 
 def fill_scaled(

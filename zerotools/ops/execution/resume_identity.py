@@ -85,7 +85,9 @@ def _with_stable_repr(parts: Sequence[FilePart]) -> Sequence[_StableRepr]:
 
 
 class _StableRepr:
-    """A range of a file. Journals store digests of its `repr`, so its `repr` must not change."""
+    """The `repr` of a range of a file, in a form that must never change, because journals store
+    digests of it.
+    """
 
     def __init__(self, part: FilePart) -> None:
         self._part = part

@@ -60,9 +60,10 @@ class MemoryBudget:
             )
 
     def reading(self, *roots: Path) -> MemoryBudget:
-        """Return a budget with the same memory for reading from `roots`. If a root is in an object
-        store, the budget has more workers, with more bytes each, because they mostly wait for the
-        store. A number of workers that the caller chose is kept."""
+        """Return a budget with the same total memory for reading from `roots`. If a root is in an
+        object store, the budget has more workers and larger buffers, because workers mostly wait
+        for the store. If the caller chose the number of workers, this number is kept.
+        """
         if self.is_far or not any(isinstance(root, RemotePath) for root in roots):
             return self
         workers = self.workers
@@ -145,7 +146,7 @@ class TileWorkers:
         self, pieces: Iterator[Piece], work: Callable[[Piece, Scratch], Result], *, tiles: int = 1
     ) -> Iterator[Result]:
         """Call `work` for every piece, and yield the results in any order. `work` also gets buffers
-        with room for `tiles` tiles.
+        that can hold `tiles` tiles.
 
         A thread takes the next piece when it has finished one. It hands over its results in
         batches, some milliseconds later.

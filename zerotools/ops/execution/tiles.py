@@ -106,8 +106,9 @@ def tiles_of(
 
 
 def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
-    """Yield tiles of the copy. A tile fits into a buffer in the dtype of the source and in that of
-    the target."""
+    """Yield tiles of the copy. The elements of a tile fit into a buffer both before and after the
+    cast.
+    """
     widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
     index = BoxIndex([piece.box for piece in copy.pieces])
     file, offset = copy.target.file, copy.target.offset
@@ -198,9 +199,9 @@ def is_wide(copy: Copy) -> bool:
 
 
 def elements_of_tile(copy: Copy, most: int, wide: int, buffer_bytes: int) -> int:
-    """Return the number of elements in a tile of a scaled cast. It is a number of whole rows of
-    blocks if that is possible, so that each block is read only once. It is at most `most`, but a
-    tile of one row may have up to `wide` elements.
+    """Return the number of elements in a tile of a scaled cast, at most `most`. If possible, a tile
+    is a number of whole rows of blocks, so that each block is read only once. A tile of a single
+    row of blocks may have up to `wide` elements.
 
     Raises:
         BadRequest: as `check_buffer`.

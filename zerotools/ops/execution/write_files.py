@@ -267,8 +267,8 @@ class ChecksummedRange:
 
 
 def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[ChecksummedRange]:
-    """Yield those ranges of the file, with their CRC-32, that contain no tensor data and for which
-    a checksum is planned.
+    """Yield the ranges of the file that contain no tensor data but are covered by a planned
+    checksum, each with its CRC-32.
 
     `crc_of(offset, length)` computes the CRC-32 of bytes that were copied from a source file.
     """

@@ -52,8 +52,9 @@ class StagedCheck:
 
     @property
     def causes(self) -> list[str]:
-        """The findings. If files are missing, findings about incomplete tensors are left out,
-        because they are a consequence."""
+        """The findings. If files are missing, findings about single tensors are left out, because
+        missing files make tensors incomplete.
+        """
         if not self.missing:
             return self.findings
         found = [finding for each in self.verifications for finding in each.findings]
@@ -153,8 +154,9 @@ def verify_gathered(
 
 
 def _is_loaded(checkpoint: Checkpoint) -> bool:
-    """Return whether the file names of this checkpoint, which torch saved, are names that
-    transformers loads."""
+    """Return whether transformers would load a file of this checkpoint (saved by torch), judging by
+    the file's name.
+    """
     return any(_LOADED.fullmatch(name) for name in checkpoint.files)
 
 

@@ -1,10 +1,10 @@
 """Fetch the files of one source into the staging directory. Each file is flushed, compared with its
 digest, and noted in the journal.
 
-While a node sends the files, it computes their digests over a second connection, because their
-bytes are then in its memory. If the transfer of a large file was interrupted, the next run
-continues after the last complete block, and at the end a digest must prove that the file is
-correct. Smaller files are fetched again.
+While a node sends the files, it also computes their digests, over a second connection. At this time
+the node still has the bytes in its memory, so it does not read them from the disk twice. If the
+transfer of a large file was interrupted, the next run continues after the last complete block, and
+at the end a digest must prove that the file is correct. Smaller files are fetched again.
 """
 
 from __future__ import annotations

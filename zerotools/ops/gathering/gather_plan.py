@@ -85,8 +85,9 @@ class GatherPlan:
 
     @cached_property
     def doubt(self) -> str | None:
-        """The reason why the file names are not those of a checkpoint, as a sentence; None if they
-        may be."""
+        """A sentence that says why files with these names cannot be a checkpoint; None if they may
+        be one.
+        """
         texts = {name: next(iter(said.values())) for name, said in self.survey.texts.items()}
         return why_no_checkpoint(self.survey.files, texts, self.destination)
 
@@ -176,8 +177,8 @@ def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[F
 def why_no_checkpoint(
     names: Iterable[str], texts: Mapping[str, str], destination: Path, table: FormatTable = FORMATS
 ) -> str | None:
-    """Return one sentence with the reason why files with these names are not a checkpoint; None if
-    they may be a checkpoint. Messages name `destination` as its path.
+    """Return a sentence that says why files with these names cannot be a checkpoint; None if they
+    may be one. Messages name `destination` as its path.
 
     `texts` are the contents of small files, which may name other files.
     """
@@ -251,9 +252,10 @@ def names_alike(name: str, names: Iterable[str]) -> list[str]:
 
 
 def varying_numbers(name: str, others: Iterable[str]) -> list[int] | None:
-    """Return the numbers that the names `others` have in place of a number in `name`, if all of
-    them differ from `name` at the same single position; else None. `others` come from
-    `names_alike`."""
+    """Compare `name` with the names `others`, which come from `names_alike`. If all of `others`
+    differ from `name` in the same one number, return the values that `others` have there, sorted.
+    Otherwise return None.
+    """
     rows = [numbers_in_name(each).numbers for each in others]
     own = numbers_in_name(name).numbers
     places = [n for n, number in enumerate(own) if any(row[n] != number for row in rows)]

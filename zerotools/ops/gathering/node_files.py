@@ -1,9 +1,9 @@
 """List, digest and send the files of a source, through the shell of its node.
 
-The scripts need a POSIX shell with `find`, `head`, `dd` and optionally `sha256sum`. Those of GNU
-and of busybox work, although `find` of busybox has no -printf. Names are quoted for the shell, and
-begin with `./`. Output with names in it is separated by NUL. A name from a node is checked before
-it is used.
+The scripts need a POSIX shell with `find`, `head`, `dd` and optionally `sha256sum`. The tools of
+GNU and of busybox work, although `find` of busybox has no -printf. Names are quoted for the shell,
+and begin with `./`. Output with names in it is separated by NUL. A name from a node is checked
+before it is used.
 """
 
 from __future__ import annotations

@@ -96,9 +96,10 @@ Made = TypeVar("Made")
 def for_each(
     given: Sequence[Given], work: Callable[[Given], Made], shells: OpenShells, at_once: int
 ) -> list[Made]:
-    """Call `work` for each of `given` in `at_once` threads, and return the results. If calls fail,
-    the others are still made, and then the first error is raised with the number of other
-    errors."""
+    """Call `work` for each of `given` in `at_once` threads, and return the results. If a call
+    fails, the remaining calls are still made. After all calls, the first error is raised, with the
+    number of further errors.
+    """
     if not given:
         return []
     with ThreadPoolExecutor(at_once) as pool:

@@ -204,8 +204,9 @@ def _without_other_tags(
     listings: Sequence[Listing],
     texts: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Held]:
-    """Return the files, except for files such as `latest` that refer to another directory than that
-    of the tag. That directory would not exist in the output."""
+    """Return the files without those files, such as `latest`, that contain the name of another
+    directory than the tag's. The output would not have this other directory.
+    """
     beside = {n.partition("/")[0] for each in listings for n in each.files if "/" in n}
     found = {}
     for name, held in files.items():
@@ -226,7 +227,7 @@ _SHORT = 12
 
 @dataclass(frozen=True)
 class Held:
-    """A file, and the sources that have it, in the order that the user gave."""
+    """A file, and the sources that have the file, in the order in which the user gave the sources."""
 
     name: str
     holders: Mapping[str, FarFile]
@@ -277,8 +278,9 @@ def _refuse_directories(
 
 
 def differing_sources(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return two sources with different files of this name, or None if all are equal. `digests` are
-    the known digests."""
+    """Return two sources that differ in the file `held`, or None if the file is equal in all
+    sources. `digests` has the digest of the file at each source.
+    """
     first, *others = held.holders
     for other in others:
         if held.holders[other].size != held.holders[first].size:

@@ -26,8 +26,8 @@ class CheckpointSummary:
 
     Attributes:
         training: the training state.
-        shared: the number of elements that the other counts leave out because their names are tied
-            to names that are counted.
+        shared: the number of elements with more than one name (tied weights). All other counts
+            include each of these elements once.
         group_elements: the number of elements in each param group.
         states: the kinds of optimizer tensors, such as exp_avg.
     """
@@ -151,9 +151,10 @@ def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
 
 
 def json_value(value: Any) -> Any:
-    """Return `value` in a form that JSON can hold. Values without such a form are described in
-    angle brackets. So are deeply nested values, and all values after a maximum number, because
-    shared parts of a pickle can multiply."""
+    """Return `value` in a form that JSON can hold. Values without such a form are replaced by a
+    description in angle brackets. Deeply nested values and all values after a maximum number are
+    replaced too, because a small pickle can contain one object very many times.
+    """
     return _plain(value, 0, count())
 
 

@@ -144,8 +144,9 @@ def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem
 
 
 def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
-    """Return the number of elements of the quantised weights minus the number of elements that are
-    stored for them."""
+    """Return how many more elements the quantised weights have than are stored for them. For
+    example, 4-bit weights store two elements in one byte, which counts as one stored element.
+    """
     parts = [part for each in found.weights.values() for part in (*each.parts, *each.extra_keys)]
     stored = sum(checkpoint.tensors[key].numel for key in (*parts, *found.activations))
     return sum(each.tensor.numel for each in found.weights.values()) - stored
@@ -182,9 +183,10 @@ def prove_complete(checkpoint: Checkpoint) -> Proof:
 def _training_of(
     checkpoint: Checkpoint, table: FormatTable, known: Sequence[Problem]
 ) -> tuple[TrainingState, tuple[Problem, ...], tuple[str, ...]]:
-    """Return the training state, problems and notes. If the state cannot be read, it is empty. Then
-    the reason is a problem if a file is damaged that no problem in `known` names, or a note if
-    zerotools does not support the contents."""
+    """Return the training state, problems and notes. If the state cannot be read, it is empty. If
+    zerotools does not support its contents, a note says so. If a file is damaged, the result has a
+    problem, unless a problem in `known` already names this file.
+    """
     try:
         return training_of(checkpoint, table), (), ()
     except Unsupported as error:

@@ -108,8 +108,9 @@ def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
 
 
 def _common_prefix(inspection: Inspection) -> str:
-    """Return the attribute that all names of weights begin with, including its dot. Return an empty
-    string if there is no such attribute."""
+    """Return the prefix of all names of weights, up to and including the first dot, such as
+    `model.`. Return an empty string if the names have no common prefix.
+    """
     names = [key.name for key in inspection.checkpoint.tensors if key.role == "param"]
     first = {name.partition(".")[0] for name in names}
     has_parts = all(name.count(".") > 1 for name in names)

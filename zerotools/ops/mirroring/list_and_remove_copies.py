@@ -20,8 +20,10 @@ from zerotools.runs.retention import KeepRule
 
 
 def newest_copy(place: Path, above: int = -1) -> ResumeChoice:
-    """Return the newest checkpoint below `place` with a step greater than `above`. Only checkpoints
-    count that are complete, are not thinned, and have objects of the sizes in the manifest."""
+    """Return the newest checkpoint below `place` with a step greater than `above`. A checkpoint
+    counts only if it is complete and not thinned, and its objects have the sizes that the manifest
+    records.
+    """
     return checkpoint_dirs.newest_valid(place, above=above, digests=False, structure=refuse_part)
 
 
@@ -56,7 +58,7 @@ def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[
     """Remove the copies below `place` that the rule does not keep, and the objects of interrupted
     transfers. Return the removed copies.
 
-    Copies that `kept` or hints name are not removed.
+    Copies named in `kept`, in `latest` or in `best` are not removed.
     """
     if rule.last is None:
         return []
@@ -81,7 +83,9 @@ def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[
 def _newest_whole(
     listed: Sequence[StorePath], count: int
 ) -> tuple[list[StorePath], list[StorePath]]:
-    """Return the `count` newest complete checkpoints, and the incomplete ones between them."""
+    """Return the `count` newest complete checkpoints, and the incomplete checkpoints that are older
+    than the newest complete one and newer than the last returned one.
+    """
     whole, parts = list[StorePath](), list[StorePath]()
     for path in listed:
         if len(whole) == count:

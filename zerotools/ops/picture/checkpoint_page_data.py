@@ -168,8 +168,9 @@ def statistics_contents(keys: Sequence[Key], statistics: CheckpointStatistics) -
 def _tensor_bytes(
     tensors: Iterable[Tensor], number: dict[str, int]
 ) -> tuple[dict[int, list[TensorBytes]], list[list[list[int]]]]:
-    """Return the byte ranges of tensors in each file, keyed by the file's index, and for each
-    tensor a list of ranges `[first, last]` of file indexes."""
+    """Return two results: the byte ranges of tensors in each file, keyed by the file's index; and
+    for each tensor its files, as a list of ranges `[first, last]` of file indexes.
+    """
     tensor_bytes: dict[int, list[TensorBytes]] = defaultdict(list)
     file_ranges = []
     for index, tensor in enumerate(tensors):

@@ -21,8 +21,9 @@ MARK = "<!-- a picture of a checkpoint, made by zerotools -->"
 def page_of(contents: Mapping[str, Any], body: str = "checkpoint") -> str:
     """Return the page that shows `contents`, made from the files `body`.html and `body`.js.
 
-    The values are a JSON element that no browser runs. The policy of the page allows this one
-    script and no request, so that a name in a checkpoint cannot add markup, code or a link.
+    `contents` is stored in the page as JSON, which no browser runs. The content security policy of
+    the page allows only its own script and no request, so a name in a checkpoint cannot add markup,
+    code or a link.
     """
     folder = files(__package__)
 
