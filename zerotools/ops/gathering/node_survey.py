@@ -227,7 +227,7 @@ _SHORT = 12
 
 @dataclass(frozen=True)
 class Held:
-    """A file, and the sources that have the file, in the order in which the user gave the sources."""
+    """A file, and the sources that have it. The sources are in the order that the user gave."""
 
     name: str
     holders: Mapping[str, FarFile]

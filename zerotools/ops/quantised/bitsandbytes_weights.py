@@ -46,8 +46,8 @@ Inputs = dict[str, tuple[Key, Tensor]]
 def bits_and_bytes(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], root: Path
 ) -> QuantisedWeight | str | None:
-    """Return the quantised weight of bitsandbytes with the payload `key`, a sentence on its fault,
-    or None if it is not such a weight.
+    """Return the quantised weight of bitsandbytes with the payload `key`. Return a sentence if the
+    weight has a fault, and None if `key` is not the payload of such a weight.
 
     The JSON of the weight's state is read from a file below `root`.
     """
@@ -147,8 +147,9 @@ def _present(key: Key, tensors: Mapping[Key, Tensor]) -> set[str]:
 
 
 def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
-    """Read and check the state of a weight. Return the values that are needed, or the end of a
-    sentence that says what is wrong."""
+    """Read and check the state of a weight. Return the values that are needed. If the state has a
+    fault, return a text that describes it, to be appended to the name of the tensor.
+    """
     if tensor.dtype != dtypes.UINT8 or len(tensor.shape) != 1 or tensor.numel > _LARGEST_STATE:
         return (
             f"is {tensor.dtype} of shape {list(tensor.shape)}, but should be at most "

@@ -55,9 +55,12 @@ USUAL_BLOCKS: Blocks = ((128, 128), *MX_BLOCKS)
 def eight_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], blocks: Blocks
 ) -> QuantisedWeight | UnprovedScales | str | None:
-    """Return the quantised weight with the payload `key`, a record if its block size is not
-    known, a sentence on its fault, or None if it is not a quantised weight. `blocks` are the block
-    sizes that the config names."""
+    """Return the quantised weight with the payload `key`; None if `key` is not the payload of a
+    quantised weight.
+
+    Return `UnprovedScales` if several block sizes are possible, and a sentence if the weight has a
+    fault. `blocks` are the block sizes that the config names.
+    """
     if tensor.dtype not in PAYLOADS:
         return None
     found = (Key(key.name + suffix, key.role) for suffix in SUFFIXES)
@@ -128,8 +131,10 @@ def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> li
 def several_fit(
     key: Key, tensor: Tensor, scales: Key, held: Tensor, fit: Sequence[Block], *, is_named: bool
 ) -> UnprovedScales:
-    """Return the record of a weight that cannot be dequantised, because its shape and the shape of
-    its scales fit each of several block sizes, `fit`."""
+    """Return the record of a weight that cannot be dequantised, because several block sizes fit the
+    shapes of the payload and of the scales. `fit` has two of these block sizes. `is_named` is True
+    if the config names them.
+    """
     first, last = ("x".join(map(str, block)) for block in fit)
     missing = (
         "config.json names both sizes; remove the wrong one from it"
@@ -183,8 +188,9 @@ _BLOCKS, _SCALES, _PACKED, _WEIGHT = "_blocks", "_scales", ".weight_packed", ".w
 def four_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor]
 ) -> QuantisedWeight | str | None:
-    """Return the quantised weight with the `uint8` payload `key`, a sentence on its fault, or None
-    if it is not such a weight."""
+    """Return the quantised weight with the `uint8` payload `key`. Return a sentence if the weight
+    has a fault, and None if `key` is not the payload of such a weight.
+    """
     if tensor.dtype != dtypes.UINT8:
         return None
     name = key.name

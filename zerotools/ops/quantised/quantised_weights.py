@@ -33,9 +33,10 @@ class QuantisedWeight:
 
 @dataclass(frozen=True)
 class UnprovedScales:
-    """A payload and scales that fit several blocks. `fits` describes these blocks.
+    """A payload and its scales, for which several block sizes are possible. `fits` is a sentence
+    that names these sizes.
 
-    `missing` is the information that would decide between them.
+    `missing` says what the user can do so that only one size is left.
     """
 
     fits: str
@@ -66,7 +67,8 @@ class Quantisation:
         weights: the weights, keyed by the key that each would have if it were not quantised.
         activations: the keys of scales of activations.
         faults: sentences on defects, each with the name of a tensor or None.
-        unknown: a description of settings that zerotools does not know.
+        unknown: a sentence about a setting or a block size that is not known; None if all are
+            known.
         is_only_declared: True if the config declares quantised weights, but the checkpoint has
             none.
         place: the path of the checkpoint.
@@ -98,14 +100,17 @@ class Quantisation:
 
     @property
     def damage(self) -> tuple[tuple[str, str | None], ...]:
-        """The `faults`, if the checkpoint certainly has quantised weights; else empty, because a
-        tensor of 8 bits may have another meaning and need no scales."""
+        """The `faults`, if the checkpoint certainly has quantised weights. Otherwise this is empty,
+        because an 8-bit tensor without scales may be something else than a quantised weight.
+        """
         sure = bool(self.weights) or (self.config is not None and not self.is_only_declared)
         return self.faults if sure else ()
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """The faults of tensors that are perhaps not quantised weights, and `unknown`."""
+        """Sentences about possible faults: `faults`, if it is not certain that the checkpoint has
+        quantised weights, and `unknown`.
+        """
         said = () if self.damage else tuple(message for message, _ in self.faults)
         return said if self.unknown is None else (*said, self.unknown)
 

@@ -176,8 +176,9 @@ def _sizes(groups: Sequence[tuple[str, ...]]) -> str:
 
 
 def kind_of(run: ForeignRun) -> str:
-    """Return the name that the checkpoint's optimizer has in job files, or its class name if jobs
-    do not have it."""
+    """Return the name that the checkpoint's optimizer has in job files. If jobs do not support this
+    optimizer, return the name of its class.
+    """
     roles = {key.role for key in run.checkpoint.tensors if key.role not in WEIGHT_ROLES}
     if roles & {"row_var", "variance"}:
         return "adafactor"

@@ -33,9 +33,10 @@ class ForeignRun:
         path: the path that the user gave.
         title: the kind of checkpoint in words.
         checkpoint: the weights and the tensors of the optimizer state.
-        training: the other training state. It uses the same parameter names as `checkpoint`.
-        optimizer_file: the name of the optimizer's file if it was next to the files of a model,
-            else None. If it was, tensors may have the names of the Hub.
+        training: the training state without tensors. It uses the same parameter names as
+            `checkpoint`.
+        optimizer_file: the name of the optimizer's file if weights and optimizer state are in
+            separate files, else None. With separate files, tensors may have the names of the Hub.
         notes: sentences that say where the names come from.
     """
 
@@ -90,8 +91,8 @@ def was_made_elsewhere(path: Path) -> bool:
 
 
 def read_run(path: Path, **reading: Any) -> ForeignRun:
-    """Read the checkpoint at `path`, or the newest checkpoint of the run there. `reading` are the
-    options of `formats.read`. Only metadata and single numbers are read.
+    """Read the checkpoint at `path`, or the newest checkpoint of the run there. `reading` are
+    further keyword arguments for `formats.read`. Only metadata and single numbers are read.
 
     Raises:
         BadRequest: `path` does not exist, or has no optimizer state.

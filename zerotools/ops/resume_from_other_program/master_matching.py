@@ -83,8 +83,9 @@ def fitting_masters(checkpoint: Checkpoint, training: TrainingState) -> dict[str
 
 
 def sections_by_masters(checkpoint: Checkpoint, training: TrainingState) -> list[list[str]] | None:
-    """Return the names of the parameters in each flat tensor, in their order. Return None if at
-    some position no weight or several weights are equal to the cast.
+    """Return the names of the parameters in each flat tensor, in the order of their positions.
+    Return None if at some position the cast of the flat tensor is equal to no weight or to several
+    weights.
 
     Raises:
         BadFile: a file is too short to contain a master or a weight.

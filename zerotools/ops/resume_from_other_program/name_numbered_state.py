@@ -163,9 +163,10 @@ def _check_shapes(
 def renamed_parameters(
     checkpoint: Checkpoint, training: TrainingState, names: Mapping[str, str]
 ) -> NamedCheckpoint:
-    """Return `checkpoint` and `training` with real names instead of names made from numbers.
-    `names` maps the latter to the former. If a master gets the name of a 16-bit weight, the role of
-    the weight becomes `param16`."""
+    """Return `checkpoint` and `training` with real parameter names. `names` maps each name that was
+    made from a number to the real name. If a master gets the name of a 16-bit weight, the role of
+    the weight becomes `param16`.
+    """
     state = {key for key in checkpoint.tensors if key.name in names}
     masters = {names[key.name] for key in state if key.role == "param"}
 
@@ -290,8 +291,9 @@ def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> Proved
 
 
 def names_by_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, str]:
-    """Return a weight for each numbered parameter if exactly one weight has the shape of its
-    state."""
+    """Return the real name for each numbered parameter, if its optimizer state has a shape that
+    exactly one weight has. Parameters without such a weight are left out.
+    """
     numbers = training.unnamed
     shapes = state_shapes(checkpoint, training)
     state = {number: shapes.get(member, {}) for member, number in numbers.items()}

@@ -1,10 +1,11 @@
 """Find the parameter name for each number of a torch optimizer, if an order of names is known.
 
-torch numbers the parameters in the order of its param groups. The order of names is that of the
-groups, from a file, or that of a model. In the latter case each group has its parameters in the
-order of the model. If there are several groups, the shapes of the state usually allow only one
-division: matrices have weight decay, and vectors do not. If the shapes allow several divisions,
-exactly one of the usual rules must fit. Otherwise zerotools does not guess.
+torch numbers the parameters in the order of its param groups. The order of names comes from a file
+with the names of each group, or from the model. If it comes from the model, the parameters of each
+group are in the model's order, but their division into groups must be found. If there are several
+groups, the shapes of the state usually allow only one division: matrices have weight decay, and
+vectors do not. If the shapes allow several divisions, exactly one of the usual rules must fit.
+Otherwise zerotools does not guess.
 """
 
 from __future__ import annotations

@@ -51,10 +51,9 @@ def with_job_names(
 ) -> ForeignRun:
     """Return `run` with the names of the job's model for all tensors that this model has.
 
-    If `by_number` is False, tensors with numbers instead of names keep their numbers. Then the
-    names of weights can be compared before any file data is read. `order` gives the parameter of
-    each number if masters and shapes do not prove it. It is "model", or a file with the job's
-    names.
+    If `by_number` is False, numbered optimizer state keeps its numbers, and no file data is read.
+    `order` is "model", or a file with the job's names. It gives the names for numbered state if
+    masters and shapes do not prove them.
 
     Raises:
         BadRequest: the state is numbered, and it is not known which parameter a number belongs to;
@@ -176,8 +175,9 @@ def _given(order: str, wanted: WantedModel) -> NameOrder:
 
 
 def _prefix(names: Collection[str], wanted: WantedModel) -> str:
-    """Return the prefix that `names` have in addition to the names of the job's weights, such as
-    `module.`. Return "" if there is no common prefix."""
+    """Return the prefix, such as `module.`, with which `names` has all names of the job's
+    parameters. Return "" if there is no such prefix.
+    """
     known = {*wanted.parameters, *wanted.aliases}
     first = next(iter(wanted.parameters), "")
     if first in names:
@@ -190,8 +190,8 @@ def _prefix(names: Collection[str], wanted: WantedModel) -> str:
 
 
 def _tied_there(run: ForeignRun, prefix: str, wanted: WantedModel) -> dict[str, str]:
-    """Return a mapping from names of the checkpoint to names of the job, for tied parameters that
-    the checkpoint stores under another of their tied names.
+    """Return the tied parameters that the checkpoint stores under another of their names than the
+    job, as a dict from the checkpoint's name to the job's name.
     """
     found = {}
     for alias, holder in run.checkpoint.aliases.items():

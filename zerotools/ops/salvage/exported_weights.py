@@ -176,8 +176,9 @@ def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, 
 
 
 def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) -> Checkpoint:
-    """Return the weights, except for those that have holes and that the layout of the Hub divides
-    row by row. Add the latter to `lost`."""
+    """Return the weights that can get the layout of the Hub. A weight with holes cannot if this
+    layout divides it row by row; the weights that would be made of its rows are added to `lost`.
+    """
     kept: dict[Key, Tensor] = {}
     for key, tensor in weights.tensors.items():
         blocks = layout.get(key.name, ())

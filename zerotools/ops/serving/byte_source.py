@@ -346,8 +346,8 @@ def _grouped_by_kind(copies: Iterator[Copy | RangeCopy]) -> Iterator[Iterator[Co
     """Group consecutive copies, so that each group has only copies of boxes or only copies of
     ranges.
 
-    Copies of ranges are held back until they fill a tile. In a mixed group, tiles of boxes that are
-    later in the file would be yielded before them.
+    This keeps tiles in the order of the file. Copies of ranges wait until they fill a tile, so in a
+    mixed group a later tile of a box would be yielded before them.
     """
     return (group for _, group in groupby(copies, lambda each: isinstance(each, Copy)))
 

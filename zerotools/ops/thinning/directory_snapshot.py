@@ -84,8 +84,8 @@ class Entries:
             sources.note(self.root / name, self.status[name])
 
     def check_same(self, name: str, path: Path) -> None:
-        """Raise an error if `path`, the new name of an entry, leads to another file than the entry
-        was.
+        """Raise an error if `path`, the new path of the entry `name`, is another file than when the
+        entries were listed.
 
         Raises:
             BadFile: another file replaced it.

@@ -132,8 +132,8 @@ class Workspace:
 
         Raises:
             BadFile: the checkpoint has changed. The exchange is not made, or is undone.
-            OSError: the exchange fails and is not made or is undone; or the exchange is made, but
-                the old checkpoint cannot be removed.
+            OSError: the exchange fails, and the checkpoint is unchanged; or the exchange was made,
+                but the old checkpoint cannot be removed.
         """
         if self.copy.is_dir():
             for folder, _, _ in os.walk(self.copy, topdown=False):

@@ -104,10 +104,10 @@ class ThinPlan:
 
     @property
     def freed(self) -> int:
-        """The number of bytes that become free, counted as in `bytes_before`.
+        """The number of bytes that become free on the disk.
 
-        It is smaller if some removed files have other hard links, and may be negative if all of
-        them have.
+        A removed file with other hard links frees nothing. If all removed files have other hard
+        links, the number is negative, because files are written again.
         """
         if not self.has_work:
             return 0
@@ -192,7 +192,7 @@ def _refuse_several(
 
 
 def _subject(source: Checkpoint) -> Path:
-    """Return the directory or file of the whole checkpoint and of nothing else."""
+    """Return the directory or file to thin, which holds the whole checkpoint and nothing else."""
     if not source.origin.path.is_dir():
         return source.origin.path.absolute()
     root = source.root.absolute()
@@ -225,9 +225,10 @@ def _below(
 def _records(
     subject: Path, source: Checkpoint, thinning: Thinning, now: float
 ) -> dict[str, FilePlan]:
-    """Return the files that record the thinning: one for the directory of the tensor files and one
-    for the checkpoint's directory, and the job's record with the remark that no job can continue
-    from this checkpoint."""
+    """Return the files that record the thinning. The directory of the tensor files and the
+    checkpoint's directory each get one. If the checkpoint is a job's, the job's record is also
+    written again, with a mark that no job can continue from this checkpoint.
+    """
     lost = source.tensors.keys() - set(thinning.kept.values())
     gone = {MASTERS if key.role == "param" else key.role for key in lost}
     before = read_thinned(source.root)

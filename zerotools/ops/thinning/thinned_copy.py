@@ -7,9 +7,9 @@ new directory. The digests of tensors in files that were written again are compa
 the checkpoint. The other files need no comparison if they are hard links.
 
 The owner of the checkpoint may change it during the operation, and the caller may be root. So the
-attributes of files are taken from the recorded entries. They are not read again, because a name
-might now be a link to a file of root. Then that file would get another owner, and new files would
-get that file's mode.
+attributes of files are taken from the entries that were recorded before, and are not read from the
+disk again. Otherwise the owner could replace a file by a link to a file of root, and that file
+would get another owner.
 """
 
 from __future__ import annotations
@@ -142,8 +142,9 @@ def _size(plan: ThinPlan, name: str) -> int:
 
 
 def _directories(plan: ThinPlan) -> list[str]:
-    """Return the directories with files of the copy, and the directories that contained no files
-    before either."""
+    """Return the directories of the copy: those that contain files of the copy, and those that
+    contained no files in the checkpoint either.
+    """
     before = {parent for name in plan.entries.files() for parent in _above(name)}
     stays = {*plan.entries.files(), *plan.rewritten} - plan.removed
     after = {parent for name in stays for parent in _above(name)}
