@@ -43,11 +43,16 @@ _OF_SEVERAL = {"has": "have", "is": "are"}
 class TensorComparison:
     """The result of comparing tensors with a manifest.
 
-    `equal` are the tensors with the digest that the manifest records. `cast` are the tensors that
-    are equal to those of the manifest after one of the two is cast. `differing` has the difference
-    of each other tensor. `notes` are sentences about tensors that only one of the two has, if that
-    is not a fault. `narrower` are those tensors of `cast` that have more bits than the manifest
-    covers, with the dtype in the manifest. `is_complete` is True if the manifest has all tensors.
+    Attributes:
+        equal: the tensors with the digest that the manifest records.
+        cast: the tensors that are equal only after a cast of this tensor or of the manifest's
+            tensor.
+        differing: a description of the difference for each other tensor.
+        notes: sentences about tensors that are only in the checkpoint or only in the manifest, if
+            that is not a fault.
+        narrower: the tensors in `cast` that have more bits than the manifest's digest covers, each
+            with the dtype in the manifest.
+        is_complete: the manifest has all tensors.
     """
 
     equal: tuple[Key, ...]
@@ -168,13 +173,14 @@ def compare_tensors(
 
 
 def _known_as(ours: TensorDigest, theirs: TensorDigest) -> DType:
-    """Return the dtype of the cast that makes the two tensors equal."""
+    """Return the dtype after a cast to which the two tensors are equal."""
     return FLOAT16 if {ours.dtype, theirs.dtype} == {FLOAT32, FLOAT64} else theirs.dtype
 
 
 def _is_cast_of(ours: TensorDigest, theirs: TensorDigest) -> bool:
-    """Return whether our tensor is a cast of theirs. If it is, the manifest covers every bit of
-    ours."""
+    """Return whether the checkpoint's tensor `ours` is a cast of the manifest's tensor `theirs`. If
+    so, the manifest's digest covers every bit of `ours`.
+    """
     own = ours.dtype.name
     return own in ours.casts and ours.casts[own] == theirs.casts.get(own)
 
@@ -284,7 +290,7 @@ def chosen_reference(
     read.
 
     `verified` returns the size of the verified checkpoint, which limits the size of a manifest. If
-    the reference is a checkpoint, only the tensors are read that `portion` may need.
+    the reference is a checkpoint, only the tensors that `portion` may need are read.
 
     Raises:
         BadRequest: `path` does not exist.

@@ -300,10 +300,12 @@ def aligned_manifest(manifest: DigestManifest, files: CheckpointFiles) -> Digest
 
 
 def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
-    """Yield each path where a manifest of the checkpoint may be, with a flag: next to the
-    checkpoint, next to the run's directory around it, or in the run's directory next to the tag.
+    """Yield each path where a manifest of the checkpoint may be, with a flag. The manifest may be
+    next to the checkpoint, next to the run's directory that contains the checkpoint, or inside the
+    run's directory next to the tag's directory.
 
-    If the flag is True, a manifest at this path is used only if it describes these files.
+    If the flag is True, a manifest at this path may describe another checkpoint, and is used only
+    if it lists `files`.
     """
     yield sidecar_of(files), False
     if files.subject.is_dir():

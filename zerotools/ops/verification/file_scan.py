@@ -232,8 +232,9 @@ class _Reader:
         return seen
 
     def _buffer(self, scratch: Scratch) -> Array:
-        """Return a buffer for one read and some extra bytes. If the budget is small, the buffer is
-        the memory of a tile and holds less."""
+        """Return a buffer for one read, with some extra bytes. If the budget is small, this is the
+        buffer of a tile, and a read gets fewer bytes.
+        """
         if scratch.tile.nbytes < BLOCK_BYTES:
             return scratch.tile
         if not hasattr(self._own, "buffer"):

@@ -104,8 +104,10 @@ def prepare_verify(
 
 
 def _asked_directory(path: Path, checkpoint: Checkpoint) -> Path | None:
-    """Return the directory that the user named if a single file in it has all tensors, else None.
-    With the directory, the optimizer and other files next to this file are checked too."""
+    """If the user named a directory, and one file directly in it is the checkpoint, return the
+    directory, else None. The directory is needed to check also the optimizer's file and other files
+    next to this file.
+    """
     file = checkpoint.origin.path
     is_in_it = path.is_dir() and not file.is_dir() and file.parent.absolute() == path.absolute()
     return file.parent if is_in_it else None  # spelled as the tensors' files are
@@ -370,8 +372,9 @@ class AllChecks:
         self.unchecked = {n: why for n, why in self.unchecked.items() if n not in known}
 
     def own_unchecked(self) -> dict[str, str]:
-        """Return the unchecked files of the portion. If tensors were compared, but not bit by bit,
-        return all unchecked files, because no other portion can prove the bits of these tensors."""
+        """Return the unchecked files of the portion, each with the reason. If the comparison with a
+        manifest did not prove every bit of the tensors, return the unchecked files of all portions.
+        """
         compared = self.comparison
         if compared is not None and not (compared.by_files or compared.is_exact):
             return self.unchecked

@@ -176,8 +176,9 @@ def _state(
     spans: Mapping[str, Sequence[Span]],
     broken: set[str],
 ) -> int:
-    """Return the state of a tensor that no finding names. It is the state of the tensor's bytes in
-    files."""
+    """Return the state of a tensor that no finding names: damaged if its bytes overlap a damaged
+    part of a file, else the worst state of the files that hold the tensor.
+    """
     for name, parts in places.items():
         if name in broken or any(
             begin < until and first < end
@@ -209,8 +210,9 @@ def _strip(
 
 
 def _doubt(found: Verification, name: str) -> str:
-    """Return the reason if it is not known whether a file without a fault is undamaged, else an
-    empty text."""
+    """Return the reason why a file without a found fault was not checked completely. Return an
+    empty text if it was checked completely.
+    """
     if found.is_fast:
         return "its data was not read (--fast)"
     if not found.portion.has_file(name):

@@ -44,7 +44,7 @@ class AdaptedModel:
 
     Attributes:
         weights: the weights without the adapter.
-        changes: the changes that the adapter makes to each weight, for the weights that it changes.
+        changes: the changes that the adapter makes, for each weight that it changes.
         halves: the tensors of the adapter that `changes` refers to.
         is_mapped: True if the base model was converted to another layout.
     """
@@ -241,11 +241,11 @@ class _Model:
         return Layout.TRANSPOSED if said else Layout.ROWS
 
     def _by_leaf(self) -> dict[str, bool]:
-        """Return a dict from the last parts of layer names to whether such layers store their
-        weights transposed.
+        """Return a dict from the last part of a layer's name, such as `c_attn`, to a bool: True if
+        such layers store their weights transposed.
 
-        Only layers with a bias and a weight that is not square show this, because the length of the
-        bias is the number of outputs.
+        Only layers with a bias and a weight that is not square are in the dict. The length of the
+        bias is the number of outputs, so it shows which dimension of the weight has the outputs.
         """
         if self._of_leaves is None:
             self._of_leaves = {}
@@ -293,8 +293,9 @@ class _Model:
         return key, Product(down, up, scale, layout)
 
     def _layout_of_experts(self, module: str, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of experts with square matrices. It is that of other experts of the
-        adapter, or else follows from the version of PEFT and the model.
+        """Return the layout of experts with square matrices, which the shape does not show. If the
+        adapter has experts that are not square, their layout is returned. Otherwise the layout
+        follows from the version of PEFT and from the model.
 
         PEFT before 0.19 treated the first dimension of the matrices of all experts as their inputs.
         """

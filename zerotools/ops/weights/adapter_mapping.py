@@ -38,8 +38,9 @@ _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "t
 @dataclass(frozen=True)
 class MappedAdapter:
     """An adapter in another layout. `layers` maps each layer that has an adapter to the old layers
-    that this adapter was made from. `leaves` are the last parts of layer names, such as q_proj, for
-    which all layers have an adapter."""
+    that this adapter was made from. `leaves` are the last parts of layer names, such as q_proj. A
+    part is in `leaves` if all layers of the model with this part have an adapter.
+    """
 
     checkpoint: Checkpoint
     layers: Mapping[str, tuple[str, ...]]
@@ -317,7 +318,7 @@ def _spelled(name: str, layout: str) -> str:
 
 
 def _full_leaves(target: ModelLayout, layers: Iterable[str]) -> frozenset[str]:
-    """Return the last parts of layer names, such as q_proj, for which all layers have an
+    """Return those last parts of layer names, such as q_proj, that belong only to layers with an
     adapter.
     """
     adapted = {*layers}

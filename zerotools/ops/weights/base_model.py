@@ -63,12 +63,13 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
 def with_given_base(
     own: Checkpoint, held: Checkpoint, base: Checkpoint, copies: Collection[str]
 ) -> tuple[Checkpoint, Checkpoint]:
-    """Return the model and the run with added base weights, for a merge.
+    """Return two checkpoints for a merge: the whole model (base weights and trained weights), and
+    the tensors of the run, which include the adapter.
 
     `held` are the tensors of the run, and `own` are its weights under the names of the model.
     Weights that the run trained replace those of `base`. Weights that the run stores in 4 bits are
     taken from `base`. `copies` are weights of the run that were not trained. The file names in both
-    results are relative to the same root.
+    results are relative to the same root directory.
 
     Raises:
         Unsupported: run and base model are in different stores.

@@ -222,13 +222,14 @@ def _origins(stages: list[Mapping[str, TensorView]]) -> dict[str, tuple[str, ...
 
 
 def _in_scale(checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout) -> dict[Key, Tensor]:
-    """Return the tensors of `checkpoint`, which already has the names and shapes of `target`.
-    Weights that one of the two layouts stores in another scale are computed, and so is their
-    optimizer state.
+    """Return the tensors of `checkpoint`, which already has the names and shapes of `target`. If
+    the layouts `found` and `target` store a weight in different scales, the weight and its
+    optimizer state are replaced by a computation.
 
     Raises:
-        Unsupported: such optimizer state is not an average of gradients; neither layout is that of
-            the Hub; or layers that are joined into one tensor have different scales.
+        Unsupported: the optimizer state of such a weight is not an average of gradients; neither of
+            the two layouts is that of the Hub; or layers with different scales are joined into one
+            tensor.
     """
     rules = {name: rule for old, rule in found.computed.items() for name in found.of_hub[old].names}
     to_hub, path = bool(rules), checkpoint.origin.path

@@ -86,16 +86,17 @@ def named_as_layout(
 def _renamed(
     checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, Any]
 ) -> Iterator[tuple[Checkpoint, tuple[str, ...]]]:
-    """Yield the checkpoint with other names for its tensors, and notes on the change, for every
-    change to try."""
+    """Yield the checkpoint again and again, each time with other names for its tensors to try, and
+    with notes on the change.
+    """
     names = [*(key.name for key in checkpoint.tensors), *checkpoint.aliases]
-    for way in possible_namings(dict.fromkeys(names)):
+    for naming in possible_namings(dict.fromkeys(names)):
         notes: tuple[str, ...] = ()
         named = checkpoint
-        if way.removed:
-            parts = " and ".join(way.removed)
+        if naming.removed:
+            parts = " and ".join(naming.removed)
             notes = (f"removed {parts} from the names, to match the layouts of the map",)
-            named = rename_tensors(checkpoint, way.new_name)
+            named = rename_tensors(checkpoint, naming.new_name)
             yield named, notes
         embedded = _embedded(named, family, config)
         if embedded is not named:
@@ -145,9 +146,9 @@ _MOST_LEADING = 3
 
 @dataclass(frozen=True)
 class Unwrapping:
-    """A way to rename tensors.
+    """A rule that renames tensors by removing parts of their names.
 
-    `removed` are the parts that it removes from names, such as `module.`.
+    `new_name` applies the rule to a name. `removed` are the removed parts, such as `module.`.
     """
 
     new_name: Callable[[str], str]
@@ -155,11 +156,11 @@ class Unwrapping:
 
 
 def possible_namings(names: Iterable[str]) -> Iterator[Unwrapping]:
-    """Yield the ways to rename tensors, from the one that removes no parts to the one that removes
-    most parts.
+    """Yield the renaming rules to try. The first removes nothing, and each further rule removes
+    more parts than the rule before.
 
-    First the parts that wrappers add are removed, at any position in a name. Then up to three parts
-    are removed that all names begin with.
+    The second rule removes the parts that wrappers add, at any position in a name. The further
+    rules also remove one to three parts that all names begin with.
     """
     held = list(names)
     yield Unwrapping(lambda name: name)

@@ -139,8 +139,8 @@ class Trial:
     """The result of one attempt to load tensors into a model.
 
     `faults` are the missing and unexpected names, and those with a wrong shape. `ties` maps each
-    name that transformers ties to the tensor that it gets. `renamed` maps tied names in the
-    checkpoint to the name of this tensor.
+    name that transformers ties to the name of the tensor that holds its values. `renamed` maps a
+    tied name to this name if the checkpoint stores the tensor under the tied name.
     """
 
     faults: NameFaults

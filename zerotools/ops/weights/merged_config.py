@@ -118,8 +118,8 @@ def with_tied_head(
     named: Collection[str] = (),
 ) -> Checkpoint:
     """Return the weights with the output layer as an alias of the embedding, if config.json ties
-    them. A separate output layer stays, unless it is in `copies`, which are weights that were not
-    trained.
+    the two. If the weights have a separate output layer, it stays, unless it is in `copies`, the
+    weights that were not trained.
 
     An output layer is recognised by its name, which must be among the names of the weights or in
     `named`.

@@ -26,9 +26,10 @@ class Reference:
         return Reference(self.path, tensors, self.model_sidecars)
 
     def dtype_for(self, name: str, stored: DType, otherwise: DType) -> DType:
-        """Return the dtype that an exported tensor should have. It is that of the reference if
-        `stored` may be cast to it, else `stored`. It is `otherwise` if the reference lacks the
-        tensor."""
+        """Return the dtype that an exported tensor should have: the dtype in the reference, if
+        `stored` may be cast to it, else `stored`. If the reference lacks the tensor, return
+        `otherwise`.
+        """
         tensor = self.tensors.get(name)
         if tensor is None:
             return otherwise

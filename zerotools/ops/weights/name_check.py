@@ -138,20 +138,20 @@ def fit_to_config(
     missing, because the checkpoint has them and the user does not want them. With `is_partial` no
     tensor counts as missing."""
     every = {**left_out, **held}
-    ways = list(possible_namings(every))
+    namings = list(possible_namings(every))
     known = names_of_model(config, is_tied=ties_embeddings(config))
     own: NameFaults | None = None
     if known is not None:
         # A size that is not a number is left to transformers.
         with suppress(BadRequest):
-            fits, own = fit_of(known, ways, every, left_out, is_partial=is_partial)
+            fits, own = fit_of(known, namings, every, left_out, is_partial=is_partial)
             if fits is not None:
                 return fits
     if not isinstance(config.get("model_type"), str):
         return NotChecked("it has no model_type")
     own_code = NotChecked("it names extra code (auto_map), which is not run")
     try:
-        judged = trial_loads(config, [_named(every, way) for way in ways])
+        judged = trial_loads(config, [_named(every, naming) for naming in namings])
     except Unsupported as error:
         return NotChecked(str(error)) if own is None else Misses(own, advise(own))
     except Unbuildable:
@@ -159,11 +159,11 @@ def fit_to_config(
             return own_code
         raise
     nearest: NameFaults | None = None
-    for way, trial in zip(ways, judged, strict=True):
-        faults = _wanted(trial.faults, way, every, left_out, is_partial=is_partial)
+    for naming, trial in zip(namings, judged, strict=True):
+        faults = _wanted(trial.faults, naming, every, left_out, is_partial=is_partial)
         if not faults.count:
-            lost = _lost(trial.faults, way, held, left_out, trial.ties)
-            return Fits(way, trial.renamed, trial.ties, lost)
+            lost = _lost(trial.faults, naming, held, left_out, trial.ties)
+            return Fits(naming, trial.renamed, trial.ties, lost)
         if nearest is None or faults.count < nearest.count:
             nearest = faults
     if config.get("auto_map"):
@@ -174,28 +174,29 @@ def fit_to_config(
 
 def fit_of(
     known: Knowledge,
-    ways: Sequence[Unwrapping],
+    namings: Sequence[Unwrapping],
     every: Mapping[str, Shape],
     left_out: Mapping[str, Shape],
     *,
     is_partial: bool = False,
 ) -> tuple[Fits | None, NameFaults]:
-    """Return the result for the first of the naming `ways` that fits the model, else None. Also
-    return the faults of the way that fits best. With `is_partial` a missing tensor is not a
-    fault."""
+    """Try each of the renaming rules `namings`. Return the result for the first rule that gives the
+    tensors the names of the model, or None if no rule does, and the faults of the best rule. With
+    `is_partial` a missing tensor is not a fault.
+    """
     tried: list[NameFaults] = []
     ties = known.ties
-    for way in ways:
-        names = _named(every, way)
+    for naming in namings:
+        names = _named(every, naming)
         renamed = {
             name: source for name, source in ties.items() if name in names and source not in names
         }
         names = {renamed.get(name, name): shape for name, shape in names.items()}
         found = known.faults_of(names)
-        faults = _wanted(found, way, every, left_out, is_partial=is_partial)
+        faults = _wanted(found, naming, every, left_out, is_partial=is_partial)
         if not faults.count:
             held = [name for name in every if name not in left_out]
-            return Fits(way, renamed, ties, _lost(found, way, held, left_out, ties)), faults
+            return Fits(naming, renamed, ties, _lost(found, naming, held, left_out, ties)), faults
         tried.append(faults)
     return None, min(tried, key=_count)
 
@@ -204,21 +205,22 @@ def _count(faults: NameFaults) -> int:
     return faults.count
 
 
-def _named(every: Mapping[str, Shape], way: Unwrapping) -> dict[str, Shape]:
-    return {way.new_name(name): shape for name, shape in every.items()}
+def _named(every: Mapping[str, Shape], naming: Unwrapping) -> dict[str, Shape]:
+    return {naming.new_name(name): shape for name, shape in every.items()}
 
 
 def _wanted(
     faults: NameFaults,
-    way: Unwrapping,
+    naming: Unwrapping,
     every: Mapping[str, Shape],
     left_out: Mapping[str, Shape],
     *,
     is_partial: bool,
 ) -> NameFaults:
-    """Return the faults with the names of the checkpoint, without those of tensors that the user
-    left out."""
-    own = {way.new_name(name): name for name in every}
+    """Return the faults with the names that the checkpoint has. Faults of tensors that the user
+    left out are omitted.
+    """
+    own = {naming.new_name(name): name for name in every}
     missing = () if is_partial else faults.missing
     unexpected = (own.get(name, name) for name in faults.unexpected)
     wrong = ((own.get(name, name), there, needed) for name, there, needed in faults.wrong)
@@ -231,17 +233,18 @@ def _wanted(
 
 def _lost(
     faults: NameFaults,
-    way: Unwrapping,
+    naming: Unwrapping,
     held: Collection[str],
     left_out: Collection[str],
     ties: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Return the names of the model's weights that were left out, except for weights with a tied
-    weight in the output. `faults` are the faults of all tensors."""
-    there = {way.new_name(name) for name in held}
+    """Return the names of weights that the model needs and the user left out. A weight that is tied
+    to a weight in the output is not included. `faults` are the faults of all tensors.
+    """
+    there = {naming.new_name(name) for name in held}
     spare = {*faults.unexpected, *(name for name, source in ties.items() if source in there)}
     spare |= {source for name, source in ties.items() if name in there}
-    return tuple(name for name in left_out if way.new_name(name) not in spare)
+    return tuple(name for name in left_out if naming.new_name(name) not in spare)
 
 
 def _tree(path: Path) -> Mapping[str, Any] | None:
@@ -386,11 +389,12 @@ def named_for_model(
     command: str = "consolidate",
     lost: Collection[str] | None = (),
 ) -> FittedWeights:
-    """Give `weights`, a selection of `every`, the names of the model `like`, or if that is None the
-    names of the model that their config.json describes.
+    """Give `weights`, a selection of the checkpoint `every`, the names that their model has for
+    them. The model is `like`, or if `like` is None, the model that config.json describes.
 
-    If `is_checked` is False, they keep their names. `is_merged` says that an adapter was merged
-    into them, and that config.json is that of the base model. `lost` is as in `check_names`.
+    If `is_checked` is False and `like` is None, the weights keep their names. `is_merged` says that
+    an adapter was merged into the weights, and that config.json is that of the base model. `lost`
+    is as in `check_names`.
 
     Raises:
         BadRequest: the weights do not fit config.json.

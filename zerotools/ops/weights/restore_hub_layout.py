@@ -48,8 +48,9 @@ def on_hub_note(layout: HubLayout) -> list[str]:
 
 
 def keys_on_hub(weights: Checkpoint, layout: HubLayout) -> dict[Key, tuple[Key, ...]]:
-    """Return the keys on the Hub of the tensors that contain each of `weights`, for those that have
-    another key there."""
+    """Return the keys that each of `weights` is divided or renamed into on the Hub. Weights with
+    the same key on the Hub are left out.
+    """
     return {
         key: tuple({Key(block.name, key.role): None for block in layout[key.name]})
         for key in weights.tensors
@@ -61,8 +62,8 @@ def restore_hub_layout(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
     """Return the tensors of `weights`, divided and joined as `layout` describes.
 
     Raises:
-        BadFile: a block is not inside its tensor, or a tensor is incomplete that is divided row by
-            row.
+        BadFile: a block is not inside its tensor, or a tensor that is divided row by row is
+            incomplete.
         Unsupported: tensors of different dtypes would become one.
     """
     if not layout:

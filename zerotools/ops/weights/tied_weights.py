@@ -27,10 +27,10 @@ def resolve_aliases(
     """Omit tied names if the model itself ties them when it is loaded. Otherwise write the weight
     under each of its names.
 
-    `ties` maps each name that the model ties to the name of its tensor; None if they are not known,
-    and then config.json decides. If there is a reference model `like`, the names that it holds are
-    written, and no others. The tensor gets the name under which the model looks for it. With
-    `keep`, all names are written.
+    `ties` maps each name that the model ties to the name of its tensor. If `ties` is None,
+    config.json decides. With a reference model `like`, exactly the names that `like` holds are
+    written. With `keep`, all names are written. A weight that is written once gets the name that
+    the model reads.
     """
     weights = held_by(weights, _holders(like, ties))
     if like is not None and not keep:
