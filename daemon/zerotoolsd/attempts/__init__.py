@@ -1,4 +1,5 @@
-"""Attempts of jobs: their start, their end, and recovery after a restart of the daemon.
+"""The attempts of jobs: how the daemon starts and ends them, and finds them again after its
+restart.
 
 start_attempt          commits `launching`, makes the run directory, starts the supervisor
 prepare_run_directory  the files of an attempt
@@ -14,12 +15,12 @@ reattach                  finds the attempts of the previous daemon, and of held
 recover_missing_attempts  adds the data of run directories that the queue lacks
 ask_to_stop               decides which attempts are asked to save and stop
 cause_of_end              why an attempt ended: cause, advice, and whether a restart would help
-end_event                 the lifecycle's event for the end of an attempt
-finalize_attempt          commits the end
+end_event                 makes the event for the lifecycle when an attempt has ended
+finalize_attempt          commits the end of an attempt to the queue
 orphan_processes          ends processes that run without a supervisor
 supervisor_watchdog       ends supervisors that do not respond
 last_report, progress_report
                        the reports of ranks; whether an attempt makes progress
-metric_counters       what the daemon counts for `/metrics`
-crash_points          where tests let the daemon die
+metric_counters       the counters that the daemon shows at `/metrics`
+crash_points          points at which tests kill the daemon
 """

@@ -1,17 +1,17 @@
 """Asks running attempts to save and stop: after a cancel, at a time limit, or so that the job
 continues later.
 
-The next state of the job is committed before the request to its attempt: as the state of the job,
-and in the table of yields. So if the daemon is killed in between, the request is repeated
-(`AttemptRecovery`).
+First one transaction commits the new state of the job and a row in the table of yields. Then the
+request is sent to the attempt. If the daemon is killed between the two, the next daemon repeats the
+request (`AttemptRecovery`).
 
 Example: job 7 runs with GPU 0, and `zerotools pause 7` arrives.
 
 1. One transaction: job 7 is `pausing`, with the event and the row (7, attempt 2, "pause").
 2. The daemon writes `request.json`, and sends a SIGTERM to the supervisor.
 3. The supervisor notifies the ranks. They save at their next step, and end.
-4. The end is committed like any other: the job is `paused`, GPU 0 is free, and the row has the
-   saved step and the number of lost steps.
+4. The end of the attempt is committed as usual: the job is `paused`, GPU 0 is free, and the row has
+   the saved step and the number of lost steps.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class AttemptStopper:
             self.after_commit(lambda: self._ask(job, "cancel", of_held=of_held))
 
     def give_way(self, job: JobRow, ask: YieldAsk, why: str) -> None:
-        """Ask the attempt of the job to save and end. `why` is the reason in one sentence.
-        Raises NotAllowed.
+        """Ask the attempt of the job to save and end. `why` is the reason in one sentence. Raises
+        NotAllowed.
 
-        After the end the job is paused or queued again, according to the purpose in `ask`. A second
-        call does nothing. A job without a running attempt is paused at once.
+        After the attempt has ended, the job is paused or queued again, according to the purpose in
+        `ask`. A second call does nothing. A job without a running attempt is paused at once.
         """
         event: LifecycleEvent = Pause(why=why) if ask.purpose == PAUSE else Yield(why=why)
         after = self._transitions.after(job, event)
@@ -105,7 +105,7 @@ class AttemptStopper:
     def ask_expired(self, now: Moment) -> list[float]:
         """Ask the attempts of all jobs that have reached their time limit to save and stop.
 
-        Return the seconds until the time limits of other running jobs are reached.
+        Return the seconds until the next time limit of another running job is reached.
         """
         left: list[float] = []
         for job in self._store.jobs([states.RUNNING]):

@@ -1,5 +1,5 @@
-"""Reads the status of an attempt from its run directory. The result is also correct after a
-restart of the daemon.
+"""Reads the status of an attempt from its run directory. This does not depend on the daemon that
+started the attempt.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Gone:
 
     Attributes:
         cause: the reason, as far as it is known.
-        record: the record of the attempt's end: written by the supervisor before it disappeared, or
-            inferred from the ledger of the ranks.
+        record: the record of the attempt's end. The supervisor wrote it before it disappeared, or
+            it is inferred from the ledger of the ranks.
     """
 
     cause: str
@@ -182,8 +182,8 @@ def _final_status(run_dir: Path, token: str, why: str) -> Over | Gone:
 
 
 def _record_from_ledger(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the record of the end that the missing keeper would have written, or None. It is made
-    from the ledger of the ranks.
+    """Return the record of the attempt's end, made from the ledger of its ranks as the missing
+    keeper would have made it. Return None if the ledger cannot be read.
 
     `run` has the contents of `run.json`.
     """
@@ -229,8 +229,8 @@ def _identity(process: object, source: str) -> tuple[int, int]:
 def _lock_is_held(path: Path) -> bool:
     """Return whether another process holds the lock `path`.
 
-    The check takes the lock for an instant. This is harmless: a starting supervisor retries for two
-    seconds.
+    The check holds the lock for an instant. This is harmless, because a starting supervisor tries
+    for two seconds to take the lock.
     """
     try:
         fd = os.open(path, os.O_RDWR | _PLAIN)

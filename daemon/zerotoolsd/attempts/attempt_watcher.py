@@ -64,8 +64,8 @@ supervisor.
 
 @dataclass
 class _Live:
-    """A process that is watched: the supervisor of an attempt, or a `systemd-run` that asks
-    systemd to start one.
+    """A process that is watched: the supervisor of an attempt, or a `systemd-run` that asks systemd
+    to start a supervisor.
     """
 
     attempt: AttemptRow
@@ -154,8 +154,10 @@ class AttemptWatcher:
         """Return whether the watcher will report the end of the attempt."""
         return attempt.token in self._live or attempt.token in self._later
 
-    def derived_files(self, attempt: AttemptRow) -> bool:
-        """Return whether the supervisor of the attempt is known to be running."""
+    def has_supervisor(self, attempt: AttemptRow) -> bool:
+        """Return whether the watcher knows a running supervisor of the attempt. A `systemd-run`
+        that may still start one does not count.
+        """
         live = self._live.get(attempt.token)
         return live is not None and not live.is_request
 
@@ -167,7 +169,9 @@ class AttemptWatcher:
             self.adopt(attempt, attempt_status.run_dir_status(Path(attempt.run_dir), attempt.token))
 
     def adopt(self, attempt: AttemptRow, found: attempt_status.AttemptStatus) -> None:
-        """Handle the attempt according to its status `found`, which the caller has read."""
+        """Watch the attempt, or report its end, according to its status `found`, which the caller
+        has read.
+        """
         self.held.pop(attempt.job_id, None)
         match found:
             case attempt_status.Over(record):
@@ -333,8 +337,7 @@ class AttemptWatcher:
     ) -> None:
         """Ask the attempt to save and stop within `grace_seconds` (None: the configured time).
 
-        The supervisor kills the ranks after that time. A second request can shorten the
-        time.
+        After this time the supervisor kills the ranks. A second request can shorten the time.
         """
         self._stops.write(attempt, reason, grace_seconds)
         live = self._live.get(attempt.token)
@@ -347,8 +350,8 @@ class AttemptWatcher:
             send_signal(live.pidfd, signal.SIGTERM, owner_of(Path(attempt.run_dir)))
 
     def end_at_once(self, attempt: AttemptRow, reason: str) -> None:
-        """Let the grace period of the attempt end now, so that its supervisor kills the ranks.
-        `reason` is the reason of the stop.
+        """End the grace period of the attempt now, so that its supervisor kills the ranks. `reason`
+        is the reason of the stop.
         """
         self.request_stop(attempt, reason, 0.0)
 
@@ -364,17 +367,15 @@ class AttemptWatcher:
         return not self._stops.unwritten
 
     def live(self) -> list[tuple[AttemptRow, float | None]]:
-        """Return the attempts with a running supervisor, each with the time at which it was
-        asked to stop.
-
-        The time is in seconds of the monotonic clock; None if it was not asked.
+        """Return the attempts with a running supervisor. Each comes with the monotonic time, in
+        seconds, at which the attempt was asked to stop; None if it was not asked.
         """
         found = [each.attempt for each in self._live.values() if not each.is_request]
         return [(attempt, self._stops.since(attempt)) for attempt in found]
 
     def abandon(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an attempt with a supervisor that is running and cannot
-        be killed.
+        """Report `record` as the end of an attempt. Its supervisor is still running and cannot be
+        killed.
         """
         live = self._live.pop(attempt.token)
         self._forget(live)
@@ -418,8 +419,8 @@ def _disown(spawned: Spawned | None) -> None:
 
 
 class StopRequestFiles:
-    """The stop requests of attempts, by token. Requests that no supervisor has received yet are
-    included.
+    """The stop requests of attempts, keyed by token. Requests that no supervisor has received yet
+    are included.
     """
 
     def __init__(self) -> None:
@@ -451,8 +452,8 @@ class StopRequestFiles:
         self._unheard[attempt.token] = reason
 
     def take_unheard(self, attempt: AttemptRow) -> str | None:
-        """Remove the stop request that `keep` has stored, and return its reason; None if none
-        exists.
+        """Remove the stop request that `keep` has stored, and return its reason; None if there is
+        no such request.
         """
         return self._unheard.pop(attempt.token, None)
 
@@ -466,8 +467,8 @@ class StopRequestFiles:
     def drop_unwritten(self, attempt: AttemptRow) -> None:
         """Forget a stop request that could not be written.
 
-        Call this if the attempt has ended. Also call it if the daemon lost the attempt and will
-        repeat the request when it finds it.
+        Call this if the attempt has ended. Also call it if the daemon no longer watches the
+        attempt; the request is then repeated when the daemon finds the attempt again.
         """
         self._unwritten.pop(attempt.token, None)
 
@@ -483,9 +484,10 @@ class StopRequestFiles:
 
 
 def has_begun(run_dir: Path) -> bool:
-    """Return whether the supervisor of the attempt already treats SIGTERM as a stop request.
+    """Return whether the supervisor of the attempt already treats SIGTERM as a stop request,
+    because it has written `run.json`.
 
-    It does so after it has written `run.json`. If the run directory no longer exists, return True.
+    Return True if the run directory no longer exists.
     """
     try:
         with opened_run_directory(run_dir) as base:

@@ -1,5 +1,5 @@
-"""Finds why an attempt ended: its cause, one piece of advice, and whether a restart would help.
-These functions do no I/O.
+"""Finds why an attempt ended: the cause, one piece of advice, and whether a restart would help. The
+functions do no I/O.
 
 `cause_of` returns the cause. `why_not_again` decides whether a restart would end in the same way,
 and `mistake_of` finds a mistake of the user. `with_xids` adds GPU errors to the record of the
@@ -139,10 +139,10 @@ ports.
 
 
 def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -> str | None:
-    """Return one sentence that says why a restart would end in the same way; None if it may
+    """Return one sentence that says why a restart would end in the same way; None if a restart may
     succeed.
 
-    `before` is the record of the previous attempt; None if there was none.
+    `before` is the record of the previous attempt; None if there was no previous attempt.
     """
     if record.get("outcome") != lifecycle.CRASHED:
         return None
@@ -177,7 +177,9 @@ def mistake_of(record: Mapping[str, Any]) -> str | None:
 
 
 def _ended_at_once(record: Mapping[str, Any]) -> bool:
-    """Return whether the attempt ended within AT_ONCE_SECONDS and reported no step."""
+    """Return whether the attempt ended within AT_ONCE_SECONDS after its start and reported no
+    step.
+    """
     ran = record.get("ran_seconds")
     return (
         not _whole(record.get("steps_done"))
@@ -246,7 +248,9 @@ def _clipped(text: str) -> str:
 def with_xids(
     record: Mapping[str, Any], xids: XidsByGpu, gpu_name: Callable[[str], str]
 ) -> Mapping[str, Any]:
-    """Return the record with the XIDs, error numbers of the GPU driver, added to its cause."""
+    """Return `record` with the `xids` added to its cause. XIDs are error numbers of the GPU
+    driver.
+    """
     if not xids:
         return record
     said = "; ".join(
@@ -302,10 +306,9 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
 def with_explained_cause(
     record: Mapping[str, Any], kind: str | None, secrets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the record, with the error of the program and a piece of advice added to its cause.
+    """Return `record` with the error of the program and a piece of advice added to its cause.
 
-    `kind` is one of the causes in `retry_rules`. `secrets` are values that must not be
-    shown.
+    `kind` is one of the causes in `retry_rules`. `secrets` are values that must not be shown.
     """
     cause = record.get("cause")
     if record.get("outcome") not in _OUTCOMES or not isinstance(cause, str):

@@ -45,7 +45,8 @@ def end_event(
     Args:
         asked: whether this daemon asked the attempt to stop at its time limit.
         before: the earlier attempts.
-        left: the result of `survivors_sentence`.
+        left: a sentence about surviving processes, from `survivors_sentence`; None if there are
+            none.
         kind: the cause of the end.
         attempt: the attempt itself, if known.
     """
@@ -96,8 +97,8 @@ def forced_record(survivors: Iterable[Process], why: str) -> dict[str, Any]:
 
 
 def survivors_text(record: Mapping[str, Any]) -> str | None:
-    """Return text that names the processes which survived the attempt and may still use its GPUs;
-    None if none exist.
+    """Return text that names the processes that survived the attempt and may still use its GPUs;
+    None if there are no such processes.
     """
     return _listed(gpu_survivors(record)) or None
 
@@ -132,8 +133,8 @@ def survivors_sentence(
 def may_still_run(record: Mapping[str, Any]) -> bool:
     """Return whether a program of the attempt may still be running when the job is restarted.
 
-    Only a program of another user can still run, because this daemon may not kill it. A killed
-    process executes nothing more, even if it still exists.
+    Only a program of another user can still run, because this daemon may not kill it. A program
+    that was killed executes nothing more, even if its process still exists.
     """
     lines = record.get("unkillable", ())
     return any(line.get("refused") is True and is_still_alive(line) for line in lines)
@@ -175,8 +176,8 @@ def _why_not(record: Mapping[str, Any], name: str) -> str | None:
 def outcome_of(job: JobRow, record: Mapping[str, Any]) -> object:
     """Return the outcome of the attempt with this `record`, for the lifecycle of `job`.
 
-    If the job was asked to save and end, a SIGTERM counts as the daemon's, not as a signal from
-    outside, even if the supervisor could not read the request.
+    If the job was asked to save and end, a SIGTERM is assumed to come from the daemon, even if the
+    supervisor could not read the request.
     """
     outcome = record.get("outcome")
     heard = job.state in states.GIVING_WAY and record.get("stop_reason") == OUTSIDE

@@ -1,4 +1,4 @@
-"""Writes the ends of attempts into the queue. If the commit fails, it is repeated."""
+"""Writes the ends of attempts into the queue. A commit that fails is repeated."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ class AttemptFinalizer:
     """Writes the ends of attempts into the queue.
 
     Args:
-        wake: called after each new end, to run the dispatcher's loop again.
-        gone: called with each ended attempt that no process survived, so that its GPUs are free.
-        freed: called with each lease that no living process uses any more. It releases the lease
-            now or later.
+        wake: called after each new end, so that the dispatcher's loop runs again.
+        gone: called with each ended attempt that has no surviving process, so that its GPUs are
+            free.
+        freed: called with each lease of a GPU that no process of the attempt uses any more. It
+            releases the lease now or later.
     """
 
     def __init__(
@@ -112,8 +113,8 @@ class AttemptFinalizer:
 
     @property
     def wants_look(self) -> bool:
-        """Return whether the GPUs must be read again before an end is recorded: a fault of a GPU
-        may explain the end.
+        """Return whether the GPUs must be read again before an end is recorded, because a fault of
+        a GPU may explain the end.
         """
         return bool(self._unlooked)
 
@@ -192,8 +193,8 @@ class AttemptFinalizer:
         return True
 
     def release_freed(self) -> bool:
-        """Release the GPUs of ended attempts that no process of the attempt uses any more. Return
-        whether processes still use some GPUs of ended attempts.
+        """Release the GPUs of ended attempts that no process uses any more. Return whether
+        processes still use other GPUs of ended attempts.
         """
         lives = False
         for lease in self._store.outlived.leases():

@@ -1,7 +1,9 @@
-"""The environment of a job: the variables captured when it was submitted, and none of the daemon's.
+"""The environment of a job: the variables that were captured when the job was submitted, and no
+variables of the daemon.
 
-A daemon is started by a login shell, a unit or a container. Its variables may hold secrets (of a
-cloud, a registry) and settings (a proxy, a CUDA) that the authors of jobs do not know.
+A daemon is started by a login shell, a unit or a container. The daemon's variables may contain
+secrets (of a cloud, a registry) and settings (a proxy, a CUDA version) that the authors of jobs do
+not know.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ def _home() -> str | None:
 
 
 def job_environment(spec: JobSpec, user: JobUser | None = None) -> dict[str, str]:
-    """Return the environment of a job's processes: a few basic variables, the variables that were
-    captured when the job was submitted, then the variables in `[env]`.
+    """Return the environment of a job's processes: a few basic variables, then the variables that
+    were captured at submit, then the variables in `[env]`. Later variables replace earlier ones.
 
     `user` is the user of the processes; None: the user of the daemon.
     """
@@ -65,7 +67,7 @@ def secrets_of(spec: JobSpec | None) -> list[str]:
 
 
 def secret_steps(spec: JobSpec) -> Steps[list[str]]:
-    """Return the same values as `secrets_of`, from a generator that works in short steps."""
+    """Return the same values as `secrets_of`. This is a generator that works in short steps."""
     found = yield from named_secret_steps(spec.env)
     return found + (yield from secret_argument_steps(spec.script.command))
 

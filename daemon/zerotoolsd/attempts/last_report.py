@@ -32,10 +32,9 @@ _WAYS = ("at_save", "digests", "unchanged", "structure")
 
 @dataclass(frozen=True)
 class Verified:
-    """The verification of a checkpoint: the method `how`, and the time in seconds since the
-    epoch.
+    """The verification of a checkpoint: the method `how`, and the time in seconds since the epoch.
 
-    If `how` is None, the checkpoint was not verified, and `why` is the reason.
+    If the checkpoint was not verified, `how` is None, and `why` is the reason.
     """
 
     how: str | None
@@ -49,10 +48,10 @@ class LastReport:
     newest checkpoint, and the largest memory use in bytes.
 
     Attributes:
-        uploaded: `step`, `path` (a URL) and `time` of the newest checkpoint in a store; `why` is
-            the reason if a later upload failed.
-        doing, doing_since: the activity before the first step, and its start in seconds since the
-            epoch.
+        uploaded: `step`, `path` (a URL) and `time` of the newest checkpoint in a store. If a later
+            upload failed, `why` is the reason.
+        doing, doing_since: the activity before the first step, and the time at which it began, in
+            seconds since the epoch.
         verified: path of each checkpoint that was verified or rejected -> the newest result.
     """
 
@@ -90,16 +89,16 @@ def last_report(attempt: AttemptRow) -> LastReport:
 
 
 def newest_verification(path: Path, attempts: Sequence[AttemptRow]) -> Verified | None:
-    """Return the newest verification of the checkpoint `path` in any of `attempts`; None if none
-    exists.
+    """Return the newest verification of the checkpoint `path` in any of `attempts`; None if it was
+    never verified.
     """
     reports = (last_report(attempt).verified.get(str(path)) for attempt in reversed(attempts))
     return next((found for found in reports if found is not None), None)
 
 
 def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int, Path] | None:
-    """Return step and path of the newest checkpoint that the ranks of the job have reported;
-    None if none exists.
+    """Return step and path of the newest checkpoint that the ranks of the job have reported; None
+    if they have reported no checkpoint.
     """
     for report in map(last_report, reversed(attempts)):
         if report.checkpoint_step is not None:
@@ -144,8 +143,8 @@ def last_sign_of_life(run_dir: Path) -> float | None:
 
 
 def last_line(path: Path) -> str | None:
-    """Return the last line of the log `path`; None if none exists. The carriage return of a
-    progress bar ends a line, too.
+    """Return the last line of the log `path`; None if the log has no line. A carriage return (of a
+    progress bar) also ends a line.
     """
     text = b"\n".join(_last_lines(path)).decode("utf-8", "replace")
     lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
@@ -177,8 +176,8 @@ def report_so_far(run_dir: Path) -> LastReport:
 
 
 def _evaluation(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the report of the newest evaluation; None if none exists. The newest of
-    `messages` comes first.
+    """Return the report of the newest evaluation in `messages`, which begin with the newest
+    message; None if there is no evaluation.
     """
     for message in messages:
         if message.get("event") == "eval" and _count(message, "step") is not None:
@@ -233,9 +232,9 @@ def reports_as_record(attempt: AttemptRow) -> dict[str, Any]:
 
 
 def with_reports(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `record`, with the reports of the ranks added if the keeper wrote it.
+    """Return `record`. If the keeper wrote it, the reports of the ranks are added.
 
-    Ranks send their reports to the supervisor only, so a record of the keeper has none.
+    Ranks send their reports only to the supervisor, so a record of the keeper has no reports.
     """
     return {**reports_as_record(attempt), **record} if record.get("by_keeper") is True else record
 
@@ -249,9 +248,10 @@ def why_not_started(attempt: AttemptRow) -> str:
 
 
 def last_seen(attempt: AttemptRow) -> dict[str, float]:
-    """Return `ended` and `ran_seconds` of an attempt without a record of its end: the time of its
-    last sign of life, and the seconds from its start until then. The result is empty if either is
-    unknown.
+    """Return `ended` and `ran_seconds` for an attempt without a record of its end.
+
+    `ended` is the time of the last sign of life of the attempt, and `ran_seconds` the time from its
+    start until then. The result is empty if either value is unknown.
     """
     run_dir = Path(attempt.run_dir)
     sign, began = last_sign_of_life(run_dir), attempt.began

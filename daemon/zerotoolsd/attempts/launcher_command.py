@@ -1,4 +1,4 @@
-"""Makes the command of a user's program, under the launcher that its job names."""
+"""Makes the command of a user's program, under the launcher that the job names."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ other package.
 
 
 def command_of(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that the supervisor starts: the command of a rank, or the command of
-    the launcher.
+    """Return the command that the supervisor starts: for a job with a launcher, the command of the
+    launcher; otherwise the command of a rank.
     """
     script, python = spec.script, spec.python or sys.executable
     if script.launcher == "plain":
@@ -62,7 +62,8 @@ def _torchrun(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _accelerate(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """Return accelerate's command with all settings that it would read from default_config.yaml.
+    """Return accelerate's command, with all settings given that it would otherwise read from
+    default_config.yaml.
 
     The user's default_config.yaml may name the GPUs of another job, the address of another machine,
     or a launcher over ssh.
@@ -85,8 +86,8 @@ def _node(spec: JobSpec) -> int:
 def _deepspeed(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
     """Return the command that `deepspeed` itself would start on this machine.
 
-    `deepspeed` itself is not used: it would drop CUDA_VISIBLE_DEVICES, and cannot read UUIDs of
-    GPUs there.
+    The program `deepspeed` itself is not used, because it drops CUDA_VISIBLE_DEVICES and cannot
+    read UUIDs of GPUs in it.
     """
     slots: Sequence[str | int] = gpu_uuids or range(spec.world_size)
     world = base64.urlsafe_b64encode(json.dumps({"localhost": list(slots)}).encode()).decode()

@@ -51,8 +51,8 @@ RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
 class LaunchSettings:
     """The settings of the daemon that are the same for the supervisors and ranks of all attempts.
 
-    The ranks have the `umask` of the daemon and connect to its `socket`. `backend` starts the
-    supervisors.
+    The ranks have the `umask` of the daemon and connect to its `socket`. `backend` says how
+    supervisors are started.
     """
 
     config: Config
@@ -91,10 +91,11 @@ def trainer_command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
 
 
 def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
-    """Return the command that runs after a finished training, with the Python interpreter of
-    the daemon.
+    """Return the command that runs after a finished training, with the Python interpreter of the
+    daemon.
 
-    It is empty if the job needs no such command, or if another node (node 0) runs it.
+    The result is empty if the job needs no such command, or if another node (node 0) runs the
+    command.
     """
     dtype = spec.checkpoint.export_on_finish
     # Not affected by the job's PYTHONPATH, which is for its own interpreter.
@@ -132,10 +133,10 @@ def thinning_command(
 
 
 def known_as(job: JobRow) -> str:
-    """Return the name under which the job is known in an object store.
+    """Return the name of the job in an object store.
 
-    It contains neither the number of the job nor the machine, because under Slurm both
-    change at a restart.
+    The name contains neither the number of the job nor the machine, because under Slurm both change
+    at a restart.
     """
     return f"{job.uid}:{job.created!r}:{job.output_dir}"
 
@@ -143,10 +144,10 @@ def known_as(job: JobRow) -> str:
 def mirroring_commands(
     spec: JobSpec, output_dir: str, job: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return two commands: one downloads a checkpoint before the ranks start, and one uploads
-    saved checkpoints.
+    """Return two commands: the first downloads a checkpoint before the ranks start, and the second
+    uploads saved checkpoints.
 
-    The interpreter of the daemon runs them, on node 0. `job` is the name of the job in the
+    The interpreter of the daemon runs both commands, on node 0. `job` is the name of the job in the
     store.
     """
     saving = spec.checkpoint
@@ -167,8 +168,9 @@ def mirroring_commands(
 
 
 def on_disk(spec: JobSpec) -> JobSpec:
-    """Return a copy of `spec` for the ranks, in which paths in an object store are replaced by
-    paths on the disk.
+    """Return a copy of `spec` for the ranks, without a path in an object store. Such a
+    `resume_from` becomes the path on the disk to which it is downloaded; None if it is one of the
+    job's own checkpoints.
     """
     if not in_store(spec.resume_from):
         return spec
@@ -263,8 +265,8 @@ def make_plan(
 
 
 def slurm_plan(plan: Plan, run_dir: Path) -> Plan:
-    """Return the plan for a job under Slurm. Its only process on this machine watches the Slurm
-    job.
+    """Return the plan for a job under Slurm. Its only process on this machine watches the job in
+    Slurm.
     """
     return replace(
         plan,

@@ -1,4 +1,4 @@
-"""Counters that the daemon shows at `/metrics`. They are 0 when the daemon starts, as
+"""Counters that the daemon shows at `/metrics`. All counters are 0 when the daemon starts, as
 Prometheus expects.
 """
 
@@ -17,7 +17,7 @@ COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5)
 
 
 class Histogram:
-    """Counts, for each of several upper bounds, how many observed values are at most this bound."""
+    """Counts how many observed values are at most as large as each of several upper bounds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -73,7 +73,7 @@ class MetricCounters:
         self, outcome: str, cause: str | None, record: Mapping[str, Any], best_step: int
     ) -> None:
         """Count the end of an attempt with this `record`. `best_step` is the newest step that
-        was saved before the attempt.
+        earlier attempts saved.
 
         Ranks can write into the record, so its values are checked.
         """

@@ -1,14 +1,14 @@
-"""Chooses processors and memory nodes (NUMA) for each rank, near its GPU.
+"""Chooses processors and memory nodes (NUMA) for each rank, near the GPU of the rank.
 
-A rank gets all processors of its GPU's memory node, and shares them with the other ranks there. The
-kernel moves ranks among these processors, and data workers, which inherit the binding, find idle
-ones. So no job is restricted to a few processors while others of the node are idle. With `numa =
-"cores"` each rank has separate cores, so that the jobs of two GPUs never share one. The cores of a
-node are divided among all GPUs near it.
+A rank gets all processors of its GPU's memory node, and shares them with the other ranks on that
+node. The kernel moves ranks among these processors. Data workers inherit the binding, and use any
+idle processors of the node. So no job is restricted to a few processors while other processors of
+the node are idle. With `numa = "cores"` each rank has separate cores: the cores of a node are
+divided among all GPUs near it, so that two GPUs never share a core.
 
 Ranks on CPUs have no GPU. They are spread over the nodes only if each node gets the same number of
-ranks. Otherwise the ranks on the fuller node would have fewer processors than without any binding,
-and the other ranks would wait for them.
+ranks. Otherwise the ranks on the node with more ranks would have fewer processors than without any
+binding, and the other ranks would wait for those ranks.
 
 `bind_ranks` chooses, `RankBinder` reads the machine, and `shown_binding` describes the bindings
 that were actually set.
@@ -44,8 +44,8 @@ processors of another node.
 
 @dataclass(frozen=True)
 class RankBindings:
-    """The processor and memory bindings of the processes that the supervisor starts; empty if they
-    are not bound.
+    """The processor and memory bindings of the processes that the supervisor starts; empty if the
+    processes are not bound.
 
     Attributes:
         threads: the number of threads of each rank; None: the same as without a binding.
@@ -202,8 +202,8 @@ def _where(part: _Part) -> str:
 def core_share(
     cpus: frozenset[int], cores: Iterable[frozenset[int]], place: int, sharers: int
 ) -> frozenset[int]:
-    """Return the processors among `cpus` for rank number `place` (from 0) of `sharers` ranks that
-    share them.
+    """Divide the processors `cpus` among `sharers` ranks, and return the processors of rank number
+    `place` (from 0).
 
     Each rank gets whole cores, with all threads of a core. The cores of a rank are neighbours,
     because neighbours share a cache. If there are fewer cores than ranks, each rank gets all of

@@ -1,18 +1,18 @@
 """Finds and kills the processes of an attempt after its supervisor and keeper have ended.
 
-A program may clear its environment, change its name, fork twice and make a new session, so one
-property alone cannot find all its processes. Each of these proves that a process belongs to the
+A program may clear its environment, change its name, fork twice and make a new session, so no
+single property finds all its processes. Each of the following proves that a process belongs to the
 attempt:
 
     run.json             the supervisor and its keeper, by pid and start
-    the process file     the supervisor's record of its descendants (`exit_record/process_ledgers`)
-    the control group    the attempt's own, which no process can leave (`supervisor/cgroups`)
-    the environment      the attempt's token
+    the process file     the list of the supervisor's descendants (`exit_record/process_ledgers`)
+    the control group    the group of the attempt, which no process can leave (`supervisor/cgroups`)
+    the environment      it contains the token of the attempt
     the systemd unit     the unit of the attempt, if systemd started the supervisor
-    descent              a child of any of these
+    descent              the parent belongs to the attempt
 
-Two kinds of processes never belong to the attempt: processes older than its keeper, and this daemon
-with its ancestors.
+Two kinds of processes never belong to the attempt: processes that are older than the keeper, and
+this daemon with its ancestors.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Traces:
         return min((start for _, start in self.roots), default=0)
 
     def is_of_attempt(self, process: Process, members: Collection[int]) -> bool:
-        """Return whether the data proves that `process` belongs to the attempt. Its parents are
-        not considered.
+        """Return whether the data proves that `process` itself belongs to the attempt, without
+        regard to its parents.
 
         `members` are the pids in the control group of the attempt.
         """
@@ -88,8 +88,8 @@ class Traces:
         return is_in_unit(_cgroups(process.pid), self.token)
 
     def may_be(self, process: Process) -> bool:
-        """Return whether the process belongs to the user of the job. Records that a user can
-        write prove nothing about processes of others.
+        """Return whether the process belongs to the user of the job. Records that this user can
+        write prove nothing about processes of other users.
         """
         return self.uid is None or is_of_uid(process.pid, self.uid)
 
@@ -187,8 +187,8 @@ class OrphanKiller:
     alive: list[Process] = field(default_factory=list)
 
     def look(self) -> bool:
-        """Send SIGKILL to the remaining processes of the attempt. Return whether there were
-        any. Raises OSError.
+        """Send SIGKILL to the remaining processes of the attempt. Return whether there were any
+        such processes. Raises OSError.
         """
         # First, so that processes that the group ends at once are counted, too.
         self.alive, self.refused = self.find(self.traces), set()
@@ -211,8 +211,8 @@ class OrphanKiller:
         ]
 
     def forget(self, run_dir: Path) -> None:
-        """Remove the files in `run_dir` by which processes are recognised. Call it after the
-        last process has ended; it may be repeated.
+        """Remove the files in `run_dir` by which processes of the attempt are recognised. Call this
+        after the last process has ended; a second call does nothing.
         """
         with suppress(OSError), opened_run_directory(run_dir) as base:
             process_ledgers.remove_process_tree(base)
@@ -261,11 +261,12 @@ LARGEST_KEPT = 256 * 1024
 
 
 def check_user_record(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `record` with only the valid entries in `unkillable`.
+    """Return `record` with only the valid entries in `unkillable`, the list of processes that
+    survived SIGKILL.
 
-    An entry is valid if it names a process of the owner of `run_dir` that survives SIGKILL, which
-    is sent here. If the record is larger than LARGEST_KEPT, its largest values are removed, because
-    it is stored in the queue of all users.
+    An entry is valid if it names a process of the owner of `run_dir` that also survives the SIGKILL
+    which this function sends. If the record is larger than LARGEST_KEPT, its largest values are
+    removed, because it is stored in the queue of all users.
     """
     uid = owner_of(run_dir)
     if uid is None:

@@ -1,7 +1,7 @@
 """Makes the run directory of an attempt, with its files.
 
-For another user's job, the user owns the directory and cannot rename files of the daemon next to
-it.
+For a job of another user, this user owns the directory. Files of the daemon lie next to the
+directory, where the user cannot rename them.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def prepare_run_directory(
     mounted: Sequence[MountPoint] = (),
     bindings: RankBindings = UNBOUND,
 ) -> Plan:
-    """Create the run directory of an attempt with the files that its processes need. Return the
+    """Create the run directory of an attempt, with the files that its processes need. Return the
     supervisor's plan.
 
-    This may be repeated. Raises OSError.
+    A second call for the same attempt is allowed. Raises OSError.
 
-    `gpu_locks` is the data with which the supervisor locks its GPUs. `user` is the user of
-    the job; None: the user of the daemon. `mounted` are the current mounts. `bindings` are
-    the processor and memory bindings of the ranks.
+    `gpu_locks` is the data with which the supervisor locks its GPUs. `user` is the user of the job;
+    None: the user of the daemon. `mounted` are the current mounts. `bindings` are the processor and
+    memory bindings of the ranks.
     """
     config = settings.config
     run_dir = Path(attempt.run_dir)
@@ -136,8 +136,8 @@ def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | Non
 
 
 def newest_saved(reported: Sequence[str], output_dir: Path) -> int:
-    """Return the newest step among those checkpoints in `reported` that the built-in trainer
-    wrote into `output_dir`; 0 if none exists.
+    """Return the newest step among those checkpoints in `reported` that the built-in trainer wrote
+    into `output_dir`; 0 if there is no such checkpoint.
     """
     own = (path for path in map(Path, reported) if path.parent == output_dir)
     return max((checkpoint_dirs.step_of(path.name) or 0 for path in own), default=0)
@@ -192,8 +192,8 @@ def write_attempt_note(run_dir: Path, attempt: AttemptRow, spec: Mapping[str, An
 
 
 def read_attempt_note(run_dir: Path) -> dict[str, Any] | None:
-    """Return the data that `write_attempt_note` wrote; None for jobs of the daemon's user,
-    which need no such file.
+    """Return the data that `write_attempt_note` wrote; None for jobs of the daemon's user, which
+    have no such file.
 
     Raises OSError and ValueError if the file is missing or cannot be read.
     """

@@ -1,9 +1,10 @@
 """Reports the progress of an attempt: its phase, the last step, the rank that the others wait for
 (the straggler), and usual start times.
 
-The supervisor of the attempt writes phase and last step into `heartbeats.json` once a second. Times
-in this file are of the monotonic clock, which nobody can set. Older supervisors report only the
-time of the last step. Ranks can write into the run directory too, so impossible values are ignored.
+The supervisor of the attempt writes the phase and the last step into `heartbeats.json` once a
+second. Times in this file are monotonic times, because nobody can set that clock. Older supervisors
+report only the time of the last step. Ranks can write into the run directory too, so impossible
+values are ignored.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _LONGEST = 500
 
 @dataclass(frozen=True)
 class Clocks:
-    """The calendar time and the monotonic time at the same moment, in seconds."""
+    """The calendar time and the monotonic time, in seconds, read at the same moment."""
 
     monotonic: float = field(default_factory=time.monotonic)
     time: float = field(default_factory=time.time)
@@ -107,8 +108,8 @@ def _read(
 
 
 def _name(found: Mapping[str, Any]) -> str | None:
-    """Return the phase of the rank that the others wait for; if that is unknown, the phase of
-    the first rank.
+    """Return the name of the phase of the rank that the others wait for; if that rank is unknown,
+    of the first rank.
     """
     ranks = _ranks(found)
     late = next((rank for rank in ranks if rank["rank"] == found.get("awaited")), None)
@@ -159,12 +160,11 @@ MOST_RANKS = 1024
 def phase_of(
     run_dir: Path, report: LastReport, *, ranks: int, quiet_seconds: float, now: float
 ) -> dict[str, Any]:
-    """Return the value of `JobView.phase` for the attempt in `run_dir`, which has `ranks`
-    ranks.
+    """Return the value of `JobView.phase` for the attempt in `run_dir`, which has `ranks` ranks.
 
-    Signs of progress are output of a rank and any report, even of a heartbeat or of growing memory.
-    After `quiet_seconds` without a sign the attempt counts as quiet; 0: never. Other files in the
-    directory are not read, because its user could create a million of them.
+    Output of a rank and any report, even of a heartbeat or of growing memory, are signs of
+    progress. After `quiet_seconds` without such a sign, the attempt counts as quiet (0: never).
+    Other files in the directory are not read, because its user could create a million files.
     """
     logs, reported = [], None
     with suppress(OSError), opened_run_directory(run_dir) as base:
@@ -220,11 +220,11 @@ class StartHistory:
         self._pasts: dict[int, _Past | None] = {}
 
     async def usual_seconds(self, job: JobRow, time_slice: TimeSlice) -> Mapping[str, float]:
-        """Return the median duration of each phase of a start, and of the whole start: phase
-        name to seconds.
+        """Return the median duration, in seconds, of each phase of a start and of the whole start,
+        keyed by the name of the phase.
 
-        It is computed from the newest attempts of similar jobs before this job. A phase that
-        none of these attempts had is left out.
+        It is computed from the newest attempts of similar jobs before this job. A phase that none
+        of these attempts had is left out. `time_slice` lets other requests run meanwhile.
         """
         key = job.id, job.state  # earlier jobs may have started since it was queued
         if key not in self._kept:
@@ -253,8 +253,8 @@ class StartHistory:
         return {name: median(found[:MOST_ATTEMPTS]) for name, found in times.items()}
 
     async def _past(self, number: int, time_slice: TimeSlice) -> _Past | None:
-        """Return the phases of the starts of the earlier job `number`; None if its record is
-        gone or cannot be read.
+        """Return the durations of the start phases of the earlier job `number`; None if its record
+        is gone or cannot be read.
 
         The result for an ended job is cached, because it does not change any more.
         """
@@ -320,8 +320,8 @@ def phase_seconds(run_dir: Path) -> Mapping[str, float]:
 
 
 def _events(run_dir: Path) -> Iterator[tuple[float, str | None]]:
-    """Yield (time, name) at the beginning of each phase before the first step; then (time of the
-    first step, None).
+    """Yield (time, name) at the beginning of each phase before the first step, and at the end (time
+    of the first step, None).
     """
     try:
         with (

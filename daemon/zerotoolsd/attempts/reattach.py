@@ -1,5 +1,5 @@
-"""Reattaches the daemon to attempts that are already running: attempts of the previous daemon,
-and of held jobs.
+"""Reattaches the daemon to attempts that are already running: attempts that the previous daemon
+started, and attempts of held jobs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class LeasingAttempts:
         return any(map(attempt_status.supervisor_lives, self._on(uuid)))
 
     def begins_on(self, uuid: str) -> bool:
-        """Return whether an attempt with a lease of this GPU may be starting: it has not ended,
-        and is not known to be running.
+        """Return whether an attempt with a lease of this GPU may be about to start: it has not
+        ended, and is not known to be running.
         """
         return any(
             each.state != ENDED and not attempt_status.supervisor_lives(each)
@@ -43,7 +43,9 @@ class LeasingAttempts:
 
 
 class AttemptRecovery:
-    """Reattaches the daemon to the last attempts of noted jobs."""
+    """Reattaches the daemon to the last attempts of jobs. The jobs must first be noted (`note`,
+    `note_all`).
+    """
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class AttemptRecovery:
         return bool(self._left)
 
     def take_up_job(self, job_id: int) -> None:
-        """Note this job, and reattach to all noted jobs; this one comes last."""
+        """Note this job, and reattach to all noted jobs, to this job last."""
         self._left.append(job_id)
         self.take_up()
 
@@ -106,7 +108,7 @@ class AttemptRecovery:
         attempt = attempts[-1]
         if not self._watcher.watches(attempt):
             self._find_again(job, attempt)
-        elif job.state == states.LAUNCHING and self._watcher.derived_files(attempt):
+        elif job.state == states.LAUNCHING and self._watcher.has_supervisor(attempt):
             self._starter.mark_running(attempt, clocks.read_clocks())
         now = self._store.job(job.id).state
         if now == states.STOPPING:

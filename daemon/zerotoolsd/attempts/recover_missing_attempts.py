@@ -1,10 +1,11 @@
 """Adds to the queue, at every start, attempts that only their run directories record.
 
-An attempt is committed before its directory is made. So a directory that the queue does not know
-shows that the queue is too old: its write-ahead log was lost, a backup was restored, or it is a new
-queue. Then the missing attempts are added from the directories, which have the records of their
-ends. Every unfinished job without a running attempt is held, because the lost part of the queue may
-have said that the job was cancelled, or ended and was removed. A job that ended is never run again.
+An attempt is committed to the queue before its run directory is made. So a run directory that the
+queue does not know shows that the queue is too old: its write-ahead log was lost, a backup was
+restored, or the queue is new. In this case the missing attempts are added from their run
+directories, which have the records of their ends. Every unfinished job without a running attempt is
+held, because the lost part of the queue may have said that the job was cancelled, or ended and was
+removed. A job that ended is never run again.
 
 Only the directories of two kinds of jobs are read: unfinished jobs, and jobs with a higher number
 than any in the queue. An unknown job with a lower number was removed by `zerotools clean`.
@@ -144,8 +145,8 @@ def _restored(state_dir: Path) -> Mapping[str, Any] | None:
 
 
 def _highest(restored: Mapping[str, Any] | None) -> Iterator[int]:
-    """Yield the highest job number of the queue that a restored backup replaced; nothing if it is
-    unknown.
+    """Yield the highest job number of the queue that was replaced by a restored backup; yield
+    nothing if this number is unknown.
     """
     found = (restored or {}).get("highest_id")
     if type(found) is int and 0 < found < 2**53:
@@ -160,8 +161,8 @@ def _numbers(jobs_dir: Path) -> Iterator[int]:
 
 
 def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | str | None:
-    """Return the data in a job's directory that the queue lacks, None if none exists, or the
-    reason why it cannot be read.
+    """Return the data in a job's directory that the queue lacks. Return None if there is no such
+    data, or the reason as text if the directory cannot be read.
     """
     own = jobs_dir / str(job_id)
     try:

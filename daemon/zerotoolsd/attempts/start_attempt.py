@@ -1,4 +1,5 @@
-"""Starts an attempt: it is committed as `launching` before any of its files exist, then spawned.
+"""Starts an attempt: commits it as `launching` before any of its files exist, then starts its
+supervisor.
 
 From the commit of `launching` to the commit of `running`, no other task of the event loop runs.
 """
@@ -52,9 +53,10 @@ class HostReaders:
 class StartResources:
     """The functions that read the resources of the machine for the start of an attempt.
 
-    `gpu_locks` maps GPU UUIDs to the data with which the supervisor locks them. `unaccounted`
-    returns, for each GPU UUID, the used bytes that belong to no process. `placer` chooses the
-    processors of ranks (None: any processors). `mounts` reads the mounted file systems.
+    `gpu_locks` returns the data with which the supervisor locks GPUs, for a list of GPU UUIDs.
+    `unaccounted` returns, for each GPU UUID, the used bytes of GPU memory that belong to no
+    process. `placer` chooses the processors of ranks (None: any processors). `mounts` reads the
+    mounted file systems.
     """
 
     gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {}
@@ -64,11 +66,11 @@ class StartResources:
 
 
 class AttemptStarter:
-    """Starts attempts of jobs that have their directories below `jobs_dir`.
+    """Starts attempts of jobs. The directories of the jobs are below `jobs_dir`.
 
     If an attempt cannot be started, its end is reported to `on_over` of the watcher.
-    `on_first_start` is called with the seconds for which a job was queued before its first
-    attempt.
+    `on_first_start` is called before the first attempt of a job, with the seconds for which the job
+    was queued.
     """
 
     def __init__(
@@ -110,9 +112,9 @@ class AttemptStarter:
         """Add the next attempt of `job` on these GPUs to the queue, commit this, and start the
         attempt.
 
-        `gpu_bytes` is the memory that it gets of each GPU (None: whole GPUs), and `gpu_part`
-        is the same as a fraction of the GPU. `size` is the number of ranks of an elastic
-        job.
+        `gpu_bytes` is the memory that the attempt gets of each GPU (None: whole GPUs), and
+        `gpu_part` is this memory as a fraction of the GPU. `size` is the number of ranks of an
+        elastic job.
         """
         attempts = self._store.attempts(job.id)
         number = len(attempts) + 1
@@ -195,7 +197,7 @@ class AttemptStarter:
         self._pending.forget(job.id)
         self._loading.began(attempt)
         crash_points.crash_at(crash_points.SUPERVISOR_SPAWNED)
-        if self._watcher.derived_files(attempt):
+        if self._watcher.has_supervisor(attempt):
             self.mark_running(attempt, clocks.read_clocks())
 
     def _held_by(self, job: JobRow) -> Mapping[str, int] | None:

@@ -1,9 +1,10 @@
 """Delays the start of jobs after an error of the machine, and while too many jobs load checkpoints
 at once.
 
-No job is to blame for a full disk, a lack of inodes or descriptors, or a disk that does not
-respond. So an attempt that was committed as launching keeps this state, its token and its
-directory, and is started again later. This does not count as a restart of the job.
+No job is to blame for a full disk, a lack of inodes or file descriptors, or a disk that does not
+respond. If the start of an attempt fails for such a reason, the attempt keeps its state
+`launching`, its token and its directory, and is started again later. This does not count as a
+restart of the job.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class _Wait:
 
 
 class StartBackoff:
-    """The delays before jobs are started, keyed by job number.
+    """Delays before the starts of jobs, keyed by job number.
 
-    `wake` is called after a new delay, because the loop might otherwise sleep longer than the
-    delay.
+    `wake` is called after a new delay, because the dispatcher's loop might otherwise sleep longer
+    than the delay.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ TURN_SECONDS = 1.0
 class RestartThrottle:
     """Limits how many restarted attempts load their checkpoints at the same time.
 
-    `is_loading` returns whether an attempt that was started has not done a step yet.
+    `is_loading` returns whether a started attempt has not done a step yet.
     """
 
     def __init__(

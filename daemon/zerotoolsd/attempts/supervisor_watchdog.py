@@ -1,4 +1,5 @@
-"""Checks that running supervisors still work, and continues or kills those that do not.
+"""Checks that running supervisors still work. A supervisor that does not work is continued or
+killed.
 
 A supervisor ends its attempt by itself. But a supervisor that is stopped (SIGSTOP, a debugger) or
 sleeps in the kernel enforces no limit, records nothing, and receives no stop request. So each
@@ -289,7 +290,7 @@ def _owned(tree: object, uid: int | None) -> tuple[int, int] | None:
 def _sign(run_dir: Path) -> float | None:
     """Return a value that changes as long as the supervisor works; None if it is unknown.
 
-    It is the modification time of a file. It is only compared with earlier values, not with
+    The value is the modification time of a file. It is compared only with earlier values, not with
     a clock.
     """
     try:
@@ -314,8 +315,8 @@ def _ranks(run_dir: Path) -> tuple[int, ...]:
 
 
 def _follows(run_dir: Path) -> bool:
-    """Return whether all ranks have finished, and the tasks after a run (such as uploads) are still
-    running.
+    """Return whether all ranks have finished, and the commands that follow them (such as uploads)
+    are still running.
     """
     try:
         with opened_run_directory(run_dir) as base:

@@ -1,8 +1,9 @@
-"""The durable queue: the states of a job, SQLite, and the choice of the next job.
+"""The durable queue of jobs: their states, the SQLite database, and the choice of the jobs that
+start next.
 
 lifecycle                     computes the next state of a job from a table of transitions; no I/O
 change_state                  changes the state of a job, commits the change and announces it
-retry_rules                   the causes that end attempts, and how often and when each is retried
+retry_rules                   the causes that end attempts, and how each cause is retried
 clocks                        the current time, and waits that survive a change of the calendar
 schema, sql_values, rows, store
                               the SQLite database; each transaction records its change as an event
@@ -11,18 +12,18 @@ transactions                  commits one change, or several changes together
 group_commit                  commits submits that arrive at the same time with one disk write
 disk_reserve                  reserves disk space, so that jobs can be ended on a full disk
 array_job_files               writes the job files of an array before its jobs are queued
-import_found_jobs             brings a queue up to date that is older than the run directories
+import_found_jobs             adds jobs and attempts that only the run directories record
 dependency_table, waiting_conditions
                               the conditions that must be met before a job starts
 scheduling                    decides which jobs start, and on which GPUs
 request_of_job                the resources that a job requests
-scheduler_input               collects the input of the scheduler and runs it
+scheduler_input               collects the input of the scheduler and runs the scheduler
 expected_memory               predicts the memory of a job that declares none
-time_limit                    how long a job may run
+time_limit                    computes how much of a job's time limit is left
 fair_share                    orders users by their past use of GPUs
-directory_writers             which job writes into which directory
+directory_writers             records which job writes into which directory
 gpu_fences                    keeps jobs away from a GPU after a hardware fault
-fault_isolation               holds a job that has unexpected data; other jobs continue
+fault_isolation               holds a job with unexpected data, so that other jobs continue
 
 The package starts no process and does not use HTTP.
 """

@@ -1,10 +1,10 @@
 """Writes the job files of an array, in several transactions, before its jobs are queued.
 
 The job files of an array may take 32 MiB, and all its jobs are queued in one transaction. To keep
-this transaction short, the files are written first, in separate transactions. The jobs then refer
-to them. A file that no job refers to belongs to a submit that was refused or interrupted. Such a
-file is deleted at once; or with the next write or delete, if the disk was full or the queue locked;
-or at the next start, if the daemon was killed.
+this transaction short, the files are written first, in separate transactions. Each job then refers
+to its file by number. A file that no job refers to belongs to a submit that was refused or
+interrupted. Such a file is deleted at once. If the disk was full or the queue locked, it is deleted
+with the next write or delete; if the daemon was killed, at the next start.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ RunSql = Callable[..., sqlite3.Cursor]
 
 
 def sliced_texts(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
-    """Divide `texts` into slices. A slice ends with the pair of texts with which it reaches
-    SLICE_CHARACTERS characters.
+    """Divide `texts` (pairs of texts) into slices. A slice ends with the pair that brings it to
+    SLICE_CHARACTERS characters or more.
     """
     first, size = 0, 0
     for index, pair in enumerate(texts):
@@ -80,9 +80,7 @@ class JobFileTable:
         self._refused |= dict.fromkeys(numbers)
 
     def delete_refused(self) -> bool:
-        """Delete marked job files until a few milliseconds have passed. Return whether marked files
-        are left.
-        """
+        """Delete marked job files for a few milliseconds. Return whether marked files are left."""
         with self._transaction():
             deleted = self._delete_some()
         self._forget(deleted)

@@ -40,7 +40,7 @@ class StateChanger:
         self.publish(job, after)
 
     def take(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
-        """Apply `event` to `job`, commit the new state, and return the new state.
+        """Apply `event` to `job` and commit the new state. Return the new state.
 
         Raises NotAllowed. Raises sqlite3.OperationalError if the change cannot be committed now.
         """

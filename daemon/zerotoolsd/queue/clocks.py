@@ -23,8 +23,9 @@ set.
 class Moment(NamedTuple):
     """A point in time on two clocks.
 
-    `time` is the calendar time in seconds since the epoch. `clock` is the time of
-    CLOCK_MONOTONIC in seconds, in the boot `boot_id`. Both are None if unknown.
+    `time` is the calendar time in seconds since the epoch. `clock` is the time of CLOCK_MONOTONIC
+    in seconds, measured in the boot of the machine that `boot_id` identifies. `clock` and `boot_id`
+    are None if unknown.
     """
 
     time: float
@@ -48,12 +49,12 @@ def read_clocks() -> Moment:
 
 
 class RetryWaits:
-    """Measures how long jobs must still wait. The end of a wait is stored as a calendar time, but
-    the remaining seconds are measured with CLOCK_MONOTONIC, which nobody can set.
+    """Measures how long jobs must still wait before they are started again.
 
-    When a wait is seen for the first time, its remaining time is computed from the calendar. If the
-    result is more than `longest` seconds, the calendar was set while no daemon ran, and the wait is
-    over.
+    The end of a wait is stored as a calendar time, but the remaining seconds are measured with
+    CLOCK_MONOTONIC, which nobody can set. When a wait is seen for the first time, its remaining
+    time is computed from the calendar. If the result is more than `longest` seconds, the calendar
+    was set back while no daemon ran, and the wait is over.
     """
 
     def __init__(self, longest: float, now: Callable[[], Moment] = read_clocks) -> None:
@@ -82,9 +83,9 @@ class RetryWaits:
 class SteadyCalendar:
     """The current calendar time, for code that removes old data.
 
-    If the calendar is set forward while the daemon runs, the new time is used only if the kernel
-    reports that the calendar is synchronised. Otherwise the old time continues. `clock` must
-    continue to run while the machine sleeps.
+    The calendar may be set forward by more than SET_SECONDS while the daemon runs. The new time is
+    used only if the kernel reports that the calendar is synchronised; otherwise the old time
+    continues. `clock` must continue to run while the machine sleeps.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class SteadyCalendar:
 
 
 def began_of(run: Mapping[str, Any]) -> Moment | None:
-    """Return the start time of an attempt from the contents `run` of its `run.json`; None if
+    """Return the start time of an attempt. `run` has the contents of its `run.json`; return None if
     they contain no valid time.
     """
     began = seconds_in(run, "started")
@@ -121,7 +122,7 @@ def seconds_in(tree: Mapping[str, Any] | None, name: str) -> float | None:
     """Return the value of `name` in the record `tree`, a time or duration in seconds; None if it is
     missing or invalid.
 
-    Ranks can write into records, so the value may have any type.
+    Ranks can write into records, so the value in `tree` may have any type.
     """
     value = (tree or {}).get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -31,10 +31,10 @@ def how_it_ended(state: str | None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DependencyRow:
-    """One dependency of a job: the other job that must end first, and how that job must end.
+    """One dependency of a job: the other job that must end first, and how it must end.
 
-    `state` is the current state of the other job, or its last state if it was removed, or None if
-    unknown.
+    `state` is the current state of the other job. If that job was removed, `state` is its last
+    state, or None if unknown.
     """
 
     on_id: int
@@ -50,7 +50,9 @@ class DependencyRow:
 
     @property
     def is_spoiled(self) -> bool:
-        """Return whether the other job can no longer end in the required way."""
+        """Return whether the other job can no longer end in the required way, so that this
+        dependency can never be met.
+        """
         return not self.is_met and (self.state is None or self.state in states.TERMINAL)
 
     @property
@@ -85,8 +87,8 @@ class DependencyTable:
         self.add([(job_id, after)])
 
     def take_any_end(self, job_id: int, on_ids: Iterable[int]) -> None:
-        """Let the job `job_id` start after the jobs `on_ids` have ended in any way, even if they
-        failed.
+        """Change the dependencies of the job `job_id` on the jobs `on_ids`: any end of those jobs
+        is accepted from now on, even a failure.
         """
         for on_id in on_ids:
             self._sql(
@@ -95,8 +97,8 @@ class DependencyTable:
             )
 
     def removed(self, job: JobRow) -> None:
-        """Store the last state of `job` in the dependencies of other jobs on it. Call this before
-        `job` is removed.
+        """Store the last state of `job` in the dependencies of other jobs on `job`. Call this
+        before `job` is removed.
         """
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job.id,))
         self._sql("UPDATE dependency SET ended = ? WHERE on_id = ?", (job.state, job.id))

@@ -67,7 +67,7 @@ class DirectoryWriters:
         return found
 
     def note_places(self, paths: Mapping[int, str], places: list[str]) -> None:
-        """Record the directories of jobs. `paths` is the result of `unknown`; `places` has its
+        """Record the directories of jobs. `paths` is the result of `unknown`. `places` has the same
         directories in the same order, with symbolic links resolved.
         """
         for job_id, place in zip(paths, places, strict=True):

@@ -1,15 +1,15 @@
 """Disk space that the queue reserves, so that jobs can be ended on a full disk.
 
 On a full disk, submits are refused. But a cancel, a stop at a time limit and the end of an attempt
-also change the queue, and they are necessary to free the disk. So disk blocks after the ends of the
-database and of its log are reserved in advance. A commit writes into the log. A checkpoint of
-SQLite copies the log into the database; then the log is written from its start again.
+also change the queue, and these changes are necessary to free the disk. So disk blocks behind the
+database and behind its write-ahead log are reserved in advance. A commit writes into the log. A
+checkpoint of SQLite copies the log into the database; then the log is written from its start again.
 
 The database file is opened once and stays open as long as SQLite has it open, because closing any
 descriptor of a file releases all locks of the process on this file. Without SQLite's lock, another
-process that reads the queue (a backup) would assume at its end that nobody else uses the queue, and
-would remove the log. The daemon would continue to write into the removed log, and all its later
-commits would be lost.
+process that has read the queue (a backup) would assume that nobody else uses the queue, and would
+remove the log when it ends. The daemon would continue to write into the removed log, and all its
+later commits would be lost.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def reserve_disk_space(state_dir: Path, database: int) -> bool:
 
 
 def _take(fd: int, wanted: int) -> bool:
-    """Reserve `wanted` bytes beyond the end of the file `fd`, or as many as are free. Return
-    whether all were available.
+    """Reserve `wanted` bytes beyond the end of the file `fd`, or fewer if the disk has less. Return
+    whether `wanted` bytes were available.
     """
     size, more = os.fstat(fd).st_size, wanted
     while more >= LEAST_BYTES:
@@ -124,7 +124,7 @@ class DiskReserve:
             raise
 
     def take(self) -> bool:
-        """Call `reserve_disk_space`. Return whether all of the space was available."""
+        """Call `reserve_disk_space`. Return whether all of the requested space was available."""
         return self._database is not None and reserve_disk_space(self._state_dir, self._database)
 
     def close(self) -> None:
@@ -142,12 +142,12 @@ class DiskReserve:
         """
         return why_full(self._state_dir)
 
-    def heed(self, error: BaseException) -> None:
-        """Handle `error`, which a change of the queue has raised. If the disk is full, make
-        SQLite reuse its log.
+    def handle_error(self, error: BaseException) -> None:
+        """Handle `error`, which a change of the queue has raised. If the disk is full, make SQLite
+        write its log from the start again.
 
-        The log is then written from its start, in blocks that are already reserved, so that
-        the next try of the change has space.
+        The start of the log lies in blocks that are already reserved, so the next try of the change
+        has space.
         """
         if is_full(error):
             with suppress(sqlite3.OperationalError):

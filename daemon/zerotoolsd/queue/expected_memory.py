@@ -1,15 +1,15 @@
 """Predicts the memory of a job that declares none.
 
-At first, the expected memory is the estimate made at submit. After an attempt has trained, it is
-the peak memory of that attempt.
+At first, the expected memory is the estimate that was made at submit. After an attempt has trained,
+the expected memory is the peak memory of that attempt.
 
     at submit         the estimate is stored in the job's row (`memory_check.expected_text`)
     before a start    the estimate times SURE is used: an estimate may be a quarter too high
-    after an attempt  its peaks replace the estimate; an elastic job keeps the estimate if that is
+    after an attempt  its peaks replace the estimate; an elastic job keeps an estimate that is
                       larger, because the attempt may have had fewer ranks
 
-An attempt may be stopped because memory ran out, before it saved anything. So that this does not
-repeat forever:
+An attempt may be stopped because memory ran out, before the attempt saved anything. The next
+attempt would be stopped in the same way. So the expectation changes:
 
     host memory ran out        after each such attempt, a quarter more memory is expected
     a shared GPU's memory ran out
@@ -52,8 +52,9 @@ class ExpectedMemory:
     and at least `gpu_bytes` on each GPU. 0 means that nothing is known.
 
     Attributes:
-        source: ESTIMATED, MEASURED or RELIEVED.
-        less_host: a setting that would reduce the host memory.
+        source: ESTIMATED (before an attempt), MEASURED (by an attempt) or RELIEVED (raised because
+            memory ran out).
+        less_host: a setting with which the job would need less host memory.
         alone: the job must not share GPUs.
     """
 
@@ -70,7 +71,7 @@ NOTHING_EXPECTED = ExpectedMemory()
 def expected_of(
     spec: JobSpec, text: str | None, attempts: Iterable[AttemptRow], context: int
 ) -> ExpectedMemory:
-    """Return the expected memory of the job `spec` after its `attempts`.
+    """Return the expected memory of the job `spec`, which has had these `attempts`.
 
     `text` is the estimate that was stored with the job. `context` is the GPU memory, in bytes, that
     CUDA uses in addition to the memory that a rank reports. Memory that the job declares is
@@ -105,8 +106,7 @@ def expected_of(
 
 
 class ExpectedOfJobs:
-    """A cache of the expected memory of jobs, because reading the results of attempts may take
-    long.
+    """Caches the expected memory of jobs, because reading the results of attempts may take long.
 
     `attempts` returns the attempts of the job with a given number.
     """
@@ -136,7 +136,7 @@ class ExpectedOfJobs:
 
 
 def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many attempts in a row, up to the newest, were stopped because host memory ran out
+    """Return how many of the newest attempts, in a row, were stopped because host memory ran out
     and saved no checkpoint.
     """
     times = 0
@@ -150,8 +150,8 @@ def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
 def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the job must not share GPUs with other jobs.
 
-    This is the case if an attempt was stopped because the memory of a shared GPU ran out, and
-    neither this attempt nor a later one has saved a checkpoint.
+    It must not if an attempt was stopped because the memory of a shared GPU ran out, and neither
+    this attempt nor a later one has saved a checkpoint.
     """
     for result in reversed(results):
         if result.get("checkpoint") is not None:

@@ -1,7 +1,8 @@
 """Fair share: orders users by their past use of GPUs and their weights.
 
-Users who used less of their share come first. `UsageReport` reads the booked use, `DecayedUse` and
-`ranks_of` compute the order, and `ShareWeights` reads the configuration.
+Users who have used less of their share come first. `UsageReport` reads the booked use of GPUs,
+`DecayedUse` and `ranks_of` compute the order of users, and `ShareWeights` reads the weights from
+the configuration.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class UserShare:
     """The GPU use of one user, for reports.
 
     Attributes:
-        share: the fraction of all use, from 0 to 1, that this user should have among the shown
-            users.
-        used: the fraction of all use that the user had.
+        share: the fraction of all GPU use, from 0 to 1, that this user is entitled to among the
+            shown users.
+        used: the fraction of all GPU use that the user had.
         gpu_seconds: the use in GPU-seconds, in which old use counts less than new use.
-        gpu_seconds_in_all: the use in GPU-seconds, in which old and new use count the same.
+        gpu_seconds_in_all: the use in GPU-seconds, in which old and new use count equally.
     """
 
     uid: int
@@ -44,8 +45,8 @@ class UserShare:
 
 
 class UsageReport:
-    """Reads the GPU use of users from `store`, and orders the users according to their use and to
-    `config`.
+    """Reads the GPU use of users from `store`, and orders the users by their use and by the weights
+    in `config`.
     """
 
     def __init__(self, store: Store, config: SharesConfig) -> None:
@@ -70,8 +71,8 @@ class UsageReport:
         return self._use
 
     def _settle(self, hour: int) -> None:
-        """Add the bookings of all hours before `hour` to `_settled`, so that they are not read
-        again. A year has a hundred thousand of them.
+        """Add the bookings of all hours before `hour` to `_settled`, so that these bookings are not
+        read again. A year can have a hundred thousand bookings.
         """
         if not self._since:
             self._since = hour - int(MOST_HALF_LIVES * self.half_life // 3600)
@@ -140,10 +141,10 @@ class ShareWeights:
         self._known: dict[int, float] = {}
 
     def of(self, uid: int) -> float:
-        """Return the weight of the user `uid`: the user's own weight, else the largest weight
-        among the user's groups, else the weight for everybody.
+        """Return the weight of the user `uid`: the user's own weight; otherwise the largest weight
+        of the user's groups; otherwise the default weight.
 
-        If the configuration sets no weight for everybody, it is 1.
+        If the configuration sets no default weight, the default is 1.
         """
         if uid in self._known:
             return self._known[uid]
@@ -183,8 +184,8 @@ fifty-thousandth.
 
 
 class DecayedUse:
-    """The GPU-seconds of each user. They lose half of their value in each half-life. Times are in
-    seconds since the epoch.
+    """The GPU-seconds that each user has used. The value of a use is halved in each half-life.
+    Times are in seconds since the epoch.
     """
 
     def __init__(self, half_life: float) -> None:
@@ -222,8 +223,8 @@ class DecayedUse:
 def ranks_of(
     uids: Iterable[int], used: Mapping[int, float], weight: Callable[[int], float]
 ) -> dict[int, int]:
-    """Return the rank of each user: uid to number, from 0. Users are ordered by their use
-    divided by their weight; equal quotients get the same rank.
+    """Return the rank of each user: uid to number, from 0. Users are ordered by their use divided
+    by their weight, the smallest first. Users with equal quotients get the same rank.
     """
     ratios = {uid: used.get(uid, 0.0) / weight(uid) for uid in uids}
     places = {ratio: place for place, ratio in enumerate(sorted(set(ratios.values())))}

@@ -82,13 +82,13 @@ class JobGuard:
 
     @contextmanager
     def guard(self, job_id: int, doing: str) -> Iterator[Callable[[], None]]:
-        """Return a context manager. If its body raises an exception, the job `job_id` is held and
-        the exception ends here.
+        """Return a context manager that protects other jobs from errors in its body. If the body
+        raises an exception, the job `job_id` is held, and the exception is not passed on.
 
         `doing` names the activity in the reason of the hold. A temporary error of the machine does
-        not hold the job; the job is checked again later. Only sqlite3.OperationalError is raised to
-        the caller. The context manager yields a function that the body must call first; tests use
-        it to cause an error.
+        not hold the job; the job is checked again later. Only sqlite3.OperationalError is passed on
+        to the caller. The context manager yields a function that the body must call first; tests
+        use it to cause an error.
         """
         try:
             yield lambda: self.touch(job_id, doing)
@@ -122,8 +122,8 @@ class JobGuard:
         self.settle()
 
     def settle(self) -> bool:
-        """Try again to write the holds that could not be written to the database before. Return
-        True if all are written now.
+        """Try again to write the holds that could not be written to the database. Return whether
+        all of them are written now.
         """
         for job_id, why in list(self._waiting.items()):
             try:

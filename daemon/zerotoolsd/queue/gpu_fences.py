@@ -1,5 +1,7 @@
-"""Fences of GPUs. After the driver reports a hardware fault (an XID), no job gets the GPU until a
-certain time, or until the machine boots again. No I/O; `store` keeps the fences.
+"""Fences of GPUs. After the driver reports a hardware fault of a GPU (an XID), no job gets the GPU
+for a certain time, or until the machine boots again.
+
+This module does no I/O; `store` keeps the fences.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ class Fence:
 
 
 def fences_of(attempt: AttemptRow, xids: XidsByGpu, now: float, seconds: float) -> Iterator[Fence]:
-    """Yield a fence of `seconds` seconds for each GPU in `xids` that has an XID for a hardware
-    fault. The attempt used these GPUs.
+    """Yield a fence of `seconds` seconds for each GPU of `attempt` that had a hardware fault.
+
+    `xids` has the errors (XIDs) that the driver reported for each GPU, keyed by UUID.
     """
     for uuid, found in xids.items():
         faults = [xid for xid in found if is_fault(xid.code)]
@@ -80,5 +83,7 @@ def _words(fence: Fence) -> str:
 
 
 def listed(xids: Sequence[GpuXid]) -> str:
-    """Return the codes of `xids` with their names as text. A repeated code is named once."""
+    """Return the codes of `xids` with their names as text. A code that occurs several times is
+    named once.
+    """
     return ", ".join(in_words(code) for code in sorted({xid.code for xid in xids}))

@@ -1,8 +1,8 @@
-"""Groups submits that arrive at the same time into one transaction, which needs only one write to
-the disk.
+"""Groups submits that arrive at the same time into one transaction, so that they need only one
+write to the disk.
 
-Each submit is acknowledged after that write. A submit that is alone does not wait. If other submits
-are being prepared (`coming`), it waits for them, at most `GATHER_SECONDS`.
+Each submit is acknowledged after that write. A single submit does not wait. If other submits are
+being prepared (`coming`), a submit waits for the others, but at most `GATHER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ class GroupCommit:
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """Return a context that announces a submit to the other submits, so that they wait for
-        it.
+        """Return a context that announces a submit, so that other submits wait for this one.
 
-        Use it around the preparation of the job and the call of `submit`.
+        The preparation of the job and the call of `submit` must both be inside the context.
         """
         self._coming += 1
         try:

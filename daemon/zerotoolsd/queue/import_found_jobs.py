@@ -1,4 +1,6 @@
-"""Adds to a queue the data of newer run directories, in one transaction."""
+"""Adds to a queue the jobs and attempts that only the run directories record, in one
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ class FoundJob:
         spec: the job file, if the queue does not have the job.
         closed: the attempts that have ended but are still open in the queue: number of the attempt
             -> the record of its end.
-        attempts: the attempts that the queue does not have. The last of them is added as an open
-            attempt.
+        attempts: the attempts that the queue does not have. The last one is added as an open
+            attempt, which has not ended.
         used: the GPU time of ended attempts, if known: number of the attempt -> GPU time.
     """
 
@@ -62,7 +64,7 @@ class Rebuild:
 
     Attributes:
         highest_id: new jobs get numbers above this number.
-        hold: the reason why the unfinished jobs in `found` are held; None: they are not held.
+        hold: the reason why the unfinished jobs in `found` are held; None: these jobs are not held.
         hold_others: whether all other waiting jobs are held for the same reason.
         unreadable: job number -> the reason why the state of that job is unknown. These jobs are
             also held.

@@ -129,7 +129,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """Event: a user cancels the job. The reason is "cancelled by" and then `who`.
+    """Event: a user cancels the job. The reason becomes "cancelled by" followed by `who`.
 
     `live` is True if an attempt of a held job may still be running.
     """
@@ -195,8 +195,8 @@ class Yield:
 
 @dataclass(frozen=True, kw_only=True)
 class Unpause:
-    """Event: a user unpauses the job. If the attempt is still saving, the reason is "released by"
-    and then `who`.
+    """Event: a user unpauses the job. If the attempt is still saving, the reason becomes
+    "released by" followed by `who`.
 
     `waits` is True if a condition for the start of the job is not met yet.
     """
@@ -223,16 +223,16 @@ class Ended:
         outcome: one of OUTCOMES.
         cause: the cause in one sentence.
         saved_step: the newest step that the attempt saved.
-        time_limit: the job's time limit in words, if the attempt was asked to stop because of it.
-        note: a problem that came up after a successful end.
+        time_limit: the job's time limit as text, if the attempt was asked to stop because of this
+            limit.
+        note: a problem that occurred after a successful end, such as a failed export.
         unreadable: the reason why the job file cannot be read, so that the job cannot start again.
-        hopeless: the reason why a restart would fail again.
+        hopeless: the reason why a restart would fail in the same way.
         not_ready_before: the number of attempts in a row, just before this one, that ended with the
             outcome `not_ready`.
         rule: the retry rule of the cause.
-        same_before: the number of restarts for this cause since the last progress.
-        wait_factor: the wait before the next start is multiplied by this number, which is at most
-            1.
+        same_before: the number of restarts for this cause since the job last made progress.
+        wait_factor: the factor (at most 1) by which the wait before the next start is multiplied.
         steps_lost: the number of training steps that were done but not saved; None if unknown.
     """
 
@@ -290,7 +290,7 @@ def advance_job(
 
 
 def name_of(job: JobStatus, event: LifecycleEvent) -> str:
-    """Return the name that `event` has in the table TRANSITIONS."""
+    """Return the name of `event` in the table TRANSITIONS, for a job in the state of `job`."""
     match event:
         case Admit():
             return ADMIT
@@ -381,8 +381,8 @@ def _after_end(job: JobStatus, end: Ended, now: float, policy: RetryPolicy) -> J
 
 
 def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPolicy) -> JobStatus:
-    """Return `job` in the state waiting_retry after a crash. The next restart is number `same`,
-    from 1, for this cause.
+    """Return `job` in the state waiting_retry after the crash `end`. `same` is the number of the
+    next restart for this cause, from 1.
     """
     used = job.restarts_used + end.rule.counts
     wait = policy.delay(used if end.rule.counts else same, end.rule) * end.wait_factor

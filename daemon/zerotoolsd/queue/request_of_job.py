@@ -31,7 +31,7 @@ def request_of(
 ) -> Request:
     """Return the scheduler's request for the resources of `job`.
 
-    When its time limit is reached, the job has another `grace_seconds` seconds to save. `expected`
+    `grace_seconds` is the time that the job has to save after its time limit is reached. `expected`
     is the memory that the job probably needs.
     """
     spec = job.spec
@@ -90,7 +90,7 @@ def gpu_memory_for(need: ResourceNeed, snapshot: Snapshot | None) -> int | None:
     reports its memory.
 
     The job is assumed to get the GPUs with the most memory, one for each rank. The result is the
-    memory of the smallest of its GPUs, without the memory that a desktop uses.
+    memory of the smallest of these GPUs, without the memory that a desktop uses.
     """
     gpus = [] if snapshot is None else usable_gpus(need, snapshot.gpus)[0]
     sizes = [gpu.memory_total_bytes - drawn_bytes(gpu) for gpu in gpus if gpu.memory_total_bytes]

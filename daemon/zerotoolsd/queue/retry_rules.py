@@ -1,6 +1,6 @@
-"""The causes that end attempts, and the retry rule of each cause.
+"""The causes that end attempts, and the rule by which an attempt is retried after each cause.
 
-`docs/explanation/retries.md` has the same table for people; a test compares the two.
+`docs/explanation/retries.md` has the same table for users; a test compares the two tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CauseRule:
 
     Attributes:
         retries: the largest number of restarts in a row without progress. None: as many as the
-            job's `max_restarts` allows, or any number if the restarts do not count.
+            job's `max_restarts` allows; any number if `counts` is False.
         counts: whether each restart counts against `max_restarts`.
         first: the first wait is `retry.first_seconds` of the daemon's configuration, multiplied by
             this number.
@@ -81,10 +81,9 @@ SPREAD = 0.2
 
 
 def wait_factor(job_id: int, attempt: int) -> float:
-    """Return the number, from 1 - SPREAD to 1, by which the wait of the job after this attempt is
-    multiplied.
+    """Return the factor, from 1 - SPREAD to 1, for the wait of the job after this attempt.
 
-    The result differs between jobs, so that jobs that ended together do not start together. It
+    The factor differs between jobs, so that jobs that ended together do not start together. It
     depends only on `job_id` and `attempt`, so it stays the same after a restart of the daemon.
     """
     digest = hashlib.sha256(f"{job_id}/{attempt}".encode()).digest()

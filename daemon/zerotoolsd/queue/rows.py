@@ -42,9 +42,9 @@ class ArrayPlace:
 class JobRow:
     """One job, as it is stored. Times are in seconds since the epoch.
 
-    `spec_text` has every key of the job file, with the values at the time of the submit, when
-    zerotools had the version `spec_version`. `given_text` has only the keys that the user set; it
-    is None for jobs that were stored in the first version of the database.
+    `spec_text` has every key of the job file, with the values that zerotools of version
+    `spec_version` gave them at submit. `given_text` has only the keys that the user set; it is None
+    for jobs that were stored in the first version of the database.
     """
 
     id: int
@@ -83,8 +83,8 @@ class JobRow:
         return self
 
     def read_as(self, other: JobRow) -> JobRow:
-        """Return this row with the parsed job file of `other`, if both rows have the same text. The
-        text need not be parsed again then.
+        """Return this row with the parsed job file of `other`, if both rows have the same text.
+        This saves parsing the text again.
         """
         if (self.spec_text, self.given_text) == (other.spec_text, other.given_text):
             self.__dict__["reading"] = other.reading
@@ -132,8 +132,8 @@ class AttemptRow:
     Attributes:
         result: the record that the supervisor wrote at the end of the attempt, or a substitute for
             this record.
-        started_clock, boot_id: the monotonic start time, and the boot of the machine that it
-            belongs to; None if an older version started the attempt.
+        started_clock, boot_id: the start time on CLOCK_MONOTONIC in seconds, and the id of the
+            machine's boot in which it was read; None if an older version started the attempt.
         cause: a cause from `retry_rules`; None if the attempt did not fail, or if an older version
             recorded its end.
     """
@@ -178,7 +178,7 @@ class Lease:
     """The lease of a GPU for an attempt: of the whole GPU, or of `bytes` of its memory.
 
     `held_by` names a process that still uses the GPU after the attempt has ended; None if there is
-    none.
+    no such process.
     """
 
     gpu_uuid: str

@@ -61,9 +61,10 @@ class QueueUsers:
 
 
 class QueuePlacement:
-    """Keeps the pending jobs in order, and asks the scheduler which of them start.
+    """Keeps the pending jobs in order, and asks the scheduler which jobs start.
 
-    It follows the events of the store, so that only changes since the last call are read.
+    This object follows the events of the store, so that each call reads only the changes since the
+    last call.
     """
 
     def __init__(
@@ -78,8 +79,8 @@ class QueuePlacement:
     ) -> None:
         """Create the placement for the queue `store`.
 
-        `memory` is the machine's memory that jobs can declare. `host_now` returns the current host
-        memory.
+        `memory` is the memory of the machine that can be divided among jobs. `host_now` returns the
+        current use of host memory.
         """
         self._users = users or QueueUsers()
         self.closed: Callable[[], Mapping[str, str]] = dict
@@ -107,7 +108,7 @@ class QueuePlacement:
         """
 
     def expect(self, job: JobRow) -> None:
-        """Remember `job`, which was just queued or edited, so that it need not be read from the
+        """Keep `job`, which was just queued or edited, so that it need not be read from the
         store.
         """
         self._requests.pop(job.id, None)
@@ -212,8 +213,11 @@ class QueuePlacement:
         own: Mapping[str, int] = MappingProxyType({}),
         wishes: Collection[Request] = (),
     ) -> PassInput:
-        """Return the input of a scheduler pass: the current state of the machine. This also updates
-        the order of users.
+        """Return the input of a scheduler pass: the current state of the machine. Also update the
+        order of users.
+
+        `passed_over` and `elsewhere` are explained in `PassInput`, and `own` in `DeclaredMemory`.
+        `wishes` are the requests of running jobs for more resources.
         """
         leases, now = self.store.leases(), time.time()
         if snapshot is not None:
@@ -256,11 +260,11 @@ class QueuePlacement:
     def running_jobs(
         self, gpu_use: Mapping[tuple[int, int], Mapping[str, int]]
     ) -> list[RunningJob]:
-        """Return the running and stopping jobs, each with the resources that become free when
-        it ends.
+        """Return the running and stopping jobs, each with the resources that become free when the
+        job ends.
 
-        `gpu_use` maps (job number, attempt number) to the used bytes of each GPU by UUID,
-        for attempts with known use.
+        `gpu_use` maps (job number, attempt number) to the used bytes of each GPU, keyed by UUID. It
+        has only attempts with known use.
         """
         now, found = clocks.read_clocks(), []
         for job, ranks, host in self._running():
@@ -325,8 +329,8 @@ class QueuePlacement:
     ) -> UserUsage:
         """Return the resources that each user uses now, and the limits of each user.
 
-        The running jobs in `again` ask for more resources. They are left out of the number of
-        running jobs, so that they are not counted twice.
+        `again` are running jobs that ask for more resources. They do not count as running jobs,
+        because otherwise they would be counted twice.
         """
         quotas = self._users.quotas
         if quotas is None or not quotas.bound_running:

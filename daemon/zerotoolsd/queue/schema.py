@@ -235,8 +235,8 @@ def open_database(
 ) -> sqlite3.Connection:
     """Open the database of `state_dir`, and update it to the newest schema.
 
-    The database is created if `state_dir` never had one. With `rebuild`, a lost database is created
-    again.
+    If `state_dir` never had a database, a new one is created. With `rebuild`, a lost database is
+    also created again.
 
     Raises:
         BadFile: the database is damaged, or it is lost although the directories of its jobs exist.
@@ -269,7 +269,9 @@ def open_database(
 
 
 def _is_of_machine(error: sqlite3.Error) -> bool:
-    """Return whether the machine caused `error`. The database can then perhaps be opened later."""
+    """Return whether the machine caused `error`, so that the database can perhaps be opened
+    later.
+    """
     code = getattr(error, "sqlite_errorcode", None)
     return (
         code is not None and code & 0xFF in _OF_MACHINE and code != sqlite3.SQLITE_IOERR_SHORT_READ
@@ -306,8 +308,8 @@ def set_aside(state_dir: Path, stamp: str) -> list[Path]:
 
 
 def refuse_older(state_dir: Path, known: int) -> None:
-    """Raise BadFile if the queue in `state_dir` has lost its newest changes: its last change is
-    number `known`, but `last_change` returns a higher number.
+    """Raise BadFile if the queue in `state_dir` has lost its newest changes. `known` is the number
+    of its last change; `last_change` returns a higher number if changes were lost.
     """
     newest = last_change(state_dir)
     if known >= newest or (state_dir / RESTORED).exists():
@@ -322,8 +324,8 @@ def refuse_older(state_dir: Path, known: int) -> None:
 
 
 def _version_in_header(path: Path) -> int:
-    """Return the `user_version` of the database file. Only bytes 60 to 63 (big-endian) are
-    read, so that the file's journal stays untouched.
+    """Return the `user_version` of the database file. Only bytes 60 to 63 (big-endian) of the file
+    are read, so that its journal stays untouched.
     """
     with path.open("rb") as file:
         header = file.read(100)
@@ -437,8 +439,8 @@ class LastChange:
 
 
 def last_change(state_dir: Path) -> int:
-    """Return the number of the last change that a queue in this directory has committed; 0 if
-    unknown.
+    """Return the number of the last change that was ever committed to the queue in this directory;
+    0 if unknown.
     """
     return _read(state_dir / LAST_CHANGE)[0]
 
@@ -447,8 +449,7 @@ def newest_job(state_dir: Path) -> int:
     """Return the highest number of a job in any queue that was ever in this directory; 0 if
     unknown.
 
-    Queues that were moved aside count, too (`zerotools.db.before-…`,
-    `zerotools.db.damaged-…`).
+    Queues that were renamed count, too (`zerotools.db.before-…`, `zerotools.db.damaged-…`).
     """
     ending = LAST_CHANGE.removeprefix(DATABASE)
     return max((_read(path)[1] for path in state_dir.glob(f"{DATABASE}*{ending}")), default=0)

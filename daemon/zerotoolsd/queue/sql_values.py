@@ -84,9 +84,8 @@ def shortened_reason(sentence: str | None) -> str | None:
 
 
 def one_line(said: str) -> str:
-    """Return the message `said` of a program on one line, with control characters escaped.
-
-    The result is used in sentences and in the log of the daemon.
+    """Return the message `said` of a program as one line, with control characters escaped. The
+    result is used in sentences and in the log of the daemon.
     """
     return said if said.isprintable() else "".join(map(_plain, said))
 
@@ -109,8 +108,8 @@ def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def json_steps(tree: Mapping[str, Any]) -> Generator[None, None, str]:
-    """Return the same text as `json_of`. This generator yields between short steps, because a large
-    table takes long.
+    """Return the same text as `json_of`. This is a generator that works in short steps and yields
+    after each, because a large table takes long.
     """
     parts = list[str]()
     for key in sorted(tree):

@@ -141,7 +141,7 @@ class Store:
 
     def _note_undone(self, error: BaseException) -> None:
         self.of_user.forget()
-        self.disk_reserve.heed(error)
+        self.disk_reserve.handle_error(error)
 
     def submit(self, **values: Any) -> tuple[JobRow, bool]:
         """Add the job `NewJob(**values)` to the queue. Return the job, and whether it is new.
@@ -157,12 +157,13 @@ class Store:
     def submit_array(
         self, jobs: Sequence[NewJob], check: Callable[[], None] = lambda: None
     ) -> tuple[Iterator[JobRow], bool]:
-        """Add all of these jobs to the queue, or none. Return the jobs, and whether they are new.
+        """Add all of these jobs to the queue, or no job at all. Return the jobs, and whether they
+        are new.
 
         The jobs are not new if the user has already submitted them with the idempotency key of the
         first job. `check` is called first in the transaction, and then the `check` of each job. The
-        rows in the result are made one by one, because there may be 1,000. Raises the errors of
-        `submit`.
+        rows in the result are made one by one, because an array may have 1,000 jobs. Raises the
+        errors of `submit`.
         """
         parts = [new.parts or JobParts.of(new.spec) for new in jobs]
         with self._transaction():
@@ -175,10 +176,10 @@ class Store:
         return map(row_of, jobs, parts, count(number), repeat(number)), True
 
     def submit_all(self, jobs: Sequence[NewJob]) -> list[tuple[JobRow, bool] | Exception]:
-        """Add many independent jobs to the queue in one transaction. For each job, return the
+        """Add many independent jobs to the queue in one transaction. Return, for each job, the
         result of `submit` or the error.
 
-        Raises sqlite3.OperationalError if none of them was added.
+        Raises sqlite3.OperationalError if no job was added.
         """
         results: list[tuple[JobRow, bool] | Exception] = []
         with self._transaction():
@@ -202,8 +203,8 @@ class Store:
         return row_of(new, parts, number, number), True
 
     def _known(self, new: NewJob, parts: JobParts) -> JobRow | None:
-        """Return the job that was queued before with the idempotency key of `new`; None if none
-        exists. Raises Conflict if that job differs from `new`.
+        """Return the job that was queued before with the idempotency key of `new`; None if there is
+        no such job. Raises Conflict if that job differs from `new`.
         """
         if (old := self.by_key(new.uid, new.idempotency_key)) is None:
             return None
@@ -242,8 +243,8 @@ class Store:
         return first
 
     def by_key(self, uid: int, key: str | None) -> JobRow | None:
-        """Return the job that the user `uid` submitted with the idempotency key `key`; None if none
-        exists.
+        """Return the job that the user `uid` submitted with the idempotency key `key`; None if
+        there is no such job.
         """
         if key is None:
             return None
@@ -262,13 +263,13 @@ class Store:
         ended: float | None = None,
         why: str | None = None,
     ) -> Iterator[Change]:
-        """Change the state of `job` to `after` in one transaction, and add an event of the kind
-        `kind`. Return a context manager.
+        """Return a context manager that changes the state of `job` to `after` in one transaction,
+        and adds an event of the kind `kind`.
 
-        Its body gets a `Change`, with which it writes further rows in the same transaction. `ended`
-        is the time at which the job ended (default: `now`). `why` is the text of the event
-        (default: the reason in `after`). Raises Changed if the stored state of the job is no longer
-        `job.state`.
+        The body of the context gets a `Change`, with which it writes further rows in the same
+        transaction. `ended` is the time at which the job ended (default: `now`). `why` is the text
+        of the event (default: the reason in `after`). Raises Changed if the stored state of the job
+        is no longer `job.state`.
         """
         with self._transaction():
             over = (ended or now) if after.state in states.TERMINAL else None
@@ -298,8 +299,8 @@ class Store:
             self._append(now, lease.job_id, lease.attempt, kind, None, None, shortened_reason(why))
 
     def set_drain(self, drain: Drain | None, who: str, now: float) -> None:
-        """Set a drain, so that no job starts. With None, remove the drain. `who` is the user
-        who does this.
+        """Set a drain, so that no job starts. With None, remove the drain. `who` is the user who
+        sets or removes it.
         """
         with self._transaction():
             self.drains.put(drain)
@@ -403,9 +404,9 @@ class Store:
         """Return jobs, sorted by number, the highest number first.
 
         `wanted` are the states (default: all states), and `limit` is the largest number of jobs.
-        With `after`, return only jobs with lower numbers. `name`, `uid` and `array` select jobs by
-        these values. After `seconds` no more jobs are read; at least one job is read, if there is
-        any.
+        With `after`, return only jobs with numbers below it. `name`, `uid` and `array` select the
+        jobs with this name, of this user, and of this array. After `seconds` no more jobs are read,
+        but at least one job is read if any matches.
         """
         wanted = tuple(states.STATES if wanted is None else wanted)
         where = f"state IN ({', '.join('?' * len(wanted))}) AND id < ?"
@@ -450,10 +451,10 @@ class Store:
         return [(row["id"], row["state"]) for row in rows]
 
     def changed_since(self, seq: int) -> list[int] | None:
-        """Return the numbers of the jobs with an event after event number `seq`, including jobs
-        that were removed.
+        """Return the numbers of the jobs that have an event after event number `seq`, including
+        jobs that were removed.
 
-        Return None if some of these events may already be deleted.
+        Return None if some of these events may have been deleted.
         """
         oldest = self._sql("SELECT min(seq) AS seq FROM event").fetchone()["seq"]
         if oldest is not None and oldest > seq + 1:
@@ -483,8 +484,8 @@ class Store:
         return [(row["id"], row["spec"]) for row in rows]
 
     def after(self, job: JobRow, word: str) -> list[JobRow]:
-        """Return the jobs of the same user that depend on `job` and set the key `word` in their
-        job file, the oldest first.
+        """Return the jobs of the same user that depend on `job` and set the key `word` in their job
+        files, the oldest first.
         """
         rows = self._sql(
             # As a join, SQLite would go through all jobs in the order of their numbers.

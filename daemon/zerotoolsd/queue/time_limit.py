@@ -40,8 +40,8 @@ def _ran(attempt: AttemptRow, now: Moment) -> float:
 def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float:
     """Return the end time of an attempt from its record, in seconds since the epoch.
 
-    The result is not before the start of the attempt and not after `now`. The daemon may
-    have noticed the end much later.
+    The result is not before the start of the attempt (`began`) and not after `now`. The daemon may
+    have noticed the end much later than the attempt ended.
     """
     ended = seconds_in(record, "ended")
     earliest = began.time if began is not None else 0.0
@@ -51,11 +51,10 @@ def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float
 def that_ended(
     spec: JobSpec | None, record: Mapping[str, Any], *, asked: bool = False
 ) -> str | None:
-    """Return the time limit as text, if the attempt with this `record` was stopped because of
-    it; None otherwise.
+    """Return the time limit as text if it ended the attempt with this `record`; None otherwise.
 
-    `asked` is True if this daemon asked the attempt to stop at the time limit. Then a stop without
-    a reason counts, too: on a full disk, the supervisor gets the signal but not the reason.
+    `asked` is True if this daemon asked the attempt to stop at the time limit. In that case a stop
+    without a reason counts, too: on a full disk, the supervisor gets the signal but not the reason.
     """
     heard = record.get("stop_reason")
     if spec is None or spec.time_limit is None or heard not in (REASON, *(OUTSIDE,) * asked):

@@ -45,7 +45,7 @@ class Transactions:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Return a context manager that runs its body as one transaction. Inside `together`, the
+        """Return a context manager that runs its body as one transaction. Inside `together`, its
         body is a part of the common transaction.
         """
         if self._is_together:

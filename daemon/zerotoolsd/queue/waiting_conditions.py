@@ -1,8 +1,8 @@
 """Checks the start conditions of waiting jobs (a time, dependencies), and queues a job when all its
 conditions are met.
 
-It follows the events of the store. A job is checked only when it begins to wait, when a job
-that it waits for changes, and when its start time has come.
+The module follows the events of the store. A job is checked only when it begins to wait, when a job
+that it depends on changes, and when its start time has come.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float
 
 
 def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
-    """Return the reason why the job can never start: one of its dependencies can no longer be met.
-    Return None if the job can start later.
+    """Return the reason why the job can never start, because one of its dependencies can no longer
+    be met. Return None if the job can still start.
     """
     for each in after:
         if each.is_spoiled:
@@ -95,11 +95,11 @@ class WaitingConditions:
         return job.begin is not None and job.begin > self._calendar()
 
     def settle(self, seconds: float = LOOK_SECONDS) -> float | None:
-        """Queue the jobs for which all conditions are met. Work for at most `seconds`, and return
-        the seconds until the next call is due.
+        """Queue the waiting jobs with start conditions that are all met. Work for at most
+        `seconds`.
 
-        Return None if that time is unknown. Raises sqlite3.OperationalError if the database
-        cannot be changed now.
+        Return the seconds until the next call is due; None if that time is unknown. Raises
+        sqlite3.OperationalError if the database cannot be changed now.
         """
         now, deadline = self._calendar(), time.monotonic() + seconds
         self._note_changes()

@@ -35,7 +35,7 @@ RunMany = Callable[[str, Iterable[Sequence[object]]], None]
 
 
 class Changed(RuntimeError):
-    """A change was refused, because the queue has changed since it was read: the job has another
+    """A change was refused, because the queue was changed in the meantime: the job has another
     state, or a GPU is already leased. Nothing was written.
     """
 
@@ -70,8 +70,8 @@ class JobParts:
 
     @classmethod
     def steps(cls, spec: JobSpec) -> Generator[None, None, JobParts]:
-        """Return both stored forms of the job file `spec`. This generator yields between short
-        steps, because a large job file takes long.
+        """Return both stored forms of the job file `spec`. This is a generator that works in short
+        steps and yields after each, because a large job file takes long.
         """
         tree = job_to_dict(spec)
         yield
@@ -93,15 +93,16 @@ class NewJob:
         output_dir: the output directory; None: `default_output / <id> / "output"`.
         name: the name; None: `job-<id>`.
         now: the current time in seconds since the epoch.
-        array: the position of the job in an array. Its `id` is ignored.
-        hold: the reason why the job is on hold from the start; None: it is not.
+        array: the position of the job in an array. The `id` in it is ignored.
+        hold: the reason why the job is on hold from the start; None: it is not on hold.
         begin, after: the conditions for the start.
         parts: the stored forms of `spec`, if they exist already.
-        text_number: the number of the job file, if it is written already (`queue.array_job_files`).
+        text_number: the number of the job file, if the file is already written
+            (`queue.array_job_files`).
         expected: the estimate of the job's memory (`queue.expected_memory`).
         check: called last in the transaction. An error that it raises refuses only this job.
         queued: called with the job's number, before the commit.
-        followed_by: called with the job's row. It returns another job that is queued in the same
+        followed_by: called with the job's row. Returns another job that is queued in the same
             transaction.
     """
 
@@ -282,7 +283,9 @@ class Change:
             )
 
     def attempt_started(self, number: int, began: Moment) -> None:
-        """Record that the supervisor of attempt `number` has been running since `began`."""
+        """Record that the supervisor of attempt `number` has been running since the time
+        `began`.
+        """
         self._sql(
             "UPDATE attempt SET state = ?, started = ?, started_clock = ?, boot_id = ?"
             " WHERE job_id = ? AND number = ?",
@@ -303,7 +306,7 @@ class Change:
         """Record that attempt `number` ended at the time `ended` because of `cause`. `result` is
         the record of the end.
 
-        The GPUs become free, unless `held_by` names a process that still uses them; then they stay
+        The GPUs become free. But if `held_by` names a process that still uses the GPUs, they stay
         leased.
         """
         book_end(self._sql, self._job_id, number, clocks.read_clocks(), ended)

@@ -79,22 +79,26 @@ class Plan:
         fetching, exporting: commands that run before the ranks start, with the same environment.
         thinning, uploading: commands that run next to the ranks after each checkpoint.
         closing: the command that runs after all ranks have ended.
-        own_program: the ranks are a program of the user. A stop also sends SIGTERM, status 0 after
-            a stop means stopped, and ranks may end long after one another.
-        launcher: `argv` is one process, which starts the ranks.
-        watches: the only rank watches a process that was started by hand, and reports its end.
+        own_program: whether the ranks run a program of the user instead of the built-in trainer. If
+            so, a stop also sends SIGTERM, exit status 0 after a stop means "stopped" and not
+            "finished", and a rank may end long after another one.
+        launcher: whether `argv` starts a single process, such as torchrun, which starts the ranks.
+        watches: whether the only rank watches a process that a user started by hand, and reports
+            the end of that process.
         finder: the command that searches for checkpoints, if a search is necessary.
-        stall: the limits for ranks without progress (`heartbeats.rank_phases.StallLimits`).
+        stall: the limits for ranks without progress (`heartbeats.stall_limits.StallLimits`).
         gpu_locks: the argument of `gpu_locks.take_locks`, which runs before anything starts.
-        kill_seconds: a process that survives SIGKILL for so long is recorded as a leftover.
+        kill_seconds: a process that is still alive this many seconds after SIGKILL is recorded as a
+            leftover.
         limits, wished_limits: the limits that must be set (`cgroups.limit_settings`), and those
             that are set if possible.
-        cgroups: use a control group for the processes, if possible.
+        cgroups: whether to use a control group for the processes, if possible.
         mounts: the file systems on which the job has files, without the root file system.
         meeting: the address at which the ranks of several nodes meet, and the number of this node:
             `host`, `port`, `nodes`, `node_rank`. Empty for one node.
-        bindings: the CPU binding of each started process; empty: none.
-        gpu_part: the part of each GPU that the attempt has booked; needed if the queue is rebuilt.
+        bindings: the CPU binding of each started process; empty: no process is bound.
+        gpu_part: the fraction of each GPU that the attempt has booked. It is recorded here in case
+            the queue is lost and rebuilt.
     """
 
     job_id: int

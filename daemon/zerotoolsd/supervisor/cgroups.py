@@ -30,8 +30,8 @@ def group_name(job_id: int, attempt: int, token: str) -> str:
 
 @dataclass(frozen=True)
 class AttemptGroup:
-    """The control group of one attempt, the directory `path`. `wanted` has the limits that were
-    set.
+    """The control group of one attempt, at the path `path`. `wanted` has the limits that were set,
+    keyed by name.
     """
 
     path: Path
@@ -118,10 +118,11 @@ class AttemptGroup:
 def make_group(
     name: str, wanted: Mapping[str, int], own: Collection[int], root: Path = Path("/")
 ) -> AttemptGroup:
-    """Create the control group `name` with these limits.
+    """Create the control group `name` with the limits `wanted`, and return it.
 
-    The processes `own` move to a subgroup if the kernel requires it. Raises OSError, and
-    NotDelegated if this process may not create the group or set the limits.
+    The kernel may require that no process is in the parent group. In this case the processes with
+    the pids `own` are moved to a subgroup. Raises OSError, and NotDelegated if this process may not
+    create the group or set the limits.
     """
     place = find_delegation(root)
     if wanted:
@@ -143,10 +144,10 @@ def _made(place: Delegation, name: str, wanted: Mapping[str, int], root: Path) -
 
 
 def _clear(directory: Path) -> None:
-    """Remove the empty control groups in `directory` that killed daemons left.
+    """Remove the empty control groups in `directory` that were left behind when a daemon was
+    killed.
 
-    Groups that are younger than OLD_SECONDS stay, because a process may be about to enter
-    them.
+    Groups younger than OLD_SECONDS stay, because a process may be about to enter one of them.
     """
     with suppress(OSError):
         for entry in os.scandir(directory):
@@ -158,8 +159,8 @@ def _clear(directory: Path) -> None:
 
 
 def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
-    """Return the control group that root created for the attempt with this `token`; None if no
-    such group exists.
+    """Return the control group that the user root created for the attempt with this `token`; None
+    if no such group exists.
     """
     try:
         names = os.scandir(find_delegation(root).directory)
@@ -173,8 +174,8 @@ def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
 
 
 def read_group(path: object, token: str, root: Path = Path("/")) -> AttemptGroup | None:
-    """Return the control group at `path`, which the attempt's record contains; None if that
-    group does not belong to the attempt with this `token`.
+    """Return the control group at `path`, a path from the attempt's record; None if that group does
+    not belong to the attempt with this `token`.
 
     The path in the record is not trusted, because a job can write into its records.
     """
@@ -213,8 +214,8 @@ def controllers_of(limits: Mapping[str, int]) -> set[str]:
 
 
 def limit_settings(limits: Mapping[str, int], root: Path = Path("/")) -> Iterator[tuple[str, str]]:
-    """Yield (file name, value) for each limit: the file of a control group, and the text to
-    write into it.
+    """Yield (file name, value) for each limit: the name of a file in a control group's directory,
+    and the text to write into that file.
 
     `root` is the directory that contains /sys.
     """
@@ -272,8 +273,8 @@ class Delegation:
     directory: Path
 
     def refuse_unlimited(self, wanted: Collection[str], own: Collection[int] = ()) -> None:
-        """Raise NotDelegated if the controllers `wanted` cannot be enabled for subgroups of
-        this group.
+        """Raise NotDelegated if the cgroup controllers `wanted` cannot be enabled for the subgroups
+        of this group.
 
         `own` are the pids of processes that will leave the group.
         """
@@ -294,12 +295,10 @@ class Delegation:
         return not (self.directory / "cgroup.type").exists()
 
     def give(self, wanted: Collection[str], own: Collection[int]) -> None:
-        """Enable the controllers `wanted` for the subgroups of this group.
+        """Enable the cgroup controllers `wanted` for the subgroups of this group.
 
-        The processes `own` (pids) are first moved into a subgroup, because the kernel requires
-        this.
-
-        Raises NotDelegated and OSError.
+        The kernel allows this only if the group itself has no processes. So the processes `own`
+        (pids) are first moved into a subgroup. Raises NotDelegated and OSError.
         """
         self.refuse_unlimited(wanted, own)
         missing = set(wanted) - set(_words(self.directory / SUBTREE))
@@ -325,7 +324,8 @@ def write_setting(path: Path, text: str) -> None:
 def find_delegation(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
     """Return the group in which this process may create subgroups. Raises NotDelegated.
 
-    `root` is the directory that contains /sys and /proc.
+    `root` is the directory that contains /sys and /proc. `mark` reads an extended attribute of a
+    file, by which systemd marks delegated groups.
     """
     mount, top = _mount(root)
     own = _own(root)
@@ -347,8 +347,8 @@ def find_delegation(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Dele
 
 
 def _was_given(place: Path) -> bool:
-    """Return whether root created the group `place` for an attempt of the current user and made
-    this user its owner.
+    """Return whether the user root created the group `place` for an attempt of the current user and
+    made this user its owner.
     """
     try:
         return place.name.startswith(PREFIX) and place.stat().st_uid == os.geteuid() != 0

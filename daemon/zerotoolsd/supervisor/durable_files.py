@@ -122,13 +122,14 @@ ranks read.
 """
 
 
-def room_of(path: Path) -> Path:
+def placeholder_of(path: Path) -> Path:
     """Return the path of the placeholder file that reserves disk space for the record `path`."""
     return path.with_name(f".{path.name}.room")
 
 
 def reserve_space(path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
-    """Reserve disk space for the record `path`: `size` bytes, and a fixed number for each rank.
+    """Reserve disk space for the record `path`: `size` bytes, and RANK_BYTES more for each of
+    `ranks` ranks.
 
     A second call has no effect. Raises OSError.
     """
@@ -137,7 +138,7 @@ def reserve_space(path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
 
 def _open_room(path: Path, size: int) -> int:
     flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    fd = os.open(room_of(path), flags, 0o600)
+    fd = os.open(placeholder_of(path), flags, 0o600)
     try:
         if os.fstat(fd).st_size < size:
             os.posix_fallocate(fd, 0, size)
@@ -162,10 +163,10 @@ class ReservedRecord:
     """A JSON record that can be written once, into disk space that was reserved before."""
 
     def __init__(self, path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
-        """Open the reserved disk space of the record `path` for this number of ranks.
+        """Open the reserved disk space of the record `path` for `ranks` ranks, and reserve it if
+        necessary.
 
-        `size` is the number of bytes that was passed to `reserve_space`. Raises OSError if the
-        disk is full.
+        `size` has the same meaning as in `reserve_space`. Raises OSError if the disk is full.
         """
         self.path = path
         self._room_bytes = size + ranks * RANK_BYTES
@@ -212,7 +213,7 @@ class ReservedRecord:
             _write_all(self._fd, data)
             os.ftruncate(self._fd, len(data))
             os.fsync(self._fd)
-            os.rename(room_of(self.path), self.path)  # noqa: PTH104  # as its room was opened
+            os.rename(placeholder_of(self.path), self.path)  # noqa: PTH104  # as its room was opened
         except FileNotFoundError:
             write_text(self.path, data.decode())  # only the reserved file was removed
             return
@@ -221,7 +222,7 @@ class ReservedRecord:
     def drop(self) -> None:
         """Free the reserved disk space without writing the record."""
         self.close()
-        room_of(self.path).unlink(missing_ok=True)
+        placeholder_of(self.path).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the file descriptors. The disk space stays reserved."""

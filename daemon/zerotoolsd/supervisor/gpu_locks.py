@@ -1,26 +1,26 @@
 """Locks of the machine's GPUs, so that the queues of several daemons do not use one GPU at once.
 
-Each GPU has a file named by its UUID. Its directory belongs to root, and every user may create
-files in it (mode 1777). Two kinds of flock are used. The contents of
-the files are ignored:
+Each GPU has a file with its UUID as name, in one directory. The directory belongs to root, and
+every user may create files in it (mode 1777). The contents of the files are ignored. There are two
+locks (flock):
 
     the gate    exclusive, on the directory itself, held while a process checks and takes locks
     a GPU       shared, on its file, by a daemon as long as it leases the GPU, and by the supervisor
                 and the keeper of each attempt on it as long as they live
 
 A process takes a GPU with an exclusive lock, which fails while any other process has a lock. It
-converts the lock to a shared one before it opens the gate. Then only processes of the same queue
-may take the shared lock too: a supervisor, if its daemon lives and holds the lock; and a daemon, if
-one of its attempts lives on the GPU. So the lock lasts as long as the job, even without the daemon,
-and no descriptor must be passed on. The next daemon takes the shared lock again. The lock ends with
-the last process that holds it. Other programs take part with `flock FILE COMMAND`: their lock is
-exclusive.
+converts the lock to a shared one before it releases the gate. From then on, only processes of the
+same queue may take the shared lock too: a supervisor, if its daemon is alive and holds the lock;
+and a daemon, if one of its attempts is running on the GPU. So the GPU stays locked as long as the
+job runs, even without the daemon, and no descriptor must be passed from process to process. The
+next daemon takes the shared lock again. The GPU is unlocked when the last process that holds the
+lock ends. Other programs can lock a GPU with `flock FILE COMMAND`; that lock is exclusive.
 
-Every user may create files in the directory, so none of them is trusted. A lock file must be a
-regular file with one hard link, of any owner. Links are not followed, and opening a pipe does not
-block. An existing file is opened without O_CREAT: with `fs.protected_regular`, the kernel refuses
-O_CREAT for another user's file in such a directory, even to root's daemon. If others remove or
-replace a file, this is detected, and the file is opened again.
+Every user may create files in the directory, so no file is trusted. A lock file must be a regular
+file with one hard link, of any owner. Links are not followed, and opening a pipe does not block. An
+existing file is opened without O_CREAT: with `fs.protected_regular`, the kernel refuses O_CREAT for
+another user's file in such a directory, even to root's daemon. If others remove or replace a file,
+this is detected, and the file is opened again.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ MOST_NAMED = 4
 
 
 def holders_of(found: os.stat_result, proc: Path = Path("/proc")) -> dict[int, int]:
-    """Return the living processes that hold a flock on the file `found`: pid to uid.
-
-    This process itself is left out.
+    """Return the living processes that hold a flock on the file `found`: pid to uid. This process
+    itself is left out.
     """
     try:
         text = (proc / "locks").read_text(encoding="ascii", errors="replace")
@@ -82,9 +81,7 @@ def uid_of(pid: int, proc: Path = Path("/proc")) -> int | None:
 
 
 def uid_text(uid: int) -> str:
-    """Return a text for the user with this uid that contains only the uid: `uid 1002`. No user
-    name is looked up.
-    """
+    """Return a text for the user with this uid, such as `uid 1002`. No user name is looked up."""
     return f"uid {uid}"
 
 
@@ -122,22 +119,23 @@ _MOST_NAME = 200
 
 
 class NoLocks(Exception):
-    """There is no directory of locks that can be trusted. The message gives the reason."""
+    """No directory of lock files exists that can be trusted. The message gives the reason."""
 
 
 class LocksUnknown(Exception):
-    """The directory of locks cannot be checked now, because the machine lacks a resource.
-
-    The message names the resource.
+    """The directory of lock files cannot be checked now, because the machine lacks a resource. The
+    message names the resource.
     """
 
 
 class GpuTaken(Exception):
-    """Another process has locked the GPU. The message completes "GPU 0 "."""
+    """Another process has locked the GPU. In a sentence, the message follows the name of the
+    GPU.
+    """
 
 
 class GateHeld(Exception):
-    """Another process holds the gate. The message names the process."""
+    """Another process holds the gate, the lock of the directory. The message names the process."""
 
 
 def lock_name(uuid: str) -> str:
@@ -151,7 +149,7 @@ def _never() -> bool:
 
 
 class LockDirectory:
-    """An open directory of locks. Opening it takes no lock."""
+    """An open directory of GPU lock files. Opening the directory takes no lock."""
 
     def __init__(self, path: Path, called: Callable[[int], str] = uid_text) -> None:
         """Open the directory `path`. `called` maps a uid to a text for messages. Raises NoLocks
@@ -300,7 +298,9 @@ scheduler pass.
 
 @dataclass(frozen=True)
 class AttemptLocks:
-    """The descriptors of an attempt's GPU locks, or the reason why the attempt may not start."""
+    """The file descriptors of an attempt's GPU locks, or the reason why the attempt may not
+    start.
+    """
 
     descriptors: tuple[int, ...] = ()
     refusal: str | None = None
@@ -312,16 +312,16 @@ class AttemptLocks:
 
 
 def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
-    """Lock the GPUs that the daemon lists in `told`. If `told` is empty, lock none.
+    """Lock the GPUs that the daemon lists in `told`. If `told` is empty, lock no GPU.
 
     `told` has these keys:
 
         directory: the directory of the lock files.
         gpus: the UUIDs of the GPUs.
         daemon: the daemon's process.
-        held: the UUIDs that the daemon has locked itself.
+        held: the UUIDs of the GPUs that the daemon itself has locked.
 
-    `seconds` is the longest wait for the gate.
+    `seconds` is the longest wait for the gate (the lock of the directory).
     """
     if not told:
         return AttemptLocks()

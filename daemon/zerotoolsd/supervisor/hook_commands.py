@@ -38,7 +38,7 @@ class CheckpointCommands:
         return {each.pid for each in self._every}
 
     def look(self) -> None:
-        """Start each command for which a new checkpoint was saved."""
+        """Start each command again if a new checkpoint was saved since its last start."""
         for each in self._every:
             each.look()
 
@@ -49,10 +49,10 @@ class CheckpointCommands:
 
 
 class RepeatedCommand:
-    """A hook command that runs after each new checkpoint, at most once at a time.
+    """A hook command that runs after each new checkpoint. Two runs never overlap.
 
-    The run directory is the working directory. With `from_start`, the command also runs once
-    at the start, for the checkpoints of an earlier attempt.
+    The run directory is the working directory. With `from_start`, the command also runs once at the
+    start, for the checkpoints of an earlier attempt.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ def run_until_stop(
 ) -> dict[str, Any]:
     """Run `command` until it ends or a stop is requested. Return `{"status": ..., "why": ...}`.
 
-    `status` is the exit status, or None if none exists. `why` is None if the command
-    succeeded; otherwise it is the reason of the failure in one line. `stop_asked` returns
-    whether a stop is requested. `log` is the file for the output.
+    `status` is the exit status; None if the command has none, because it could not be started or
+    was ended. `why` is None if the command succeeded; otherwise it is the reason of the failure in
+    one line. `stop_asked` returns whether a stop is requested. `log` is the file for the output.
     """
     began = time.monotonic()
     status: int | None = None
@@ -160,11 +160,11 @@ def _lingering(process: subprocess.Popen[bytes]) -> str:
 
 
 def _why(path: Path, begin: int, status: int) -> str:
-    """Return the reason why a hook command failed: the last line that it wrote to its log
+    """Return the reason why a hook command failed: the last line that the command wrote to its log
     `path`.
 
-    `begin` is the offset in bytes at which its output begins. If it wrote nothing, return
-    its exit status as text.
+    `begin` is the offset in bytes at which the output of this run begins. If there is no output,
+    return the exit status as text.
     """
     if status < 0:
         return f"it was ended by signal {-status}"

@@ -1,10 +1,10 @@
 """Runs one attempt, from its lock to `exit.json`.
 
-Each step is on the disk before the next one begins: the lock (a second supervisor exits here), disk
-space for `exit.json`, `run.json` (the identity of the supervisor), the ranks, `exit.json` (the
-outcome). A directory that has a `run.json` is never started again. Before `run.json` is written, a
-second process exists: the supervisor's parent, which writes `exit.json` if the supervisor is killed
-(`keeper_process`).
+The steps are: take the lock (a second supervisor exits here), reserve disk space for `exit.json`,
+write `run.json` (the identity of the supervisor), start the ranks, write `exit.json` (the outcome).
+Each step is on the disk before the next one begins. A directory that has a `run.json` is never
+started again. Before `run.json` is written, a second process exists: the supervisor's parent, which
+writes `exit.json` if the supervisor is killed (`keeper_process`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from zerotoolsd.supervisor.attempt_plan import (
     Plan,
 )
 from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name, make_group
-from zerotoolsd.supervisor.durable_files import read_json, room_of, write_json
+from zerotoolsd.supervisor.durable_files import placeholder_of, read_json, write_json
 from zerotoolsd.supervisor.exit_record import process_ledgers
 from zerotoolsd.supervisor.exit_record.first_failure import error_line
 from zerotoolsd.supervisor.exit_record.keeper_process import Records, run_keeper
@@ -70,7 +70,8 @@ EXPORTING_LOG = "exporting.log"
 
 
 def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
-    """Supervise the attempt in the directory `arguments[0]`; return the exit status.
+    """Supervise the attempt in the directory `arguments[0]`. Return the exit status of this
+    process.
 
     `execute` turns a forked child into the program of a rank.
     """
@@ -144,8 +145,7 @@ def supervise(
     refusal: str | None = None,
     execute: Execute = execute_program,
 ) -> None:
-    """Start the ranks and wait for them, kill all processes that remain after them, and write
-    `exit.json`.
+    """Start the ranks, wait until they end, kill all processes that remain, and write `exit.json`.
 
     `refusal` is the reason why the machine cannot start any rank now; None if it can.
     """
@@ -202,7 +202,7 @@ def supervise(
         verdict = with_limits(verdict, group)
         group.remove()
     if watch.stop_reason is not None:
-        watch.heed_request()  # another reason may have arrived, such as a cancel
+        watch.handle_stop_request()  # another reason may have arrived, such as a cancel
     record = _record(watch, verdict, left, started) | {"out_of_host_memory": out_of_memory}
     record |= _follow(watch, verdict, records, record | _times(clock))
     record["uploaded"] = progress.uploaded
@@ -212,15 +212,17 @@ def supervise(
         records.ended.drop()
     for name in (REQUEST, STOP):  # no process reads or writes these any more
         with suppress(OSError):
-            room_of(Path(name)).unlink(missing_ok=True)
+            placeholder_of(Path(name)).unlink(missing_ok=True)
     progress.close()
 
 
 def _follow(
     watch: RankMonitor, verdict: Verdict, records: Records, record: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run the steps that follow after the ranks have finished, or have saved and stopped.
-    Return the results of these steps, keyed by name.
+    """Run the commands that follow after the ranks, such as an export or an upload. Return the
+    result of each command, keyed by name.
+
+    These commands run if the ranks have finished, or have saved and stopped.
     """
     plan, found = watch.plan, dict[str, Any]()
     if verdict.outcome not in ("finished", "stopped") or not watch.ranks:
@@ -316,8 +318,8 @@ def _prepare(
 
 
 def _find(watch: RankMonitor) -> Verdict | None:
-    """Find the checkpoint to resume from, put it into the environment of the ranks, and start
-    to search for newer checkpoints.
+    """Find the checkpoint to resume from, and put its path into the environment of the ranks. The
+    search for newer checkpoints continues while the ranks run.
 
     Return None on success; otherwise return the verdict that ends the attempt.
     """
@@ -325,7 +327,7 @@ def _find(watch: RankMonitor) -> Verdict | None:
         return None
     try:
         finder = Finder(watch.plan)
-        choice = finder.choose(watch.stop_asked, watch.tell_of_finder)
+        choice = finder.choose(watch.stop_asked, watch.report_finder_wait)
     except OSError as error:
         cause = f"{watch.plan.finder[0]} cannot be started: {error.strerror}"
         return _blame(cause, error, "crashed")
@@ -342,7 +344,7 @@ def _find(watch: RankMonitor) -> Verdict | None:
     if choice.resume_from is not None:
         env = {**watch.plan.env, "ZEROTOOLS_RESUME_FROM": choice.resume_from}
         watch.plan = replace(watch.plan, env=env)
-    watch.heed(finder)
+    watch.add_finder(finder)
     return None
 
 

@@ -18,11 +18,11 @@ Clock = Callable[[], float]
 
 
 class HostMemory:
-    """Measures the host memory of all descendants of this process, and uses little processor
-    time for this.
+    """Measures the host memory of all descendants of this process, and uses little processor time
+    for this.
 
-    At least every `longest_pause` seconds `note` is called with the time at which a measurement
-    began, and with the processes that it found.
+    A measurement is made at least every `longest_pause` seconds. After each measurement, `note` is
+    called with the time at which it began and with the processes that were found.
     """
 
     def __init__(

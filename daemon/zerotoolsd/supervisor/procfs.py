@@ -1,5 +1,5 @@
-"""Reads processes, their descendants and their state from /proc. A pid alone is never an
-identity.
+"""Reads processes, their descendants and their state from /proc. A pid alone never identifies a
+process, because the kernel reuses pids.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def zombie_status(pid: int, start_ticks: int) -> int | None:
 
 
 def ticks_now() -> int:
-    """Return the current time in clock ticks since the boot, the unit of `start_ticks`. A
-    process that starts later has at least this value.
+    """Return the current time in clock ticks since the boot, the unit of `start_ticks`. Every
+    process that starts later has a `start_ticks` of at least this value.
     """
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
 
@@ -182,17 +182,17 @@ def _below(root: int, children: Mapping[int, list[Process]]) -> Iterator[Process
 _KTHREADD = 2
 
 
-def await_program(process: Process, looks: int = 20) -> None:
-    """Wait until the kernel has loaded the program of `process`, `looks` milliseconds at most.
+def await_program(process: Process, milliseconds: int = 20) -> None:
+    """Wait until the kernel has loaded the program of `process`, but at most `milliseconds`.
 
-    The parent of `process` can continue earlier (`vfork` returns when the child drops the parent's
-    memory, in exec_mmap of fs/exec.c). Until the program is loaded, /proc shows neither command nor
-    environment: on a busy machine this affects every second read directly after the start. Kernel
-    threads never have them.
+    The parent of `process` can continue before the program is loaded (`vfork` returns when the
+    child drops the parent's memory, in exec_mmap of fs/exec.c). Until then, /proc shows neither
+    command nor environment of the process. On a busy machine this affects every second read
+    directly after the start. Kernel threads never have a command or an environment.
     """
     if _KTHREADD in (process.pid, process.parent):
         return
-    for _ in range(looks):
+    for _ in range(milliseconds):
         try:
             if process.is_over or Path(f"/proc/{process.pid}/cmdline").read_bytes():
                 return
@@ -217,9 +217,9 @@ _LONGEST = 4000
 class Activity:
     """The state of a process in the kernel.
 
-    `state` is the kernel's letter, `tracer` the pid of a debugger. `work` grows while the process
-    computes, reads or writes: seconds of processor time, plus one second for each 512 KiB read or
-    written.
+    `state` is the letter in /proc/PID/stat, such as `R` or `D`. `tracer` is the pid of an attached
+    debugger; 0: no debugger. `work` grows while the process computes, reads or writes: one for each
+    second of processor time, plus one for each 512 KiB read or written.
     """
 
     state: str

@@ -8,7 +8,7 @@ fails does not fail the attempt. The child reports the failure on its pipe (`spa
 letter and a number:
 
     c22;    the processors could not be set: error 22
-    m1;     their memory could not be preferred: error 1
+    m1;     the memory nodes could not be preferred: error 1
     f3;     only 3 of the processors may be used, too few for the binding
 """
 
@@ -41,9 +41,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class RankBinding:
     """The processors and memory nodes to which one rank is bound.
 
-    `cpus` is a list of processors in the format of the kernel (`0-15,32`; empty: any
-    processor). `nodes` are the preferred memory nodes (empty: the kernel chooses). `why` is
-    the reason why the rank is not bound, if users should see it.
+    `cpus` is a list of processors in the format of the kernel (`0-15,32`; empty: any processor).
+    `nodes` are the preferred memory nodes (empty: the kernel chooses). `why` is the reason why the
+    rank is not bound, if users should see the reason.
     """
 
     cpus: str = ""
@@ -56,7 +56,8 @@ class RankBinding:
 
     @classmethod
     def from_json(cls, tree: object) -> RankBinding:
-        """Return the binding that `to_json` wrote. Raises ValueError for any other value.
+        """Return the binding that `to_json` wrote. Raises ValueError if `tree` is not such a
+        binding.
 
         A job can write into its run directory, so the value is not trusted.
         """
@@ -73,8 +74,8 @@ class RankBinding:
 def keep_to(binding: RankBinding) -> bytes:
     """Bind the calling thread to the processors and memory nodes in `binding`.
 
-    Return bytes that say which parts failed; `kept_of` reads them. They are empty if all
-    succeeded.
+    Return bytes that name the parts that failed, in the format that `kept_of` reads; empty bytes if
+    all parts succeeded.
     """
     if not binding.cpus:
         return b""

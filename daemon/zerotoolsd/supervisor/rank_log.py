@@ -23,11 +23,11 @@ def log_line(text: str) -> None:
 
 
 class RankLog:
-    """Copies the output of a rank from a pipe into a file: the first `limit` bytes, and at the
-    end the last 64 KiB.
+    """Copies the output of a rank from a pipe into a file: the first `limit` bytes, and at the end
+    the last 64 KiB.
 
-    Text that is in the file never moves, so that a reader can follow the file. If the disk
-    is full, output is lost, but the rank continues.
+    Text in the file never moves, so that a reader can follow the growing file. If the disk is full,
+    output is lost, but the rank continues.
     """
 
     def __init__(self, path: Path, limit: int) -> None:

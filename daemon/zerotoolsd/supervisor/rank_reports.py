@@ -59,8 +59,8 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def pause_between(kind: str, size_bytes: int) -> float:
-    """Return the least number of seconds between two stored messages of `kind` if the file has
-    `size_bytes` bytes.
+    """Return the least number of seconds between two stored messages of `kind`, when
+    `progress.jsonl` has `size_bytes` bytes.
     """
     pause, size = 0.0, size_bytes
     while size > _THIN_ABOVE:
@@ -189,10 +189,10 @@ class Progress:
         self._keep(message, event)
 
     def found(self, path: str, step: int | None) -> None:
-        """Record the checkpoint `path` that the finder found. If its `step` is None, the newest
-        step that the ranks reported is used.
+        """Record the checkpoint `path` that the checkpoint finder found. If its `step` is None, the
+        newest step that the ranks reported is used.
 
-        If the program reports its checkpoints itself, the finder's checkpoints are ignored.
+        If the program reports its checkpoints itself, checkpoints of the finder are ignored.
         """
         if not self._told_paths:
             event = {"event": "checkpoint", "path": path, "time": time.time(), "found": True}
@@ -200,7 +200,7 @@ class Progress:
             self._take_event({**event, "step": self.steps_done if step is None else step})
 
     def passed_over(self, path: str, why: str) -> None:
-        """Record the damaged checkpoint `path`. Because of the reason `why`, an older
+        """Record that the checkpoint `path` is damaged, for the reason `why`, so that an older
         checkpoint is used.
         """
         message = {"event": "skipped_checkpoint", "path": path, "why": why, "time": time.time()}
@@ -234,8 +234,8 @@ class Progress:
         self._take_event(message)
 
     def _note_alive(self) -> None:
-        """Set the modification time of `progress.jsonl` to the time of the last heartbeat.
-        Heartbeats themselves are not written to the file.
+        """Set the modification time of `progress.jsonl` to now, because a rank has sent a
+        heartbeat. Heartbeats are not written to the file.
         """
         now = time.monotonic()
         if now - self._noted_alive < _ALIVE_SECONDS:

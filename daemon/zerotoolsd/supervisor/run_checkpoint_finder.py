@@ -1,9 +1,10 @@
 """Runs the checkpoint finder, a process that searches directories of users.
 
-Such directories may never respond. The finder prints JSON lines. The first is `{"resume_from": path
-or null, "passed_over": [...], "lost": null or why the job must not start}`, and one object follows
-for every checkpoint that it finds. If a disk gives errors, the first line is `{"not_ready": why}`
-and nothing follows. When its standard input is closed, the finder searches once more and ends.
+The file system of such a directory may never respond. The finder prints JSON lines. The first line
+is `{"resume_from": path or null, "passed_over": [...], "lost": null or why the job must not
+start}`. After that, one object follows for every checkpoint that is found. If a disk gives errors,
+the first line is `{"not_ready": why}`, and nothing follows. When its standard input is closed, the
+finder searches once more and ends.
 """
 
 from __future__ import annotations
@@ -76,11 +77,12 @@ class Finder:
     def choose(
         self, stop_asked: Callable[[], bool], waits: Callable[[float], None] = lambda seconds: None
     ) -> FinderAnswer | None:
-        """Wait for the checkpoint finder, and return the checkpoint to resume from; None if a
-        stop is requested meanwhile.
+        """Wait for the checkpoint finder, and return the checkpoint to resume from; None if a stop
+        is requested meanwhile.
 
-        If the file system of the directory does not respond, this waits until it does, and
-        calls `waits` with the seconds so far. Raises NoAnswer if the finder ended.
+        If the file system of the directory does not respond, this method waits until it does, and
+        calls `waits` with the seconds that it has waited so far. Raises NoAnswer if the finder
+        ended.
         """
         began = time.monotonic()
         while not stop_asked():

@@ -2,13 +2,14 @@
 
 `subprocess.Popen` waits until the child has executed its program. If the working directory or the
 program is on a file system that does not respond, that wait never ends and cannot be cancelled. So
-the child reports its progress over a pipe, which closes when the program runs:
+this module does not wait: the child writes its progress into a pipe, which closes when the program
+runs. Examples of the contents of the pipe:
 
-    d             it enters the directory
-    dp            it executes the program
-    dp!  ENOENT   it could not: the number of the error follows, in decimal
-    !    ENOENT   it could not even enter its control group
-    dm1;p         its binding failed in part (`rank_cpu_binding`); it executes the program
+    d             the child enters the directory
+    dp            the child executes the program
+    dp!2          the program could not be executed: error 2 (ENOENT)
+    !2            the child could not enter its control group: error 2
+    dm1;p         the binding failed in part (`rank_cpu_binding`); the program is executed
 
 A child that hangs holds no descriptor of the supervisor, so it does not hold the lock of the
 attempt either.
@@ -62,8 +63,8 @@ def execute_without_sigterm(argv: Sequence[str], env: Mapping[str, str]) -> None
 class CannotStart(Exception):
     """The child process could not execute its program.
 
-    The message is a sentence, and `error` is the OSError. `is_ours` is True if the cause is
-    the control group, which the daemon made, and not the job.
+    The message is a sentence, and `error` is the OSError. `is_ours` is True if the control group,
+    which the daemon made, is the cause, and not the job.
     """
 
     def __init__(self, what: str, error: OSError, *, is_ours: bool = False) -> None:
@@ -134,13 +135,12 @@ def start_child(
     execute: Execute = execute_program,
     binding: RankBinding | None = None,
 ) -> BegunProgram:
-    """Start the command `argv` in the directory `cwd`. The file descriptor `output` receives
-    its output.
+    """Start the command `argv` in the directory `cwd`, without waiting for it. Its output goes to
+    the file descriptor `output`.
 
-    `entrance` is the `cgroup.procs` file of the control group that the child enters first.
-    `binding` is applied as far as possible.
-
-    The calling process must have no threads. Raises OSError.
+    `entrance` is the `cgroup.procs` file of the control group that the child enters first. The
+    child is bound to processors as `binding` says, as far as possible. The calling process must
+    have no threads. Raises OSError.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
@@ -172,7 +172,7 @@ def _become(
     execute: Execute,
     binding: RankBinding | None,
 ) -> None:
-    """Run the child's part after the fork: prepare the process and execute `argv`. This never
+    """Run in the child after the fork: prepare the process and execute `argv`. This function never
     returns.
     """
     try:
@@ -222,8 +222,9 @@ def die_with(parent: int, umask: int, entrance: str | None = None) -> Callable[[
 
 
 class SignalWaker:
-    """Makes `socket` readable when this process gets SIGCHLD or SIGTERM. `asked` is True after
-    a SIGTERM, also after one that was blocked until this object was made.
+    """Makes `socket` readable when this process gets SIGCHLD or SIGTERM.
+
+    `asked` is True after a SIGTERM, even if the signal was blocked until this object was made.
     """
 
     def __init__(self) -> None:

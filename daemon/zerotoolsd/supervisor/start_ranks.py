@@ -29,10 +29,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class KnownRank:
     """A rank and how it ended.
 
-    `status` is the wait status; None while the rank runs. `killed` is True if the supervisor
-    killed the rank. `ended_clock` is the monotonic time at which the supervisor noticed the
-    end. `oom_killed` is True if the kernel's OOM killer ended a process just before. None
-    means unknown.
+    `status` is the wait status; None while the rank runs. `killed` is True if the supervisor killed
+    the rank. `ended_clock` is the monotonic time at which the supervisor noticed the end.
+    `oom_killed` is True if the kernel's OOM killer ended a process just before the rank's end. Both
+    are None if unknown.
     """
 
     index: int
@@ -73,8 +73,8 @@ class KnownRank:
 class SupervisedRank(KnownRank):
     """A rank that this supervisor started, and the output of the rank.
 
-    `start` describes the start; it is None after the rank has executed its program.
-    `binding` is the binding that was set. Before it is set, it is the planned binding.
+    `start` describes the start; None after the rank has executed its program. `binding` is the
+    processor binding: first the planned one, later the one that was set.
     """
 
     pid: int
@@ -88,8 +88,8 @@ class SupervisedRank(KnownRank):
 
     @property
     def bound(self) -> dict[str, Any]:
-        """Return the binding of the rank as a JSON object for `run.json` and `exit.json`. It is
-        empty if the rank is not bound.
+        """Return the processor binding of the rank as a JSON object for `run.json` and `exit.json`.
+        It is empty if the rank is not bound.
         """
         return {} if self.binding is None else {"binding": self.binding.to_json()}
 
@@ -111,14 +111,13 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT, errno.EP
 
 
 def hold_port() -> socket.socket:
-    """Reserve a TCP port at which only the ranks can meet.
+    """Reserve a TCP port at which the ranks will meet, and return the socket that reserves it.
 
-    While this socket is open, the kernel does not choose this port for any other socket or
-    connection.
+    While this socket is open, the kernel does not give the port to any other socket or connection.
+    Without it, any process could take the port before a rank listens there.
 
-    A port that was looked up and released can be taken by any process until a rank listens there.
-    This socket never listens, and has SO_REUSEADDR like the rank's socket (torch's, with and
-    without libuv, and gloo's), so the rank may bind it, too (inet_csk_bind_conflict in
+    The socket never listens, and has SO_REUSEADDR like the rank's socket (torch's, with and without
+    libuv, and gloo's). So the rank may bind the same port (inet_csk_bind_conflict in
     net/ipv4/inet_connection_sock.c). Raises OSError if no port is available.
     """
     try:

@@ -120,20 +120,20 @@ class RankMonitor:
 
     def out_of_time(self) -> bool:
         """Return whether the grace period of a stop is over although some ranks have not ended."""
-        self.heed_request()
+        self.handle_stop_request()
         return self._stop_by is not None and time.monotonic() >= self._stop_by
 
-    def heed(self, finder: Finder) -> None:
+    def add_finder(self, finder: Finder) -> None:
         """Also read the output of the checkpoint finder `finder` while the ranks run."""
         self.progress.waits(None)
         self.finder = finder
         self._selector.register(finder.stdout, selectors.EVENT_READ, self._hear_finder)
 
-    def tell_of_finder(self, seconds: float) -> None:
+    def report_finder_wait(self, seconds: float) -> None:
         """Record for users that the checkpoint finder has been searching for `seconds`."""
         if seconds >= HANGS_SECONDS:
             self.progress.waits(f"looks for checkpoints in {searched_directory()}", seconds)
-            _sign()
+            _mark_alive()
 
     def _hear_finder(self) -> None:
         if self.finder is not None and not self.finder.drain(self.progress):
@@ -220,8 +220,8 @@ class RankMonitor:
             rank.start.close()
             rank.start = None
 
-    def _tell_what_hangs(self, now: float) -> None:
-        """Report the directory or the program that does not respond while a rank is being
+    def _report_hanging_start(self, now: float) -> None:
+        """Report to users which directory or program does not respond while a rank is being
         started. `now` is the current time in seconds.
         """
         starts = (rank.start for rank in self.ranks if rank.start is not None)
@@ -237,8 +237,8 @@ class RankMonitor:
         """
         self._sample_memory()
         next_sample = next_sign = time.monotonic() + TICK_SECONDS / 4
-        while self._goes_on():
-            self.heed_request()
+        while self._must_continue():
+            self.handle_stop_request()
             self._wait()
             self._note_ends(reap_children(self._note_end))
             if not self._stop.seconds_left:
@@ -250,20 +250,20 @@ class RankMonitor:
                 return
             if now >= next_sample:
                 self._sample_memory()
-                self._tell_what_hangs(now)
-                self._tell_ranks()
+                self._report_hanging_start(now)
+                self._write_stop_file()
                 self._note_ranks()
                 self._look_for_stall()
                 self._beside.look()
                 next_sample = now + TICK_SECONDS
             if now >= next_sign:
-                _sign()
+                _mark_alive()
                 next_sign = now + ALIVE_SECONDS
 
     def _look_for_stall(self) -> None:
         if self.stalls.look(self.ranks) and self.stop_reason is None:
             self._untold = ASKED
-            self._tell_ranks()
+            self._write_stop_file()
             grace = self.stalls.end(self.ranks)
             self._ask_programs(grace)
             self._kill_in(grace, str(self.stalls.cause))
@@ -309,13 +309,13 @@ class RankMonitor:
         if self._kill_at is None or at < self._kill_at:
             self._kill_at, self._kill_why = at, why
 
-    def heed_request(self) -> None:
+    def handle_stop_request(self) -> None:
         """Read the stop request, and handle a new or changed one."""
         request = self._requests.look(signalled=self._signals.asked)
         if request is None:
             return
         self._untold = request.reason or self._untold
-        self._tell_ranks()
+        self._write_stop_file()
         if request.is_first:
             self._begin_stop(request.grace_seconds or 0.0)
         elif request.grace_seconds is not None:  # it leaves less time than the first
@@ -351,7 +351,7 @@ class RankMonitor:
     def _running(self) -> list[int]:
         return [rank.pid for rank in self.ranks if rank.status is None]
 
-    def _goes_on(self) -> bool:
+    def _must_continue(self) -> bool:
         """Return whether the loop must continue: a rank is running, or after a stop a program
         has time left to end.
         """
@@ -360,7 +360,7 @@ class RankMonitor:
     def _note_end(self, pid: int, status: int) -> None:
         self._ledger.ended(pid, self._stop.status_of(pid, status))
 
-    def _tell_ranks(self) -> None:
+    def _write_stop_file(self) -> None:
         """Write the stop file, which tells the ranks to save and stop. A write that fails is
         repeated.
 
@@ -421,8 +421,8 @@ class RankMonitor:
         self._signals.close()
 
 
-def _sign() -> None:
-    """Set the modification time of `run.json` to now. It shows later until when the supervisor
+def _mark_alive() -> None:
+    """Set the modification time of `run.json` to now. This time later shows how long the supervisor
     was running.
 
     Files of the ranks are not used for this, because their file system may hang.

@@ -1,5 +1,5 @@
-"""Recognises errors that are caused by the machine and pass by themselves. The job waits then
-and does not count as failed.
+"""Recognises errors that are caused by the machine and pass by themselves. After such an error the
+job waits, and does not count as failed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _OF_ADMINISTRATOR = frozenset({errno.EACCES, errno.EPERM})
 
 
 def is_transient(error: OSError, *, own_files: bool = False) -> bool:
-    """Return whether the operation that raised `error` may succeed later although the job is
-    not changed.
+    """Return whether the operation that raised `error` may succeed later although the job is not
+    changed.
 
-    The cause may be a lack of disk space, inodes, file descriptors, processes or memory, or
-    a disk or server that does not respond. `own_files` is True if only the daemon uses the
-    files, so that a job cannot have lost access to them.
+    The cause may be a lack of disk space, inodes, file descriptors, processes or memory, or a disk
+    or server that does not respond. `own_files` is True if only the daemon uses the files. Then a
+    permission error of the files is also caused by the machine.
     """
     return error.errno in _OF_MACHINE or (own_files and error.errno in _OF_ADMINISTRATOR)
 
 
 def hang_reason(what: str) -> str:
-    """Return the reason, as text for users, of an attempt that waits because `what` does not
+    """Return a sentence for users: the attempt waits because `what`, a file or directory, does not
     respond.
     """
     return f"{what} does not answer (check its file system, mount and dmesg), and the job waits"

@@ -62,9 +62,9 @@ def test_p2_a_supervisor_that_cannot_be_watched_goes_on_and_is_watched_later(
         assert "cannot be watched: No space left" in watcher.held[1]
         assert watcher.watches(attempt)
         watcher.settle(attempt)
-        assert not watcher.derived_files(attempt)
+        assert not watcher.has_supervisor(attempt)
         watcher.settle(attempt)
-        assert watcher.derived_files(attempt)
+        assert watcher.has_supervisor(attempt)
         assert 1 not in watcher.held
         (run / "release").touch()
 

@@ -25,7 +25,7 @@ from zerotoolsd.interface.api_types import Unavailable
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.supervisor.durable_files import room_of
+from zerotoolsd.supervisor.durable_files import placeholder_of
 from zerotoolsd.users.account import Account, NameLookupTimeout
 from zerotoolsd.users.served_users import ServedUsers
 
@@ -213,7 +213,7 @@ def test_ranks_that_the_machine_does_not_start_are_started_again_without_a_resta
             job_id = await submit(it, "attempt=1:release exit=0")
             job = await it.reach(job_id, "running")
             run = Path(job.attempts[0].run_dir)
-            assert room_of(run / "exit.json").exists()
+            assert placeholder_of(run / "exit.json").exists()
             record = {"outcome": "not_ready", "cause": "python cannot be started: no room"}
             attempt = it.engine.store.attempts(job_id)[0]
             it.engine._ends.over(attempt, {**record, "token": attempt.token})

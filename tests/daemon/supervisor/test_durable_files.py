@@ -14,15 +14,15 @@ from tests.daemon.small_disks import SmallDisk
 from zerotoolsd.supervisor.durable_files import (
     ROOM_BYTES,
     ReservedRecord,
+    placeholder_of,
     read_json,
     reserve_space,
-    room_of,
 )
 
 
 def test_the_record_takes_the_place_of_its_room(tmp_path: Path) -> None:
     record = ReservedRecord(tmp_path / "exit.json", 8)
-    room = room_of(tmp_path / "exit.json").stat()
+    room = placeholder_of(tmp_path / "exit.json").stat()
     assert room.st_blocks * 512 >= ROOM_BYTES
     assert not (tmp_path / "exit.json").exists()
     assert record.write({"cause": "done"})
@@ -92,14 +92,14 @@ def test_a_directory_that_was_removed_ends_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     record = ReservedRecord(run / "exit.json", 0)
-    room_of(run / "exit.json").unlink()
+    placeholder_of(run / "exit.json").unlink()
     run.rmdir()
     assert not record.write({"cause": "done"})
 
 
 def test_room_that_somebody_removed_does_not_cost_the_record(tmp_path: Path) -> None:
     record = ReservedRecord(tmp_path / "exit.json", 0)
-    room_of(tmp_path / "exit.json").unlink()
+    placeholder_of(tmp_path / "exit.json").unlink()
     assert record.write({"cause": "done"})
     assert read_json(tmp_path / "exit.json") == {"cause": "done"}
 
@@ -110,4 +110,4 @@ def test_without_room_nothing_begins(small_disk: SmallDisk) -> None:
         reserve_space(small_disk.path / "exit.json", 1)
     assert raised.value.errno == errno.ENOSPC
     with suppress(FileNotFoundError):
-        room_of(small_disk.path / "exit.json").unlink()
+        placeholder_of(small_disk.path / "exit.json").unlink()

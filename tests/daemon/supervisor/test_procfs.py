@@ -73,7 +73,7 @@ def test_a_program_has_its_words_once_it_has_begun() -> None:
         with Started(["cat", "--number"], stdin=subprocess.PIPE) as started:
             process = read_process(started.pid)
             assert process is not None
-            await_program(process, looks=2000)
+            await_program(process, milliseconds=2000)
             words = Path(f"/proc/{started.pid}/cmdline").read_bytes()
             started.kill()
         assert words == b"cat\0--number\0"
@@ -81,9 +81,9 @@ def test_a_program_has_its_words_once_it_has_begun() -> None:
 
 def test_threads_of_the_kernel_are_not_waited_for() -> None:
     kernel = Process(pid=2**22 + 1, parent=2, state="S", start_ticks=1, rss_bytes=0)
-    await_program(kernel, looks=10**9)
+    await_program(kernel, milliseconds=10**9)
     gone = replace(kernel, parent=1)
-    await_program(gone, looks=10**9)
+    await_program(gone, milliseconds=10**9)
 
 
 ME = os.getpid()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.users.other_users import AS_ROOT, OTHER_UID, UID, open_directory, user_of
-from zerotoolsd.supervisor.durable_files import read_json, reserve_space, room_of, write_json
+from zerotoolsd.supervisor.durable_files import placeholder_of, read_json, reserve_space, write_json
 from zerotoolsd.supervisor.stop.stop_request_file import write_request
 from zerotoolsd.users.open_as_user import file_rights, make_owned, opened_run_directory, owner_of
 
@@ -99,9 +99,9 @@ def test_nothing_in_it_is_waited_for(run_dir: Path) -> None:
             read_json(base / "exit.json")
         with pytest.raises(OSError, match=r"Illegal seek|Invalid argument"):
             reserve_space(base / "exit.json", 1)
-        room_of(base / "exit.json").unlink()
+        placeholder_of(base / "exit.json").unlink()
         reserve_space(base / "exit.json", 1)
-        assert room_of(base / "exit.json").stat().st_uid == UID
+        assert placeholder_of(base / "exit.json").stat().st_uid == UID
 
 
 def test_what_another_user_links_in_is_not_read(run_dir: Path) -> None:

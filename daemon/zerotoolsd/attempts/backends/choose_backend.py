@@ -35,10 +35,11 @@ class LaunchBackend:
 
     Attributes:
         program: the path of systemd-run; None: supervisors are children of the daemon.
-        of_user: whether the user's systemd is used instead of the system's.
+        of_user: whether the systemd of the daemon's user is used instead of the system's.
         seconds: the timeout of systemd-run, which can take a second on a machine under load.
-        may_be_child: whether a child is started if systemd fails.
-        why: the reason, as the end of a sentence that begins "supervisors are ...".
+        may_be_child: whether supervisors are started as children if systemd fails.
+        why: how supervisors are started and why, as the end of a sentence that begins "supervisors
+            are".
     """
 
     program: str | None
@@ -58,9 +59,10 @@ def choose_way(
     uid: int | None = None,
     booted: Callable[[], bool] = BOOTED.is_dir,
 ) -> LaunchBackend:
-    """Return how the daemon starts supervisors. `by` is the value in its configuration.
+    """Return how the daemon starts supervisors. `by` is the value of `launch.by` in the daemon's
+    configuration.
 
-    Raises BadRequest if the value is unknown, or if systemd is required but does not run this
+    Raises BadRequest if `by` is unknown, or if it requires systemd and systemd does not run this
     machine.
     """
     uid = os.geteuid() if uid is None else uid
@@ -122,10 +124,10 @@ def supervisor_command(run_dir: Path) -> tuple[str, ...]:
 def supervisor_environment(
     user: JobUser | None = None, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the environment variables of a supervisor that runs as `user` (None: the user of
-    the daemon).
+    """Return the environment variables of a supervisor that runs as `user` (None: the user of the
+    daemon).
 
-    The ranks do not inherit them.
+    The ranks do not inherit these variables.
     """
     if user is not None:
         return user.environment(environment)

@@ -1,5 +1,5 @@
-"""Starts a fork server, and asks it for supervisors (`supervisor/preloaded` is the code inside the
-fork server).
+"""Starts a fork server, and asks it to fork supervisors. `supervisor/preloaded` has the code that
+runs inside the fork server.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ log = logging.getLogger(__name__)
 
 
 class NoServer(Exception):
-    """The fork server cannot be used. The message says why."""
+    """The fork server cannot be used. The message gives the reason."""
 
 
 @dataclass
 class WarmSupervisor:
-    """The keeper of an attempt, forked by a fork server. It has the methods of `subprocess.Popen`
-    that are used here.
+    """The keeper of an attempt, forked by a fork server. It has those methods of `subprocess.Popen`
+    that the daemon uses.
 
-    Its parent process is the fork server, so the daemon does not read its exit status.
+    The fork server is its parent process, so the daemon cannot read its exit status.
     """
 
     pid: int
@@ -130,12 +130,11 @@ class ForkServer:
         return self.bytes is not None
 
     def start(self, attempt: AttemptRow) -> WarmSupervisor:
-        """Ask the fork server to fork the supervisor of a prepared attempt. Return the new
-        process.
+        """Ask the fork server to fork the supervisor of a prepared attempt. Return the new process.
 
-        Raises OSError. Raises NoServer if the server does not confirm the fork. Even then
-        another backend may start the attempt: the lock of the attempt admits only one
-        supervisor.
+        Raises OSError. Raises NoServer if the server does not confirm the fork. In this case the
+        supervisor may be running or not, and another backend may start the attempt: the lock of the
+        attempt admits only one supervisor.
         """
         request = {
             "token": attempt.token,
@@ -163,8 +162,8 @@ class ForkServer:
         raise NoServer(f"its fork server has not answered within {ANSWER_SECONDS:g} s")
 
     def _heard(self) -> dict[str, Any] | None:
-        """Return the next message of the fork server; None if none has arrived. A received file
-        descriptor is in the key `pidfd`.
+        """Return the next message of the fork server; None if no message has arrived. If a file
+        descriptor came with the message, it is in the key `pidfd`.
 
         Raises NoServer.
         """
@@ -189,7 +188,7 @@ class ForkServer:
     def _cut_off(self, otherwise: str) -> NoServer:
         """Return the exception for a broken connection to the fork server.
 
-        Its message says how the server ended. If this is unknown, the message is `otherwise`.
+        Its message says how the server ended, or is `otherwise` if this is unknown.
         """
         try:
             status = self._process.wait(0.5)
@@ -247,8 +246,8 @@ class ServerKind:
 
     @property
     def name(self) -> str:
-        """Return a short name that is the same for equal kinds of fork servers. It contains no
-        value of an environment variable.
+        """Return a short name for this kind of fork server, the same for equal kinds. The name
+        contains no value of an environment variable.
         """
         text = json.dumps([self.python, self.modules, self.env])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

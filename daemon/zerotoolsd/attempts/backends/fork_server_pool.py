@@ -1,9 +1,9 @@
-"""Keeps all fork servers of the daemon, and chooses one for each attempt. An attempt without a fork
-server starts "cold": it imports torch itself.
+"""Keeps all fork servers of the daemon, and chooses a server for each attempt. An attempt without a
+fork server starts "cold": it imports torch itself.
 
-The first attempt of a kind starts cold. Its fork server is made after that attempt has done a step,
-so that the imports take no processor time from the start. A fork server with an error is ended, and
-its attempt starts cold; after that start a new fork server is made.
+The first attempt of a kind starts cold. The fork server for this kind is started after that attempt
+has done a step, so that the imports of the server do not slow down the attempt. If a fork server
+fails, it is ended, and the attempt starts cold; later a new fork server is started.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class ForkServerPool:
     def start(
         self, attempt: AttemptRow, plan: Plan, spec: JobSpec, user: JobUser | None
     ) -> tuple[WarmSupervisor | None, str | None]:
-        """Fork the supervisor of a prepared attempt from a fork server, and return it; None if
-        the attempt must start cold.
+        """Fork the supervisor of a prepared attempt from a fork server.
 
-        The second value is a sentence about the start, or None. If this raises OSError, no
-        process of the attempt is running.
+        Return (the supervisor, a sentence about the start). The supervisor is None if the attempt
+        must start cold. The sentence is None if fork servers are not enabled. If this raises
+        OSError, no process of the attempt is running.
         """
         if not self._config.enabled:
             return None, None
@@ -107,7 +107,9 @@ class ForkServerPool:
         log.warning("fork server %s is ended: %s", kind.name, why)
 
     async def keep_up(self, is_loading: IsLoading) -> None:
-        """Start missing fork servers and end unused ones, again and again, until cancelled."""
+        """Start missing fork servers and end unused ones, again and again, until this task is
+        cancelled. `is_loading` returns whether an attempt has not done a step yet.
+        """
         while self._config.enabled:
             await asyncio.sleep(TEND_SECONDS)
             try:

@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 
 
 class NotReady(Exception):
-    """systemd cannot be used now, and supervisors may not be started in another way. The
-    message says why.
+    """systemd cannot be used now, and the configuration allows no other way to start supervisors.
+    The message gives the reason.
     """
 
 
 @dataclass(frozen=True)
 class Spawned:
     """A process that was started for an attempt: the supervisor itself, or a `systemd-run` that
-    asks for it. In the second case `request` is set.
+    asks systemd for the supervisor. In the second case `request` is set.
     """
 
     process: subprocess.Popen[bytes] | WarmSupervisor
@@ -47,7 +47,7 @@ class Spawned:
         return os.pidfd_open(self.process.pid)  # a child that was not waited for keeps its pid
 
     def disown(self) -> None:
-        """Do not wait for the process any more. It continues."""
+        """Stop waiting for the process, which continues to run."""
         if isinstance(self.process, WarmSupervisor):
             self.process.close()
         self.process.returncode = 0
@@ -85,8 +85,8 @@ class SupervisorSpawner:
         """Start the supervisor of a prepared attempt, as the user `user` or as the user of the
         daemon.
 
-        `limits` are set on the control group that root creates for a child of another user;
-        None: no control group.
+        `limits` are set on the control group that the daemon creates as root for a supervisor of
+        another user; None: no control group is created.
 
         If this raises OSError or NotReady, no process of the attempt is running.
         """
@@ -149,8 +149,8 @@ class SupervisorSpawner:
     def to_json(self) -> dict[str, str | None]:
         """Return a JSON object that says how supervisors are started now.
 
-        `why` completes "supervisors are ..."; `trouble` is the reason why systemd could not
-        start the last supervisor.
+        `why` is the end of a sentence that begins "supervisors are". `trouble` is the reason why
+        systemd could not start the last supervisor.
         """
         by, why = "user-systemd" if self.way.of_user else SYSTEMD, self.way.why
         if self.way.program is None:

@@ -1,8 +1,9 @@
 """Starts a supervisor as a transient systemd service, with `systemd-run`.
 
 The service has its own sandbox and cgroup, and continues when the daemon's unit ends. Its name
-contains the job, the attempt, and the start of the token, because two daemons may each have a job
-7: `zerotools-job-7-2-3f9c01aa.service`. So systemd itself refuses a second service for the attempt.
+contains the job, the attempt, and the start of the token: `zerotools-job-7-2-3f9c01aa.service`. The
+token is needed because two daemons may each have a job 7. systemd refuses a second service with the
+same name, so the attempt gets only one.
 
     daemon        systemd-run --unit=zerotools-job-7-2-3f9c01aa.service ... supervisor RUN_DIR
     systemd       starts the supervisor, and waits for its READY=1 (Type=notify)
@@ -140,12 +141,13 @@ def _properties(
 
 
 def _of(user: JobUser) -> Iterator[tuple[str, str]]:
-    """Yield the properties (name, value) of the systemd unit for a job of another user.
+    """Yield the properties (name, value) of the systemd unit for a job of the user `user`, who is
+    not the daemon's user.
 
     systemd switches to that user, and lets the user manage the unit's control group. The
     administrator's limits are set on the unit itself, where the user cannot change them. The
-    supervisor opens the log itself: systemd would open it as root, and follow a link that the user
-    has made.
+    supervisor opens the log itself: systemd would open the log as root, and follow a link that the
+    user has made.
     """
     account = user.account
     yield "User", str(account.uid)

@@ -89,7 +89,7 @@ class JobNotifier:
     async def try_destinations(
         self, names: Collection[str], kinds: Collection[str]
     ) -> list[dict[str, Any]]:
-        """Send examples of notices to destinations; see `destinations.try_destinations`."""
+        """Send examples of notices to destinations; see `send_to_destinations.try_destinations`."""
         return await try_destinations(self._config, self._web, self._notices, names, kinds)
 
     async def keep_up(self) -> None:

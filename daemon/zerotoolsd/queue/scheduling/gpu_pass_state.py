@@ -2,9 +2,9 @@
 are reserved.
 
 A GPU is in one of three states: free; ours (leased, assigned in this pass, or reserved for a
-waiting job); or unusable (other programs, errors, or processes of ended jobs on it). During a pass,
-free GPUs become ours, and the free part of shared GPUs decreases. Nothing else changes, and the
-scheduler relies on this.
+waiting job); or unusable (because of other programs, errors, or processes of ended jobs). During a
+pass, free GPUs become ours, and the free memory of shared GPUs decreases. No other change happens,
+and the scheduler relies on this.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ NOTHING_KEPT = "no GPU is reserved for it meanwhile"
 class GpuAllocationView:
     """The state of the GPUs at the moment when a waiting job was checked.
 
-    It contains the reason why each GPU is not free, keyed by index, and which of these GPUs are
-    used by jobs of this daemon.
+    It has the reason why each GPU is not free, keyed by index, and the GPUs that jobs of this
+    daemon use.
     """
 
     gpus: Sequence[Gpu]
@@ -71,10 +71,10 @@ class GpuAllocation:
     ) -> None:
         """Begin with the state of the GPUs before the pass.
 
-        `occupied` has the reason why a GPU cannot be used, keyed by index. `free_bytes` are
-        those of each GPU that may be shared, keyed by index. `context` is the memory in bytes that
-        a process uses in addition to its declaration. `named` returns the text for a job in
-        messages.
+        `occupied` has the reason why a GPU cannot be used, keyed by index. `free_bytes` has the
+        free memory in bytes of each GPU that may be shared, keyed by index. `context` is the GPU
+        memory in bytes that a process uses in addition to its declaration. `named` returns the text
+        that names a job in messages.
         """
         self._named = named
         self.gpus = gpus
@@ -90,22 +90,24 @@ class GpuAllocation:
         """For each reserved GPU, the earliest time at which the waiting job can start."""
 
     def runs_until(self, uuid: str, end: float | None) -> None:
-        """Record that a job of this daemon uses the GPU `uuid`, until the time `end` at the
-        latest; None: the end is unknown.
+        """Record that a job of this daemon uses the GPU `uuid`, until the time `end` at the latest
+        (None: unknown).
         """
         for gpu in self.gpus:
             if gpu.uuid == uuid:
                 self._ours[gpu.index] = self._later(gpu.index, end)
 
     def _later(self, index: int, end: float | None) -> float | None:
-        """Return `end` or the known end of the other jobs on the GPU, whichever is later; None if
-        one of them is unknown.
+        """Return the time at which all jobs on the GPU will have ended, including one that ends at
+        `end`; None if one of the ends is unknown.
         """
         before = self._ours.get(index, -math.inf)
         return None if end is None or before is None else max(before, end)
 
     def view(self) -> GpuAllocationView:
-        """Return the current state of the GPUs. The reasons why jobs wait are computed from it."""
+        """Return the current state of the GPUs, from which the reasons why jobs wait are
+        computed.
+        """
         return GpuAllocationView(
             gpus=self.gpus,
             occupied=dict(self.occupied),
@@ -167,8 +169,8 @@ class GpuAllocation:
             self.occupied[gpu.index] = self._named(request.job_id)
 
     def keep(self, request: Request, wanted: Sequence[Gpu]) -> bool:
-        """Reserve the free GPUs among `wanted` for `request`, if it waits for nothing but other
-        jobs of this daemon.
+        """Reserve the free GPUs among `wanted` for `request`, if the request waits for nothing
+        except other jobs of this daemon.
 
         Return whether any GPU was reserved.
         """
@@ -189,8 +191,8 @@ class GpuAllocation:
         return self._close([*free, *soonest], start, request) or bool(free)
 
     def _close(self, gpus: Sequence[Gpu], start: float | None, request: Request) -> bool:
-        """Close these shared GPUs to all jobs except the job of `request`, which can start at
-        `start`. Return whether one of the GPUs was open until now.
+        """Close these shared GPUs: reserve them for the job of `request`, which can start at
+        `start` (None: unknown). Return whether one of the GPUs was open until now.
         """
         found = [
             gpu.index
@@ -228,8 +230,8 @@ class GpuAllocation:
         return ends[number - 1] if len(ends) >= number else None
 
     def latest_end(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
-        """Return the time by which a job with this need must end so that it may borrow reserved
-        GPUs; minus infinity if it cannot borrow enough of them.
+        """Return the time by which a job with this need must end in order to borrow reserved GPUs;
+        minus infinity if it cannot borrow enough GPUs.
         """
         if need.gpu_bytes is not None:
             return self._latest_end_of_shares(need, wanted)
@@ -256,9 +258,10 @@ def _or_never(end: float | None) -> float:
 
 
 class GpuMemoryParts:
-    """The free memory of each GPU that may be shared, keyed by GPU index, and the reservations of
-    these GPUs. A reserved GPU is closed: it accepts only jobs that end before the reservation
-    begins.
+    """The free memory of each GPU that may be shared, and the reservations of these GPUs. Both are
+    keyed by GPU index.
+
+    A reserved GPU is closed: it accepts only jobs that end before the reservation begins.
     """
 
     def __init__(

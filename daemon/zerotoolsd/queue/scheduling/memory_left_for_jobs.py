@@ -1,8 +1,8 @@
 """Computes how much memory of each GPU and of the host is left for jobs that declare their memory.
 
-A job that declares `memory.per_gpu` leases that amount plus the CUDA context of each of its GPUs.
-These leases, the use by other programs and the driver's reserve never exceed the memory of the GPU.
-A lease without an amount takes the whole GPU and excludes other leases.
+A job that declares `memory.per_gpu` leases this amount plus the CUDA context on each of its GPUs.
+The sum of the leases, the use by other programs and the driver's reserve never exceeds the memory
+of the GPU. A lease without an amount takes the whole GPU and excludes other leases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredMemory:
-    """The memory that jobs use and may use, apart from the leases of GPUs. All sizes are in bytes.
+    """The memory that jobs use and may use, without the leases of GPUs. All sizes are in bytes.
 
     Attributes:
         context: the memory of a GPU that each process uses in addition to its tensors (the CUDA
@@ -50,8 +50,8 @@ class DeclaredMemory:
 
 @dataclass(frozen=True)
 class HostMemoryNow:
-    """The memory of the host in bytes: what programs can still use, and what each running job
-    holds.
+    """The current memory of the host in bytes: the memory that programs can still use, and the
+    memory that each running job holds.
     """
 
     available: int
@@ -119,8 +119,8 @@ def shared_free_bytes(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory)
 
 
 class HostMemoryPass:
-    """Keeps account of the host memory during one scheduler pass. A job that waits for host memory
-    reserves it.
+    """Tracks the host memory during one scheduler pass. A job that waits for host memory reserves
+    it.
     """
 
     def __init__(self, memory: DeclaredMemory) -> None:
@@ -136,7 +136,7 @@ class HostMemoryPass:
 
     def has(self, request: Request, order: int) -> bool:
         """Return whether the job at position `order` (`order_of`) gets the host memory that it
-        needs. If it does not, record the reason in `said`.
+        needs. If not, record the reason in `said`.
         """
         need, wanted = request.need, request.need.host_bytes
         if not wanted or self._total is None:

@@ -1,7 +1,7 @@
 """All input of one scheduler pass as one object.
 
-A changed copy answers the question: which jobs would start if some running jobs freed their
-resources?
+A changed copy of this object answers the question which jobs would start if some running jobs freed
+their resources.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RunningJob:
         gpu_use: UUID of a GPU -> the memory in bytes that the job uses on it, if known.
         ran_seconds: how long the attempt of the job has been running.
         leaves: whether the job was already asked to end.
-        can_shrink: whether the job is elastic and has more ranks than it needs at least, so that it
+        can_shrink: whether the job is elastic and has more ranks than its smallest size, so that it
             can give up GPUs and continue at once.
     """
 
@@ -54,7 +54,7 @@ class PassInput:
         closed: UUIDs of the GPUs that get no new jobs (`suitable_gpus.occupied_gpus`).
         memory: the memory of the GPUs and of the host.
         users: the current use and the limits of each user (`user_quota`).
-        named: returns the text that names a job when other jobs wait for it.
+        named: returns the text that names a job in the reasons of jobs that wait for it.
     """
 
     now: float

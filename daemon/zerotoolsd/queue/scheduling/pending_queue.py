@@ -47,15 +47,15 @@ class Group:
         del self.user_orders[place], self._lasts[place]
 
     def lasts(self, place: int) -> float | None:
-        """Return for how many seconds the job at index `place` holds its resources at most; None if
-        it has no time limit.
+        """Return the longest time, in seconds, for which the job at index `place` will hold its
+        resources; None if it has no time limit.
         """
         found = self._lasts[place]
         return None if found == math.inf else found
 
     def next_place(self, place: int, now: float, latest: float) -> int | None:
-        """Return the index of the next job, from `place` on, that would end by the time `latest` if
-        it started `now`; None if there is no such job.
+        """Return the index of the first job, from index `place` on, that would end by the time
+        `latest` if it started `now`; None if there is no such job.
         """
         if latest == math.inf:
             return place if place < len(self.user_orders) else None
@@ -101,8 +101,8 @@ class PendingQueue:
         return None if place is None else place[0].need
 
     def need_and_order(self, job_id: int) -> tuple[ResourceNeed, int] | None:
-        """Return the need of the waiting job `job_id`, and its position (`requests.order_of`);
-        None if it does not wait.
+        """Return the need of the waiting job `job_id`, and its position in the order of all jobs
+        (`resource_requests.order_of`). Return None if the job does not wait.
         """
         place = self._place_of.get(job_id)
         return None if place is None else (place[0].need, order_of(place[1], self.rank(place[0])))
@@ -113,8 +113,8 @@ class PendingQueue:
         return -1 if place is None else place[0].uid
 
     def rank(self, group: Group) -> int:
-        """Return the rank of the user of a group. All users have the same rank for jobs that
-        need no GPUs.
+        """Return the fair-share rank of the user of a group. For jobs that need no GPUs, all users
+        have the same rank.
         """
         return 0 if group.need.gpus is None else self.ranks.get(group.uid, 0)
 

@@ -10,8 +10,10 @@ from zerotools.sensors.snapshot import BF16_CAPABILITY
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapabilityNeed:
-    """The least compute capability that a job needs. `what` is the setting that needs it, and
-    `instead` is advice to use a setting that needs less.
+    """The least compute capability that a job needs.
+
+    `what` is the setting that needs this capability. `instead` is advice to use a setting that
+    needs less.
     """
 
     least: tuple[int, int]
@@ -33,7 +35,7 @@ class ResourceNeed:
         gpus: a number of GPUs, or the indices and UUIDs of the GPUs to choose from, or None for
             ranks on CPUs.
         gpu_bytes: the memory that the job uses on each GPU; None: whole GPUs.
-        host_bytes, host_from: the host memory, and the setting that this number comes from.
+        host_bytes, host_from: the host memory, and the setting that this number is taken from.
         host_advice: a setting with which the job needs less host memory.
         least_gpu_bytes: a GPU with less memory than this is used only if there are not enough
             larger GPUs.
@@ -95,18 +97,18 @@ _RANKS = 2**32
 def order_of(user_order: int, rank: int) -> int:
     """Return a number by which the waiting jobs of all users are sorted, ascending.
 
-    It depends on the priority, then on the rank of the user (`fair_share`; the smaller rank comes
-    first), then on the age of the job. `job_of` accepts this number, too.
+    The order depends on the priority, then on the rank of the user (`fair_share`; the smaller rank
+    comes first), then on the age of the job. `job_of` accepts this number, too.
     """
     return ((user_order // _IDS) * _RANKS + rank) * _IDS + user_order % _IDS
 
 
 def user_order_limit(user_order: int, rank: int, own_rank: int) -> int:
-    """Compare the jobs of one user with a job of another user. Return a limit: jobs of the first
-    user start before that job if their own `user_order` is below the limit.
+    """Return a limit for the `user_order` of one user's jobs: jobs below the limit start before a
+    certain job of another user.
 
-    `rank` is the fair-share rank of the first user. `user_order` belongs to the job of the other
-    user, and `own_rank` is that user's rank.
+    `rank` is the fair-share rank of the one user. `user_order` and `own_rank` are the order number
+    of the other user's job, and the rank of the other user.
     """
     if rank == own_rank:
         return user_order

@@ -6,9 +6,9 @@ that no later job overtakes it. A later job that needs other resources does not 
 
 Two rules limit reservations:
 
-- If a job also waits for something that this daemon does not control (another program has a GPU, or
-  a GPU is fenced), its start time is unknown, so it reserves nothing. When it waits only for jobs
-  of this daemon, it reserves the free resources. From then on, no later job overtakes it.
+- If a job waits for something that this daemon does not control (another program uses a GPU, or a
+  GPU is fenced), its start time is unknown, so it reserves nothing. If a job waits only for jobs of
+  this daemon, it reserves the free resources, and no later job overtakes it.
 - Reserved resources are lent to a later job if the time limits show that the later job ends before
   the waiting job can start. Example: of 4 GPUs one runs a job for 3 more hours, and a job of 4 GPUs
   waits. A job of one GPU with `time_limit = "2h"` starts; a job without a limit waits.
@@ -75,8 +75,8 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class PassDecisions:
-    """The decisions of one scheduler pass. `waits` has one sentence for each job that does not
-    start.
+    """The decisions of one scheduler pass. `waits` has the reason for each job that does not start,
+    in one sentence.
     """
 
     starts: Sequence[Start]
@@ -90,8 +90,8 @@ class PassDecisions:
 
 
 class RequestError(Exception):
-    """The data of a job is invalid; the cause of this exception says why. The pass made no
-    decision.
+    """The data of a job is invalid, and the pass made no decision. The cause of this exception
+    (`__cause__`) is the error in the data.
     """
 
     def __init__(self, job_id: int) -> None:
@@ -107,7 +107,7 @@ def run_pass(
     pending: PendingQueue, given: PassInput, touch: Callable[[int], None] = touch_nothing
 ) -> PassDecisions:
     """Run one scheduler pass: decide which jobs of `pending` start now. `given` is the state of the
-    machine.
+    machine and of its users.
 
     `touch` is called with the number of each job that is checked. Raises RequestError.
     """
@@ -165,7 +165,7 @@ class _Walk:
 
     def next(self) -> tuple[Request, Group, int, int] | None:
         """Return the next job: its request, its group, its index in the group, and its position
-        among all jobs. None after the last job.
+        among all jobs. Return None after the last job.
 
         Raises RequestError.
         """
@@ -183,8 +183,8 @@ class _Walk:
         return request, group, place, order
 
     def go_on(self, group: Group, place: int, latest: float = math.inf) -> None:
-        """Continue in the group with the next job after index `place` that would end by the
-        time `latest`.
+        """Continue in `group` with the next job after index `place` that would end by the time
+        `latest`.
         """
         found = group.next_place(place + 1, self._now, latest)
         if found is not None:
@@ -304,7 +304,7 @@ class CpuWaits:
     def why(self, job_id: int, need: ResourceNeed) -> str | None:
         """Return the reason why the job waits for CPU ranks.
 
-        Return None if the job was queued after the pass; the next pass will check it.
+        Return None if the job was queued after the pass, because the next pass will check it.
         """
         if self.first is None:
             return None
@@ -330,7 +330,7 @@ class GpuHistory:
 
     def since(self, order: int, view: GpuAllocationView) -> None:
         """Record the state of the GPUs that applies to all jobs behind the position `order`
-        (`requests.order_of`).
+        (`resource_requests.order_of`).
 
         Call this method in ascending order of positions.
         """
@@ -338,8 +338,8 @@ class GpuHistory:
         self._views.append(view)
 
     def why(self, order: int, need: ResourceNeed) -> str | None:
-        """Return the reason why the job at the position `order` waits; None if the pass did not
-        check any GPUs.
+        """Return the reason why the job at the position `order` waits; None if the pass checked no
+        GPUs.
         """
         if not self._views:
             return None
@@ -350,10 +350,10 @@ class GpuHistory:
 
 
 class Waits(Mapping[int, str]):
-    """The reason why each job waits, keyed by job number. It has the jobs in `pending` that are not
-    in `started`. A reason is computed when it is read.
+    """The reason why each waiting job waits, keyed by job number. It has the jobs of `pending` that
+    are not in `started`.
 
-    When a job leaves `pending`, its reason is gone, too.
+    A reason is computed when it is read. When a job leaves `pending`, its reason disappears, too.
     """
 
     def __init__(
@@ -367,7 +367,7 @@ class Waits(Mapping[int, str]):
         host: Mapping[ResourceNeed, str] = MappingProxyType({}),
         users: Mapping[tuple[int, ResourceNeed], str] = MappingProxyType({}),
     ) -> None:
-        """Take the data from which the reasons are computed.
+        """Keep the data from which the reasons are computed.
 
         `host` maps a need to the reason why its jobs wait for host memory. `users` maps (uid, need)
         to the reason why these jobs wait for other jobs of the same user.

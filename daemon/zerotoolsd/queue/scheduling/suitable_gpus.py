@@ -1,4 +1,4 @@
-"""Decides which GPUs a job can use, and says why it cannot use the others."""
+"""Decides which GPUs a job can use, and says why the job cannot use other GPUs."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def occupied_gpus(
     """Return the reasons why GPUs cannot be used, keyed by GPU index. A GPU without an entry is
     free.
 
-    `elsewhere` and `closed` map UUIDs of GPUs to reasons that can follow "GPU 0 ": `elsewhere` for
-    GPUs of other daemons, `closed` for GPUs that get no new jobs. `named` returns the text that
-    names a job. The reasons in the result can follow "GPU 0: ".
+    `elsewhere` has GPUs that belong to other daemons, and `closed` has GPUs that get no new jobs.
+    Both map the UUID to a reason that begins with a verb, with the GPU as its subject. `named`
+    returns the text that names a job. In messages, a reason in the result follows "GPU 0: ".
     """
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:
@@ -221,7 +221,7 @@ def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | No
 
 
 def _divided(name: int | str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """Return the GPU that has the MIG instance `name`; None if there is no such GPU."""
+    """Return the GPU that contains the MIG instance `name`; None if there is no such GPU."""
     for gpu in gpus:
         for instance in gpu.mig_instances or ():
             if str(name).startswith("MIG-") and instance.startswith(str(name)):

@@ -1,4 +1,4 @@
-"""Tracks, during a scheduler pass, how much of its limits each user has not used up.
+"""Tracks, during a scheduler pass, how much of the limits of each user is still unused.
 
 A job that would exceed the administrator's limits waits and reserves nothing, so that jobs of other
 users can start first. During a pass, the unused part of a limit only shrinks. So after one job of a
@@ -18,8 +18,8 @@ from zerotoolsd.users.user_limits import UserLimits
 
 @dataclass(frozen=True, kw_only=True)
 class UserUse:
-    """The resources that the running jobs of one user use: number of jobs, of GPUs (a part of a
-    GPU counts as one), and of CPU ranks.
+    """The resources that the running jobs of one user use: the number of jobs, of GPUs and of CPU
+    ranks. A part of a GPU counts as one GPU.
     """
 
     running: int = 0
@@ -52,8 +52,8 @@ ANYBODY = UserUsage()
 
 
 def without_jobs(users: UserUsage, jobs: Iterable[tuple[int, int, int]]) -> UserUsage:
-    """Return `users` with the use of some jobs subtracted. Each of `jobs` is (uid, number of
-    GPUs, number of CPU ranks).
+    """Return the current use of `users` without the use of some jobs. Each of `jobs` is (uid,
+    number of GPUs, number of CPU ranks).
     """
     used = dict(users.used)
     for uid, gpus, cpu_ranks in jobs:

@@ -2,6 +2,6 @@
 
 preemption_table           attempts that were asked to end so that their jobs continue later
 notice_outbox              notices that wait for their delivery
-orphan_leases_and_uploads  GPUs that stay leased to ended attempts; the uploads of finished jobs
+orphan_leases_and_uploads  GPUs that stay leased to ended attempts; uploads of finished jobs
 usage_accounting           GPU-seconds of users, and the number of their jobs in the queue
 """

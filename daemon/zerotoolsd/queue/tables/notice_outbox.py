@@ -29,10 +29,10 @@ class Notice:
     """A notice about a job, to be sent to one recipient.
 
     Attributes:
-        key: identifies the notice; the same for each try to deliver it.
+        key: identifies the notice, and is the same for each try to deliver it.
         target: an address, a program with its arguments as JSON, or the name of a destination.
         body: the notice as JSON.
-        next_at: when the next delivery is due.
+        next_at: the time of the next try to deliver the notice.
         tries, trouble: the number of failed deliveries, and the error of the last failed delivery.
 
     Times are in seconds since the epoch.
@@ -84,7 +84,7 @@ class Outbox:
                 self._make_room("", (), self.most)
 
     def put_once(self, job_id: int, name: str, notices: Iterable[Notice]) -> None:
-        """Call `add_once` in a transaction of its own."""
+        """Call `add_once` in a separate transaction."""
         with self._transaction():
             self.add_once(job_id, name, notices)
 
@@ -142,8 +142,8 @@ class Outbox:
         return [_notice(row) for row in rows]
 
     def delivered(self, notice: Notice, now: float) -> None:
-        """Mark a notice as delivered. Its recipient accepts notices now, so those that it refused
-        before are due at once, and do not wait for the rest of their delay.
+        """Mark a notice as delivered. Other notices that the same recipient refused before are due
+        at once, because the recipient accepts notices now.
         """
         with self._transaction():
             self._remove(notice, DELIVERED)

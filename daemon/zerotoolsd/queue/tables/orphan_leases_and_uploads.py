@@ -2,8 +2,8 @@
 finished jobs.
 
 An ended attempt keeps its lease of a GPU while a process or memory of the attempt remains on the
-GPU; `held_by` names that process or memory. If it is found only after the lease was released,
-another job may already use a part of the same GPU.
+GPU; `held_by` names that process or memory. If the process or memory is found only after the lease
+was released, the lease is added again; by then another job may already use a part of the same GPU.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ KIND = "uploaded"
 
 
 class UploadTable:
-    """Reads and records the uploads of finished jobs in the table of attempts. `append` adds an
-    event.
+    """Reads and records the uploads of finished jobs, in the table of attempts. `append` adds an
+    event to the table of events.
     """
 
     def __init__(

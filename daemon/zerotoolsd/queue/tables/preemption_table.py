@@ -1,5 +1,5 @@
-"""Stores "yields" and what each yield cost. A yield is a request to an attempt to save and end; its
-job continues later.
+"""Stores yields and the cost of each yield. A yield is a request to an attempt to save and end, so
+that its job continues later.
 
 The row of a yield is written in the transaction that changes the state of the job.
 """
@@ -46,7 +46,7 @@ class YieldRow:
 
     `outcome` is one of the lifecycle's outcomes. `steps_lost` is the number of steps that were done
     but not saved. `first_step` is the time of the first step of the job that needed the resources.
-    None means that a value is unknown or not known yet.
+    Each of these values is None while it is unknown.
     """
 
     job_id: int
@@ -62,7 +62,9 @@ class YieldRow:
 
 
 def without_steps(row: YieldRow) -> YieldRow:
-    """Return a copy of `row` without its outcome and steps, for users who may not see the job."""
+    """Return a copy of `row` without its outcome and step counts, for users who may not see the
+    job.
+    """
     return replace(row, outcome=None, saved_step=None, steps_lost=None)
 
 
@@ -92,7 +94,7 @@ class PreemptionTable:
     def ask(self, job_id: int, attempt: int, ask: YieldAsk, now: float) -> None:
         """Record that the attempt was asked to save and end.
 
-        If the attempt was asked before, the time and the job of the first request are kept.
+        If the attempt was already asked, the time and the job of the first request are kept.
         """
         self._sql(
             "INSERT INTO yield (job_id, attempt, purpose, for_job, asked) VALUES (?, ?, ?, ?, ?)"
@@ -130,8 +132,8 @@ class PreemptionTable:
         return self._rows("WHERE for_job = ? ORDER BY asked, job_id", job_id)
 
     def unanswered(self, since: float) -> list[YieldRow]:
-        """Return the requests with an unknown `first_step`. Only requests are returned for which
-        `for_job` is running, or has ended after `since` (seconds since the epoch).
+        """Return the requests with an unknown `first_step` that may still get one: `for_job` is
+        running, or has ended after `since` (seconds since the epoch).
         """
         return self._rows(
             "WHERE for_job IS NOT NULL AND first_step IS NULL AND EXISTS"

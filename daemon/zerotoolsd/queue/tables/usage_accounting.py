@@ -1,9 +1,9 @@
 """Books the GPU-seconds of each user by the hour, and counts each user's jobs.
 
 The time of a running attempt is booked every minute and at its end. Each booking begins where the
-last one ended, so a restart of the daemon loses nothing. The end of an attempt is normally the time
-when the daemon noticed it. The end in the attempt's own record is used only if no daemon was
-running then, because nothing was booked for too long. An attempt that shares a GPU is booked for
+last one ended, so a restart of the daemon loses nothing. Normally the end of an attempt is the time
+when the daemon noticed it. The end in the attempt's own record is used only if the last booking is
+so old that no daemon can have been running at the end. An attempt that shares a GPU is booked for
 the part that it declared. A booking is committed in the same transaction as the change that causes
 it.
 """
@@ -38,15 +38,17 @@ class GpuTime(NamedTuple):
 
 
 class UsageAccounting:
-    """Reads the booked GPU time. `bookings` increases whenever new time may have been booked."""
+    """Reads the booked GPU time. `bookings` is a counter that increases whenever new time may have
+    been booked.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.bookings = 0
 
     def rows(self, first: int, until: int = 2**62) -> list[tuple[int, int, float]]:
-        """Return the booked time of the hours from `first` up to, but without, `until`: (uid, hour
-        since the epoch, GPU-seconds).
+        """Return the booked time of the hours from `first` to `until`, without the hour `until`:
+        (uid, hour since the epoch, GPU-seconds).
         """
         cursor = self._connection.cursor()
         cursor.row_factory = None
@@ -141,8 +143,8 @@ def _book_readable(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: floa
 
 
 def by_hour(end: float, seconds: float) -> dict[int, float]:
-    """Divide the `seconds` before the time `end` among the hours in which they lie: hour since
-    the epoch to seconds.
+    """Divide the `seconds` before the time `end` among the hours in which they lie. Return hour
+    since the epoch to seconds.
     """
     found: dict[int, float] = {}
     begin = end - seconds
@@ -207,8 +209,8 @@ class UserCounts:
         return size
 
     def outputs_before(self, uid: int, job_id: int, most: int) -> list[tuple[int, str]]:
-        """Return the number and the `output_dir` of jobs of the user `uid` with lower numbers than
-        `job_id`: at most `most` jobs, the newest first.
+        """Return the number and the `output_dir` of jobs of the user `uid` that have lower numbers
+        than `job_id`: at most `most` jobs, the newest first.
         """
         rows = self._sql(
             "SELECT id, output_dir FROM job WHERE +uid = ? AND id < ? ORDER BY id DESC LIMIT ?",

@@ -58,7 +58,7 @@ def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
     """
     table = all_processes()
     process = _there(pid, table)
-    await_program(process, looks=200)
+    await_program(process, milliseconds=200)
     _refuse_ours(process, table, daemon_pid)
     identity = AdoptedProcess(pid, process.start_ticks, boot_id())
     words = _read(Path(f"/proc/{pid}/cmdline")).rstrip(b"\0").split(b"\0")[:_MOST_WORDS]

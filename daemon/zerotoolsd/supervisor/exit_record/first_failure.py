@@ -1,8 +1,8 @@
-"""Finds the rank that failed first if several ranks failed. The others usually fail because they
-lost the connection to it.
+"""Finds the rank that failed first, if several ranks failed. Usually the other ranks fail only
+because they lose the connection to the first one.
 
-If one rank breaks, all others do so within milliseconds. gloo and NCCL report to them that a
-connection was closed, or a timeout if the first rank only hangs. Example of three ranks:
+If one rank fails, all other ranks fail within milliseconds. gloo and NCCL report to the other ranks
+that a connection was closed, or a timeout if the first rank hangs. Example with three ranks:
 
     rank 1   ended by SIGKILL at 20.00 s                                       <- failed first
     rank 0   reported at 20.01 s "Connection closed by peer [127.0.0.1]:4711"  follows
@@ -93,7 +93,8 @@ class EndedRank(Protocol):
 class FirstFailure:
     """The rank that failed first.
 
-    `told` is the message in which another rank named it; None if there is no such message.
+    `told` is the error message of another rank that lost the connection to this rank; None if this
+    rank was found by its own error.
     """
 
     rank: EndedRank
@@ -106,12 +107,11 @@ def first_failed_rank(
     errors: Sequence[Mapping[str, Any]],
     awaited: int | None = None,
 ) -> FirstFailure:
-    """Return the rank that failed first.
+    """Return the rank in `ranks` that failed first.
 
-    `broken` are the ranks that failed by themselves; it contains at least one of `ranks`.
-    `errors` are the errors that the ranks reported, in the order of arrival. `awaited` is
-    the number of the rank that the others waited for at the last heartbeat (the straggler);
-    None if unknown.
+    `broken` are the ranks that failed by themselves, at least one. `errors` are the errors that the
+    ranks reported, in the order of arrival. `awaited` is the number of the rank that the others
+    waited for at the last heartbeat (the straggler); None if unknown.
     """
     said = {rank.index: _said(rank, errors) for rank in ranks}
     own = [rank for rank in broken if not _follows(rank, said[rank.index])]
@@ -136,11 +136,10 @@ def first_failed_rank(
 def lost_elsewhere(
     broken: Sequence[EndedRank], errors: Sequence[Mapping[str, Any]], ranks: Sequence[EndedRank]
 ) -> str | None:
-    """Return the error message of ranks on this node that lost the connection to a rank of
-    another node.
+    """Return the error message of a rank on this node that lost the connection to a rank of another
+    node.
 
-    Return None if a rank of this node failed first, or if it is unknown where the first
-    failure was.
+    Return None if a rank of this node failed first, or if the first rank that failed is unknown.
     """
     said = {rank.index: _said(rank, errors) for rank in ranks}
     if any(not _follows(rank, said[rank.index]) for rank in broken):
@@ -170,8 +169,8 @@ def _follows(rank: EndedRank, said: str) -> bool:
 
 
 def follows_another(said: str) -> bool:
-    """Return whether the text `said` is an error message that a rank prints because it lost
-    another rank.
+    """Return whether the text `said` contains an error that a rank reports when another rank has
+    failed, such as a lost connection.
     """
     return _FOLLOWS.search(said) is not None
 
@@ -279,11 +278,11 @@ def _like_errors(text: str) -> Iterator[str]:
 
 
 def _first_cause(lines: list[str], *, last: bool = False) -> str | None:
-    """Return the first of the error lines `lines` that is not about a lost connection to
-    another rank.
+    """Return the first of the error lines `lines` that is not about a lost connection to another
+    rank.
 
-    With `last`, return the last such line. If all lines are about a lost connection, choose among
-    all of them. Return None if there is no line.
+    With `last`, return the last such line instead. If every line is about a lost connection, return
+    the first or last of all lines. Return None if `lines` is empty.
     """
     ordered = lines[::-1] if last else lines
     own = [line for line in ordered if not follows_another(line)]

@@ -1,7 +1,8 @@
 """The keeper: the supervisor's parent, which writes `exit.json` if the supervisor is killed.
 
-Without it, a supervisor that is killed between a rank's exit and `exit.json` would lose the rank's
-status, and a finished job would run again. So two processes always know the status:
+A supervisor may be killed after a rank has ended and before `exit.json` is written. Without the
+keeper, the exit status of the rank would then be lost, and a finished job would run again. So two
+processes always know the status:
 
     keeper          waits only for the supervisor; every process of the attempt is below it
       supervisor    starts the ranks, and records the end of each in a shared `RankLedger`
@@ -11,8 +12,8 @@ If the supervisor dies, ranks that have ended and were not reaped become childre
 which gets their status from the kernel. The kernel kills the ranks that still run (PDEATHSIG), and
 the keeper kills all other processes below it. If the keeper dies, the supervisor continues without
 it. If both die at the same time, the daemon reads the run directory's record of the ranks
-(`ledger`). Keeper and supervisor share the lock, the disk space of the records, and the descriptors
-of both.
+(`ledger`). Keeper and supervisor share the file descriptors of the attempt's lock and of the
+reserved disk space for the records.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ KILLED = "its supervisor was killed"
 
 @dataclass(frozen=True)
 class Records:
-    """The record files of one attempt. `ended` is None unless more steps follow after all ranks
-    have finished.
+    """The record files of one attempt, in reserved disk space.
+
+    `exit` is `exit.json`. `ended` is `ended.json`, which records that all ranks have ended; None if
+    no command runs after the ranks.
     """
 
     exit: ReservedRecord
@@ -62,11 +65,10 @@ def run_keeper(
     supervise: Callable[[Records, RankLedger], None],
     group: AttemptGroup | None = None,
 ) -> int:
-    """Fork the supervisor and wait for it; write its record if it was killed. Return the exit
-    status.
+    """Fork the supervisor and wait until it ends. Return the exit status of this process.
 
-    Raises OSError if the disk has no space for the attempt's records; then no process has been
-    started.
+    If the supervisor was killed, write its record. Raises OSError if the disk has no space for the
+    attempt's records; in this case no process was started.
     """
     records = Records(
         ReservedRecord(Path(EXIT), plan.processes),

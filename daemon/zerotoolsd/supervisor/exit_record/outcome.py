@@ -1,8 +1,7 @@
 """Decides the outcome of an attempt: one word, and one sentence about the cause.
 
-`judge_of` returns the function that decides for a kind of job. If the supervisor of an
-attempt was killed, `inferred_record` makes the attempt's record from the ledger of its
-ranks.
+`judge_of` returns the function that decides the outcome for a kind of job. If the supervisor of an
+attempt was killed, `inferred_record` makes the attempt's record from the ledger of its ranks.
 """
 
 from __future__ import annotations
@@ -79,9 +78,9 @@ class Verdict:
 class Judge(Protocol):
     """A function that decides the outcome of an attempt after all of its ranks have ended.
 
-    `stop` is the reason of a requested stop; None if no stop was requested. `killed_because`
-    is the reason for which the supervisor killed the ranks; None if it did not kill them or
-    if a rank failed by itself.
+    `stop` is the reason of a requested stop; None if no stop was requested. `killed_because` is the
+    reason for which the supervisor killed the ranks; None if the supervisor did not kill the ranks,
+    or if a rank failed by itself.
     """
 
     def __call__(
@@ -142,8 +141,8 @@ def judge_program(
     """Decide the outcome for a user's program.
 
     After a requested stop the outcome is `stopped` for any exit status, unless the program reported
-    that the job is complete. The launcher, or each process of `launcher = "plain"`, counts as a
-    rank here.
+    that the job is complete. `ranks` has the process of the launcher, or each process of
+    `launcher = "plain"`.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     if stop is None or any(rank.signal not in (None, signal.SIGTERM) for rank in broken):
@@ -204,8 +203,8 @@ def judge_one_node(
 ) -> Verdict:
     """Decide the outcome for the ranks of one node of a job on several nodes.
 
-    If a rank of this node only lost the connection to a rank of another node, this node has
-    not failed itself.
+    If ranks of this node only lost the connection to a rank of another node, the outcome is
+    `not_ready`: the failure began on the other node.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     said = lost_elsewhere(broken, progress.errors, ranks) if broken else None
@@ -252,8 +251,8 @@ def judge_stalled(
 
 
 def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
-    """Return `verdict` with a cause that also names the limit of the control group `group` that
-    the attempt exceeded. If it exceeded none, the verdict is unchanged.
+    """Return `verdict` with a cause that also names the limit of the control group `group` that the
+    attempt exceeded. Return `verdict` unchanged if it exceeded no limit.
     """
     if verdict.outcome not in ("crashed", "killed"):
         return verdict
@@ -332,8 +331,8 @@ _LONGEST_REASON = 1000
 
 @dataclass(frozen=True)
 class _NoReports:
-    """An empty set of rank reports, used because the supervisor received the reports and was
-    then killed.
+    """An empty set of rank reports. It is used if the supervisor was killed, because only the
+    supervisor received the reports.
 
     The daemon adds the reports that it finds in `progress.jsonl`.
     """
@@ -357,8 +356,8 @@ def inferred_record(
     """Return the record of an attempt after its supervisor was killed.
 
     Args:
-        told: the ranks that ended while the supervisor lived. If another rank ended by SIGKILL,
-            that is an effect of the supervisor's death.
+        told: the ranks that ended before the supervisor was killed. A SIGKILL of any other rank is
+            an effect of the supervisor's death.
         killed: a sentence on the supervisor's death.
         stop: the reason of a requested stop; None if no stop was requested.
     """
@@ -385,8 +384,8 @@ def inferred_record(
 
 
 def _unfinished(plan: Plan, outcome: str, stop: str | None, killed: str) -> dict[str, Any]:
-    """Return the records of the steps that should follow a finished run but were not done. They
-    have the form in which `supervise` writes them.
+    """Return the records of the steps that should follow a finished run (such as an export or an
+    upload) but were not done. The records have the format that `supervise` writes.
     """
     names = {"finished": FOLLOWING, "stopped": () if stop in GOES_ON else ("uploading",)}
     follows = [name for name in names.get(outcome, ()) if getattr(plan, name)]

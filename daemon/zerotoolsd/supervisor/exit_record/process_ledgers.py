@@ -2,10 +2,10 @@
 
 `RankLedger` has one line for each rank: its pid, its wait status after it has ended, and whether
 the supervisor killed it. One more line records whether a rank may have started, and whether the
-program reported completion. The status is written before the kernel forgets it
-(`reaper.reap_children`). The ledger is memory that the supervisor shares with the keeper. It is
-also the file `ledger` in the run directory, which the daemon reads if both were killed. The file is
-not flushed, because it protects against kills, not against power losses.
+program has reported that the job is complete. The wait status is written before the kernel forgets
+it (`kill_descendants.reap_children`). The ledger is memory that the supervisor shares with the
+keeper. It is also the file `ledger` in the run directory, which the daemon reads if both were
+killed. The file is not flushed, because it protects against kills, not against power losses.
 
 `ProcessTreeFile` writes the descendants of the supervisor into a second file.
 """
@@ -190,9 +190,7 @@ def remove_process_tree(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class RecordedProcesses:
-    """The processes and sessions of an attempt that the process file contained when it was last
-    written.
-    """
+    """The processes and sessions of an attempt, as read from the process file."""
 
     moment: int = -1
     known: frozenset[tuple[int, int]] = frozenset()
@@ -206,11 +204,11 @@ class RecordedProcesses:
 
 
 def read_process_tree(path: Path, not_sessions: Iterable[int] = ()) -> RecordedProcesses:
-    """Read the file of the attempt's processes. Return an empty result if the file is missing
-    or invalid.
+    """Read the file of the attempt's processes. Return an empty result if the file is missing or
+    invalid.
 
-    `not_sessions` are ids of sessions that also contain processes of other programs, so
-    membership in these sessions proves nothing.
+    `not_sessions` are ids of sessions that also contain processes of other programs. Membership in
+    one of these sessions proves nothing.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -1,4 +1,4 @@
-"""Watches the progress of an attempt's ranks, and acts if they make none.
+"""Watches the progress of an attempt's ranks, and acts if the ranks make no progress.
 
 stall_limits       the phases of a rank, and their deadlines without progress
 shared_heartbeat   shared memory in which each rank reports its phase

@@ -30,8 +30,8 @@ ASKED = "its ranks made no progress"
 
 
 class StallHandler:
-    """Detects and handles a stall (ranks that make no progress) of one attempt. Call it with
-    the run directory as working directory.
+    """Detects and handles a stall of one attempt: its ranks make no progress. The working directory
+    must be the run directory.
     """
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
@@ -111,16 +111,16 @@ class StallHandler:
             rank.log.add(f"\n[zerotools: {text}]\n")
 
     def end(self, ranks: Sequence[SupervisedRank]) -> float:
-        """Send SIGCONT to ranks that a signal has stopped. Return the number of seconds that
-        the ranks have to save.
+        """Prepare the end of a stalled attempt after its ranks were asked to save and stop. Send
+        SIGCONT to ranks that a signal has stopped.
 
-        Before this call, the ranks were asked to save and stop.
+        Return the number of seconds that the ranks have to save.
         """
         self.cause = self._heartbeats.sentence or "its ranks made no progress"
         self.rank = None if self._stall is None else self._stall.rank
         for rank in ranks:
             # Not reaped yet, so the pid is still of this process. Programs of users:
-            # `ending.stopping`.
+            # `stop.stop_programs`.
             if rank.status is None and not self._plan.own_program:
                 with suppress(ProcessLookupError):
                     os.kill(rank.pid, signal.SIGCONT)
@@ -147,8 +147,8 @@ _LARGEST = 256 * 1024
 
 
 class Log(Protocol):
-    """A log to which the stacks of a process are written. `seen` is the number of bytes that
-    the process has printed so far.
+    """A log to which the stacks of a process are written. `seen` is the number of bytes that the
+    process has printed so far.
     """
 
     seen: int

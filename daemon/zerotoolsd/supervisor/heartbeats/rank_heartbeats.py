@@ -80,12 +80,12 @@ class Heartbeats:
         return None if late is None else late.rank
 
     def look(self, pids: Mapping[int, int], output: int) -> AttemptStall | None:
-        """Read the heartbeats of the running ranks. Return a stall in the moment when it
-        begins; None otherwise.
+        """Read the heartbeats of the running ranks. Return the stall if one begins at this call;
+        None otherwise.
 
-        `pids` maps the number of a rank to its pid. It is empty for a job with a launcher,
-        because only the launcher knows the pids of its ranks. `output` is the number of
-        bytes that all ranks have printed so far.
+        `pids` maps the number of a rank to its pid. It is empty for a job with a launcher, because
+        only the launcher knows the pids of its ranks. `output` is the number of bytes that all
+        ranks have printed so far.
         """
         if (self._told.count, output) != (self._heard, self._output):
             self._heard, self._output = self._told.count, output
@@ -180,7 +180,11 @@ def _rank(sight: RankState, now: float) -> dict[str, Any]:
 def event_of(
     stall: AttemptStall, told: str, sights: Sequence[RankState], *, ends: bool
 ) -> dict[str, Any]:
-    """Return the JSON object for a stall that is stored in `progress.jsonl`."""
+    """Return the JSON object that describes `stall` in `progress.jsonl`.
+
+    `told` is the cause as a sentence, and `sights` are the states of the ranks. `ends` says whether
+    the attempt is ended because of the stall.
+    """
     return {
         "event": "stall",
         "time": time.time(),
@@ -198,7 +202,9 @@ MOST_RANKS = 1024
 
 
 class ScriptHeartbeats:
-    """The newest report of each rank of a user's program (`zerotools.worker`), as a heartbeat."""
+    """Keeps the newest report of each rank of a user's program (`zerotools.worker`), in the form of
+    a heartbeat.
+    """
 
     def __init__(self) -> None:
         self.beats: dict[int, Beat] = {}
@@ -208,7 +214,8 @@ class ScriptHeartbeats:
     def take(self, message: dict[str, Any]) -> None:
         """Update the state of one rank from the datagram `message`.
 
-        The rank in it was checked to be a number; all other values may be invalid.
+        The caller has checked that the rank in `message` is a number; all other values may be
+        invalid.
         """
         self.count += 1
         rank = message["rank"]

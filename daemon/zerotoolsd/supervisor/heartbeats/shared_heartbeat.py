@@ -1,20 +1,20 @@
-"""Memory shared by a rank and its supervisor, for the rank's reports of its phase.
+"""Shared memory in which each rank reports its phase to its supervisor.
 
 A rank's main thread writes one line whenever it makes progress: when a phase begins, a step is
-done, a batch is evaluated, or a wait for the others begins. Other threads cannot write it
-(`HeartbeatWriter.beat`). So an unchanged line means that the main thread makes no progress, even
-if other threads run. Writing a line takes a microsecond and no system call. The line can be read
-even if the supervisor hangs, and after the rank is killed.
+done, a batch is evaluated, or a wait for other ranks begins. Other threads cannot write the line
+(`HeartbeatWriter.beat`). So an unchanged line means that the main thread makes no progress, even if
+other threads run. Writing a line takes a microsecond and no system call. The line can be read even
+if the supervisor hangs, and after the rank is killed.
 
 The supervisor creates the memory (a memfd) and passes its path in /proc to the ranks. A rank that
 cannot open it (because it is in another PID namespace) only sends its datagrams.
 
     count   u32   how many lines the rank has written
-    phase   u8    its index in `phases.NAMES`
+    phase   u8    the index of the phase in `stall_limits.NAMES`
     flags   u8    1: waits for the other ranks; 2: prints its stacks when it gets `DUMP_SIGNAL`
     step    u64   optimizer steps that are done
-    doing   96 s  more words: `all-reduce`, `loading step 40`
-    again   u32   equal to `count`; if it differs, the line is being written now
+    doing   96 s  the activity as text: `all-reduce`, `loading step 40`
+    again   u32   equal to `count`; if they differ, the line is being written now
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Decides that an attempt stalls, and names the rank that the others wait for. No I/O: time is an
-argument.
+"""Decides whether an attempt stalls (makes no progress), and names the rank that the others wait
+for. No I/O: the time is an argument.
 
-Time is measured by the supervisor's own clock: if it is called late, at most `MOST_BETWEEN` seconds
-are added. So a change of the system clock has no effect. No time passes while the machine sleeps,
-or while the job and its supervisor are stopped.
+The supervisor measures time by its own calls: between two calls, at most `MOST_BETWEEN` seconds are
+counted. So a change of the system clock has no effect, and almost no time is counted while the
+machine sleeps, or while the job and its supervisor are stopped.
 
-The time without progress of an attempt is that of the rank that reported last, because the others
-may be waiting for that rank. The attempt stalls when this time exceeds the deadline of the rank
-that the others wait for; if that rank is unknown, when it exceeds the deadlines of all ranks.
+The time without progress of an attempt is counted from the newest report of any rank, because all
+other ranks may be waiting for that rank. The attempt stalls when this time exceeds the deadline of
+the rank that the others wait for. If that rank is unknown, the time must exceed the deadlines of
+all ranks.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ _WORKS = 0.1
 
 @dataclass(frozen=True)
 class AttemptStall:
-    """A stall: the attempt made no progress for `seconds`, which is longer than its `deadline`.
+    """A stall: the attempt made no progress for `seconds`, which is longer than its `deadline` in
+    seconds.
 
-    `rank` is the rank that the others wait for; None if unknown. `is_silent` is True if the
-    ranks are in phases without measurable progress and neither reported nor printed
-    anything.
+    `rank` is the rank that the others wait for; None if unknown. `is_silent` is True if progress
+    cannot be measured in the current phases, and the ranks neither reported nor printed anything.
     """
 
     rank: int | None
@@ -98,11 +99,11 @@ class StallDetector:
     def look(
         self, beats: Mapping[int, Beat], now: float, activities: Mapping[int, Activity | None]
     ) -> list[RankState]:
-        """Update the state of the running ranks and return it. `now` is the current time in
+        """Update the states of the running ranks and return them. `now` is the current time in
         seconds.
 
-        `beats` has the newest heartbeat of each rank. `activities` has the process state
-        from /proc for ranks that have been without a heartbeat for a while.
+        `beats` has the newest heartbeat of each rank. `activities` has the process state from /proc
+        of each rank that has sent no heartbeat for a while.
         """
         passed = 0.0 if self._last is None else min(max(0.0, now - self._last), MOST_BETWEEN)
         self._last = now
@@ -131,8 +132,8 @@ class StallDetector:
         known.charged += passed * self._weight(known, activity)
 
     def _weight(self, known: _Known, activity: Activity | None) -> float:
-        """Return the fraction, from 0 to 1, of the elapsed time that counts towards the
-        deadline of a rank.
+        """Return the weight of elapsed time for one rank, from 0 to 1: which fraction of it counts
+        towards the rank's deadline.
         """
         if activity is None:
             return 1.0
@@ -183,8 +184,8 @@ class StallDetector:
         return AttemptStall(None if late is None else late.rank, min(quiet), deadline)
 
     def deadline(self, sights: Sequence[RankState]) -> float | None:
-        """Return the longest deadline of the ranks in `sights`, in seconds; None if one of them
-        has no deadline.
+        """Return the longest deadline among the ranks in `sights`, in seconds; None if one of the
+        ranks has no deadline.
         """
         all_wait = all(known.beat.waits for known in self._known.values())
         found = [
@@ -208,8 +209,8 @@ state of the rank from /proc.
 
 @dataclass(frozen=True)
 class RankState:
-    """The state of one rank: its last heartbeat, the seconds since that heartbeat, and its
-    process state from /proc if that was read.
+    """The state of one rank: its last heartbeat, the seconds since that heartbeat, and its process
+    state from /proc (None: not read).
     """
 
     rank: int
@@ -240,8 +241,8 @@ def straggler_of(sights: Sequence[RankState]) -> RankState | None:
 
 
 def hangs_together(sights: Sequence[RankState]) -> bool:
-    """Return whether there are several ranks and all of them are in phases in which the first
-    collectives run.
+    """Return whether there are several ranks, and all of them are in the phases of the first
+    collectives.
     """
     return len(sights) > 1 and all(sight.beat.phase in COLLECTIVE for sight in sights)
 

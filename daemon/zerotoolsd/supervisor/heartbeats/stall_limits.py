@@ -1,19 +1,19 @@
 """The phases of a rank, and how long it may stay in one without progress.
 
 A healthy job must never be ended, even if its disk is slow and its model large. So a deadline
-limits the time without progress in a phase, not the phase: each step and each evaluated batch
-restarts it. While a rank reads, writes or computes in a phase without measurable progress, only a
-sixth of the time counts (`EASED`). On GPUs the time of collectives (`COLLECTIVE`) counts fully: a
-rank in a collective of NCCL spins while it waits, and seems busy.
+limits the time without progress in a phase, not the duration of the phase: each step and each
+evaluated batch restarts the deadline. While a rank reads, writes or computes in a phase without
+measurable progress, only a sixth of the time counts (`EASED`). On GPUs the time in collectives
+(`COLLECTIVE`) counts fully: a rank that waits in an NCCL collective spins, and seems busy.
 
 NCCL hangs forever if two GPUs cannot copy to one another. So the ranks do one collective before
-everything else (`CONNECTING`). In this phase no rank compiles or reads anything, and the deadline
-is `CONNECT_SECONDS`. If every rank waits for the others in the first step, the deadline of a step
-applies, but at least `CONNECT_SECONDS`.
+everything else (`CONNECTING`). In this phase no rank compiles or reads anything, so the deadline
+can be as short as `CONNECT_SECONDS`. If every rank waits for the others in the first step, the
+deadline of a step applies, but at least `CONNECT_SECONDS`.
 
 The deadline of a step is `factor` times the median of the steps before it, and at least a fixed
-time. Example: a run of 0.4 s a step is ended after 10 minutes without a step, a run of 40 s a step
-after 80 minutes.
+time. Example: a job with steps of 0.4 s is ended after 10 minutes without a step, a job with steps
+of 40 s after 80 minutes.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ END, REPORT, OFF = "end", "report", "off"
 
 @dataclass(frozen=True)
 class StallLimits:
-    """The action at a stall, and the longest time without progress for each kind of phase, in
+    """The action at a stall, and the longest time without progress in each kind of phase, in
     seconds (None: no limit).
 
-    `on_gpus` is True if the ranks belong to the built-in trainer and use GPUs. `sees_all` is
-    True if no other machine has ranks of the job.
+    `on_gpus` is True if the ranks belong to the built-in trainer and use GPUs. `sees_all` is True
+    if all ranks of the job run on this machine.
     """
 
     action: str = OFF
@@ -107,8 +107,8 @@ class StallLimits:
         )
 
     def is_eased(self, phase: str) -> bool:
-        """Return whether the time in which a rank works in `phase` counts only one sixth
-        (`EASED`) towards the deadline.
+        """Return whether only a sixth (`EASED`) of the time that a rank works in `phase` counts
+        towards the deadline.
         """
         return PHASES.get(phase) != STEP and not (self.on_gpus and phase in COLLECTIVE)
 

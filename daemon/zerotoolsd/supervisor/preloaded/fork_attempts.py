@@ -1,12 +1,12 @@
 """The fork server: it imports modules, reports that it is ready, and forks supervisors until its
 daemon ends.
 
-    server    {"ready": its bytes, "seconds": time of the imports}, or {"refused": why}
+    server    {"ready": its memory in bytes, "seconds": time of the imports}, or {"refused": why}
     daemon    {"token": ..., "run_dir": ..., "env": ...}, and the attempt's log as a descriptor
     server    {"token": ..., "pid": ...}, and that process as a descriptor; or {"refused": why}
 
-After `refused` it ends. Each line is one message of a socket pair, which has no name, so no other
-process can connect.
+The server ends after it has sent `refused`. Each line is one message on a socket pair. The sockets
+have no name, so no other process can connect.
 """
 
 from __future__ import annotations
@@ -172,15 +172,15 @@ class LoadedFiles:
 
     def newer(self, time_ns: int) -> str | None:
         """Return the first file that was written after `time_ns` (nanoseconds since the epoch);
-        None if none exists.
+        None if there is no such file.
 
-        This process may have imported an older version of such a file.
+        This process may have imported the version of the file before that write.
         """
         return next((p for p, stamp in self.stamps.items() if stamp[0] > time_ns), None)
 
     def changed(self) -> str | None:
-        """Return the first file that has changed or was deleted since its state was read; None if
-        none exists.
+        """Return the first file that was changed or deleted since its state was read; None if there
+        is no such file.
         """
         return next((p for p, stamp in self.stamps.items() if _stamp(p) != stamp), None)
 
@@ -246,7 +246,7 @@ def import_all(names: Iterable[str]) -> None:
     """Import the modules in `names`. For a name of the form `MODULE:FUNCTION`, also call the
     function.
 
-    Raises every exception of the modules and functions.
+    Exceptions of the modules and functions are passed to the caller.
     """
     from importlib import import_module
 

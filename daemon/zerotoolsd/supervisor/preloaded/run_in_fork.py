@@ -2,7 +2,7 @@
 
 The command of such a rank is `PYTHON -P PROGRAM ARGUMENT...`, and the fork already runs PYTHON.
 Normally an interpreter sets some state at its start: arguments, environment, signals, random
-numbers. This module sets it in the fork.
+numbers. In the fork, this module sets the same state.
 """
 
 from __future__ import annotations
@@ -66,10 +66,11 @@ def run_program_in_fork(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn
 
 
 def begin_anew(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Set the state of this process to the state that a new interpreter would have.
+    """Reset the state that this forked process has inherited, so that it is as in a new
+    interpreter.
 
-    A fork inherits this state: signal handlers, environment, arguments, random numbers and
-    the number of threads.
+    The state consists of signal handlers, environment, arguments, random numbers and the number of
+    threads.
     """
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),

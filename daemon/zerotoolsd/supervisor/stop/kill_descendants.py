@@ -82,12 +82,12 @@ def kill_all(
     kill: Callable[[Process], object] = kill_process,
     group: AttemptGroup | None = None,
 ) -> KillResult:
-    """Send SIGKILL to all processes of the control `group` and to all descendants of this
-    process, except the pids in `spare`.
+    """Send SIGKILL to all processes of the control `group` and to all descendants of this process,
+    except the pids in `spare`.
 
-    This is repeated, because the processes may fork meanwhile, and also if the machine has
-    no file descriptors left. Processes that still live after `deadline_seconds` are in the
-    result.
+    The signals are sent again and again, because the processes may fork meanwhile, and also because
+    the machine may lack file descriptors for a while. Processes that still live after
+    `deadline_seconds` are in the result.
     """
     done = KillResult()
     deadline = time.monotonic() + deadline_seconds
@@ -206,8 +206,8 @@ def in_words(line: Mapping[str, Any], called: Callable[[int], str] = uid_text) -
 def plain_name(value: object) -> str:
     """Return `value` as one short line of text without control characters.
 
-    This is for names of processes: a program chooses its name, and may have written the
-    record itself.
+    Use this for names of processes: a program chooses its own name, and may have written the record
+    in which the name was found.
     """
     return (
         "".join(c for c in value[:_LONGEST_PLACE] if c.isprintable())

@@ -1,10 +1,10 @@
-"""Finds runners that read the output of programs. They must continue during a stop.
+"""Finds runners that read the output of programs. Such runners must continue during a stop.
 
 A runner is a process that starts programs. Examples are `x=$(train)`, a loop that adds time stamps
 to lines, and a Python program that copies the output of another. If such a runner were stopped, the
 programs could not write. The stop keeps the write ends of their pipes open, so that no runner sees
-the end of the output. A runner can be stopped without loss when it has read all output. Methods
-raise OSError if the machine has no descriptors.
+the end of the output. A runner can be stopped without loss when it has read all output. All methods
+raise OSError if the machine has no file descriptors left.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Flow:
 
 
 class Readers:
-    """The runners that read from pipes. Their pipes are kept open until they have read all
+    """The runners that read from pipes. This object keeps their pipes open until they have read all
     data.
     """
 
@@ -104,8 +104,8 @@ class Readers:
         return [child for child in children if pipe_ends.pipes_written(child.pid) & read]
 
     def runs_on(self, process: Process, flow: Set[str]) -> bool:
-        """Return whether `process` must continue: it only reads from the pipes `flow`, or has
-        not read all data in them.
+        """Return whether `process` must continue: it reads only from the pipes `flow`, or has not
+        read all data in those pipes.
 
         A shell may run short commands for each line that it reads.
         """

@@ -1,4 +1,5 @@
-"""The pipes that a process reads and writes. A stop keeps write ends of pipes open.
+"""Finds the pipes that a process reads and writes, and keeps the write ends of pipes open during a
+stop.
 
 All functions raise OSError if the machine has no descriptors left.
 """
@@ -26,7 +27,7 @@ _READS, _WRITES = 0o400, 0o200
 def pipes_written(pid: int, *numbers: str) -> frozenset[str]:
     """Return the pipes to which the process `pid` writes, as /proc names them (`pipe:[4711]`).
 
-    `numbers` are the file descriptors to look at; without them, standard output and standard error.
+    `numbers` are the file descriptors to check (default: standard output and standard error).
     """
     return frozenset(_targets(pid, numbers or ("1", "2")).values())
 

@@ -118,8 +118,8 @@ def waits_for_child(pid: int) -> bool:
 
 
 class Wait:
-    """Observes whether a process waits in the kernel for the same child, from the creation of
-    this object to the call of `lasts`.
+    """Observes whether a process waits in the kernel for the same child during the whole time from
+    the creation of this object to the call of `lasts`.
     """
 
     def __init__(self, pid: int) -> None:
@@ -176,10 +176,10 @@ def _orphans(others: Collection[int | None]) -> list[Process]:
 
 
 def not_filters(processes: Iterable[Process]) -> list[Process]:
-    """Return the processes that are not filters. A filter is replaced by its child processes.
+    """Return `processes` without filters. Each filter is replaced by its child processes.
 
-    Reason: a shell that becomes the last filter of a pipeline (zsh) has the earlier programs
-    of the pipeline as children.
+    Reason: in a pipeline of some shells (zsh), the shell becomes the last filter, and the earlier
+    programs of the pipeline are its children.
     """
     found = []
     for process in processes:
@@ -285,12 +285,11 @@ def process_age(process: Process) -> float:
 
 
 def is_command(process: Process, shell: Process, children: Sequence[Process]) -> bool:
-    """Return whether `shell` runs `process` as an ordinary command. If it only reads the output, as
-    in `$(date)`, return False.
+    """Return whether `shell` runs `process` as an ordinary command. Return False if the shell only
+    reads the output of `process`, as in `$(date)`.
 
-    The shell reads the output of `process` if the output goes into a pipe that no other one of the
-    shell's `children` reads. A child that was just forked and has not executed a program does not
-    count as a command.
+    The shell reads the output if it goes into a pipe that no other one of the shell's `children`
+    reads. A child that was just forked and has not executed a program does not count as a command.
     """
     if process_age(process) < _FORK_SECONDS and _words(process.pid) == _words(shell.pid):
         return False

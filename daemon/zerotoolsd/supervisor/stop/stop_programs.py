@@ -54,8 +54,8 @@ _SAVED = (0, 75 << 8)
 
 @dataclass
 class _Taken:
-    """A process that the stop has already handled. `above` are the runners between this process
-    and the rank.
+    """A process that the stop has already handled. `above` are the runners above this process in
+    the process tree, up to the rank.
     """
 
     process: Process
@@ -85,7 +85,7 @@ class _Asked(_Taken):
 
 
 class Stop:
-    """Stops the programs below some root processes.
+    """Stops all programs among the descendants of some root processes.
 
     `launcher` is True if the roots are launchers, which start the programs as ranks.
     """
@@ -284,7 +284,7 @@ class Stop:
         """Let a process that reads the output of programs continue, or stop it. Return the
         processes to handle next.
 
-        If it were stopped or killed too early, the programs could not write their output.
+        If the reader were stopped or killed too early, the programs could not write their output.
         """
         if self._is_runner(process):
             if self._reads_on(process):

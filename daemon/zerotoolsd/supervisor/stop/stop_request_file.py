@@ -1,8 +1,8 @@
 """Writes and reads `request.json`, the request of the daemon to save and stop an attempt.
 
-Its disk space is reserved when the attempt is prepared, so that a job can be cancelled after it has
-filled the disk. If a write still fails, the daemon tries again while the supervisor lives. A
-request may be replaced: a preempted job may be cancelled while it saves.
+Disk space for the file is reserved when the attempt is prepared, so that a job can be cancelled
+after it has filled the disk. If a write still fails, the daemon tries again while the supervisor
+lives. A request may be replaced by another one: a preempted job may be cancelled while it saves.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _LONGEST_GRACE = 1e9
 
 
 def reserve_request(run_dir: Path) -> None:
-    """Reserve disk space in `run_dir` for a stop request and for the stop file of the ranks. A
-    second call does nothing.
+    """Reserve disk space in `run_dir` for a stop request, and for the file that tells the ranks to
+    stop. A second call does nothing.
 
     Raises OSError.
     """
@@ -59,10 +59,11 @@ def _known(run_dir: Path) -> object:
 
 @dataclass(frozen=True)
 class RequestedStop:
-    """A request to save and stop. A value that has not changed since the last request is None.
+    """A request to save and stop. `reason` and `grace_seconds` are None if they have not changed
+    since the last request.
 
-    `grace_seconds` is the time that the ranks have to save. `is_first` is True if there was
-    no request before.
+    `grace_seconds` is the time that the ranks have to save. `is_first` is True if there was no
+    request before.
     """
 
     reason: str | None
