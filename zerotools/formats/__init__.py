@@ -174,8 +174,10 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def files_written_apart(checkpoint: Checkpoint) -> WrittenApart | None:
-    """Return the rank files that another save wrote, if modification times show that there are such
-    files; else None."""
+    """Return the rank files that, according to their modification times, are from another save.
+
+    Return None if there are no such files.
+    """
     if checkpoint.origin.world_size in (None, 1):
         return None
     root = checkpoint.root.absolute()

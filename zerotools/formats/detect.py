@@ -295,17 +295,17 @@ class Detection:
 
 
 def _with_others(
-    run: ProgramRun, entry: RunEntry, found: Detected, said: tuple[str, ...]
+    run: ProgramRun, entry: RunEntry, found: Detected, notes: tuple[str, ...]
 ) -> Detected:
     """Return `found` with notes that say why it was chosen, and which other models of the run are
     not read.
     """
     model, others = run.model_of(entry)
     if others:
-        said += (f"took {model}; {run.path / entry.name} holds {', '.join(others)} too",)
+        notes += (f"took {model}; {run.path / entry.name} holds {', '.join(others)} too",)
     if run.others:
-        said += (f"took {run.place or run.path}; {run.path} holds {', '.join(run.others)} too",)
-    return replace(found, notes=(*said, *found.notes))
+        notes += (f"took {run.place or run.path}; {run.path} holds {', '.join(run.others)} too",)
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def _is_unfinished_job(names: set[str]) -> bool:

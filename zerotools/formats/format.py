@@ -1,8 +1,9 @@
 """The class `Format`: the interface through which all other packages use a format.
 
 Each format has a subclass in the `format.py` of its folder, and a line in the table in
-`zerotools.formats`. These `format.py` modules are imported at every start. So they hold only names
-and signs, and import their readers and writers inside the methods that need them.
+`zerotools.formats`. These `format.py` modules are imported at every start. So they define only the
+names by which the format is recognised, and import readers and writers inside the methods that use
+them.
 """
 
 from __future__ import annotations
@@ -231,10 +232,10 @@ class Format(ABC):
         return None
 
     def find_by_number(self, path: Path, names: set[str]) -> Found | None:
-        """Return the checkpoint in the directory `path` if file names that end with rank numbers
-        (`trainer_0.pt`, `trainer_1.pt`) are its only sign; else None.
+        """Return the checkpoint in the directory `path` if its file names end with rank numbers
+        (`trainer_0.pt`, `trainer_1.pt`), else None.
 
-        This method is called only if no other format recognises the directory.
+        This method is called only if no format recognises other names in the directory.
         """
         return None
 
@@ -360,8 +361,8 @@ class Format(ABC):
     def files_of_one_save(self, source: Checkpoint) -> Collection[str]:
         """Return the files, relative to `source.root`, that certainly belong to one save.
 
-        Such a file records its step and rank, or its values agree with a file that does. Any other
-        file may come from another save or rank, and nothing in it would show this.
+        Such a file records its step and rank, or its values agree with a file that records them.
+        Any other file may be from another save or rank without showing it.
 
         Raises:
             BadFile: a file is damaged.
@@ -369,10 +370,10 @@ class Format(ABC):
         return ()
 
     def doubts(self, source: Checkpoint) -> Mapping[str, str]:
-        """Return sentences for the user about files that may be missing. The keys are existing
-        files (relative to `source.root`) that suggest this.
+        """Return sentences for the user about files that may be missing. Each sentence is keyed by
+        an existing file (relative to `source.root`) that suggests the missing file.
 
-        Nothing in the checkpoint shows whether the missing file ever existed.
+        Nothing in the checkpoint proves that such a file ever existed.
         """
         return {}
 

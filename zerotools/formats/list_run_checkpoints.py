@@ -25,10 +25,10 @@ class RunCheckpoint:
 
     Attributes:
         name: its name in the run's directory.
-        step: the step in the name.
+        step: the training step in the name; None if the name has no step.
         format: the name of its format.
         fault: the reason why the checkpoint cannot be read; None if it can.
-        models: the models in it.
+        models: the names of the models in the checkpoint.
     """
 
     name: str
@@ -41,10 +41,10 @@ class RunCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class RunListing:
-    """The checkpoints of a run in the directory `path`, newest first. `program` is the program
-    that saved them.
+    """The checkpoints of a run in the directory `path`, newest first.
 
-    `wraps_models` means the same as in `RunLayout`.
+    `program` is the name of the program that saved the checkpoints. If `wraps_models` is True,
+    tensor names begin with the name of the attribute that holds the model.
     """
 
     program: str
@@ -53,10 +53,10 @@ class RunListing:
     wraps_models: bool = False
 
 
-def find_run_listing(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunListing | None:
+def find_run_listing(path: Path, chosen: Path, table: FormatTable = FORMATS) -> RunListing | None:
     """Return the list of checkpoints of the run in `path` or in a directory above it.
 
-    `taken` is the checkpoint that was read; it must be one of the run's checkpoints or its final
+    `chosen` is the checkpoint that was read; it must be one of the run's checkpoints or its final
     weights. Return None if the directory belongs to no known program.
     """
     places = [path] if isinstance(path, RemotePath) else list(_upwards(path.absolute()))
@@ -65,7 +65,7 @@ def find_run_listing(path: Path, taken: Path, table: FormatTable = FORMATS) -> R
             RunListing(
                 run.layout.program,
                 path if place == places[0] else place,
-                tuple(_surveyed(run, entry, taken, table) for entry in reversed(run.entries)),
+                tuple(_surveyed(run, entry, chosen, table) for entry in reversed(run.entries)),
                 run.layout.wraps_models,
             )
             for run in _runs_at(place)
@@ -79,7 +79,7 @@ def find_run_listing(path: Path, taken: Path, table: FormatTable = FORMATS) -> R
         if place == places[0]:
             return first
     meant = path.resolve()  # programs link to their newest or best checkpoint
-    return None if meant == path.absolute() else find_run_listing(meant, taken.resolve(), table)
+    return None if meant == path.absolute() else find_run_listing(meant, chosen.resolve(), table)
 
 
 def _upwards(path: Path) -> Iterator[Path]:
@@ -94,7 +94,7 @@ def _runs_at(path: Path) -> Iterator[ProgramRun]:
         return
 
 
-def _surveyed(run: ProgramRun, entry: RunEntry, taken: Path, table: FormatTable) -> RunCheckpoint:
+def _surveyed(run: ProgramRun, entry: RunEntry, chosen: Path, table: FormatTable) -> RunCheckpoint:
     form = None
     fault = run.fault_of(entry)
     if fault is None:
@@ -105,7 +105,7 @@ def _surveyed(run: ProgramRun, entry: RunEntry, taken: Path, table: FormatTable)
         else:
             form = None if found is None else found.format
             fault = "its save was not finished" if found is None else None
-    root, own = taken.absolute(), (run.path / entry.name).absolute()
+    root, own = chosen.absolute(), (run.path / entry.name).absolute()
     model, others = run.model_of(entry)
     models = (model, *others) if model else ()
     return RunCheckpoint(

@@ -195,7 +195,7 @@ def _run(layout: RunLayout, listing: NamesBelow) -> ProgramRun | None:
 
 
 def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
-    """Yield the directories below the listed one that match a pattern. Each part of the path must
+    """Yield the directories in `listing` that match a pattern. Each part of a directory's path must
     match the corresponding part of the pattern."""
     found = [HERE]
     for part in filter(None, pattern.split("/")):
@@ -231,8 +231,8 @@ def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEnt
 def _age(match: re.Match[str], name: str) -> tuple[bool, int, bool, list[tuple[int, str]]]:
     """Return the sort key of a checkpoint name; the newest checkpoint has the largest key.
 
-    A name such as `last`, without a step, is the newest of all. A name with a step and such a word
-    is the newest of its step.
+    `last` without a step is the newest name of all. A name with a step and `last` is the newest
+    name with this step.
     """
     groups = match.groupdict()
     step = -1 if groups.get("step") is None else int(groups["step"])

@@ -35,8 +35,8 @@ _LARGEST_STATE = 2**28
 def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
     """Return `model` with the optimizer from a file in its directory, if there is one.
 
-    If the file cannot be read, the result has a problem or a note instead of raising an error,
-    because the weights do not need this file.
+    An optimizer file that cannot be read is reported as a problem or a note of the result. It
+    raises no error, because the weights do not depend on this file.
     """
     if not table[model.origin.format].is_weights_format or not model.origin.path.is_dir():
         return model

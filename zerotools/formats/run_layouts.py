@@ -39,7 +39,7 @@ class Tracker:
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """How the training program `program` arranges the directory of a run.
+    """The structure of the run directories that the training program `program` writes.
 
     A directory belongs to the program if one of its newest checkpoints contains a file that matches
     `holds`, and the directory itself contains a file that matches `next_to_checkpoints`. A pattern

@@ -200,7 +200,7 @@ def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[K
     The 0-d state of a 0-d parameter does not count as a number, except `step`.
 
     Raises:
-        BadFile: on access, if a number is in no file, or its file is too short.
+        BadFile: on access to a number, if it is missing from the files, or its file is truncated.
     """
     found: dict[Key, Tensor | Scalar] = {}
     for key, tensor in checkpoint.tensors.items():

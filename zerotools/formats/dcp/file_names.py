@@ -1,9 +1,9 @@
-"""The names that identify a DCP directory.
+"""The names that identify a DCP directory, and the programs that use each name.
 
-<path>/.metadata                                  DCP itself: FSDP, torchtitan's step-N
+<path>/.metadata                                  torch's own save; torchtitan's step-N
 <path>/dcp/.metadata                              a zerotools job
 <path>/pytorch_model_fsdp_0/.metadata             accelerate's save_state, the HF Trainer:
-       optimizer_0/.metadata                      a model and its optimizer, one checkpoint
+       optimizer_0/.metadata                      model and optimizer form one checkpoint
 """
 
 from __future__ import annotations

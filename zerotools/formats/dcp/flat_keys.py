@@ -4,9 +4,9 @@
     <optimizer>.state.<fqn>.<state>     (fqn, state)      torch, accelerate, torchtitan
     optim.<fqn>.<state>                 (fqn, state)      a zerotools job
 
-<model> is the selected section, <optimizer> an optimizer of this model. All other values have the
-role `state` and keep their flat key as the name: the state of the run, and other models with their
-state.
+<model> is the section of the model that is read, and <optimizer> is the section of its optimizer.
+All other values, such as counters of the run or tensors of other models, have the role `state`.
+Their name is their flat key.
 """
 
 from __future__ import annotations
@@ -92,7 +92,11 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
-    """Yield each model that optimizer state is named after, with the prefix of these names."""
+    """Yield (model, prefix) for each model with optimizer state to name.
+
+    Names of the state consist of `prefix` and the name in the model. The prefix is empty unless
+    several models may be read and none was chosen.
+    """
     if choice.model is not None:
         yield choice.model, ""
     elif not sections.models:
@@ -115,8 +119,9 @@ def _state(
 
 
 def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
-    """Return the names of an optimizer's numbered parameters, keyed by number, if the shapes prove
-    the names; else an empty dict.
+    """Return the names of an optimizer's numbered parameters, keyed by number.
+
+    The result is empty unless exactly one weight fits the shapes of each parameter's state.
     """
     state: dict[int, dict[str, Shape]] = {}
     for flat, (number, role) in optimizer.state.items():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DcpFormat(Format):
-    """torch.distributed.checkpoint: what FSDP and a zerotools job save."""
+    """torch.distributed.checkpoint (DCP), the format that FSDP and a zerotools job save."""
 
     name = "dcp"
     title = "torch DCP"

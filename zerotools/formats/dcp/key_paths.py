@@ -4,8 +4,8 @@ planner_data records the path: `("app", "model", "net.0.weight")` for the flat k
 `app.model.net.0.weight`. If the state dict was already flat when it was saved, the recorded path is
 only the flat key. Then the parts of the path are unknown: in `optim.net.0.weight.exp_avg`, `optim`
 may be a section that the program put in front of its keys, or a submodule with a weight of that
-name. `optim` counts as a section only if the keys prove it: they show that `optim` contains the
-param groups of an optimizer, or the states of parameters that other keys name.
+name. `optim` counts as a section only if other keys prove it: `optim` contains the param groups of
+an optimizer, or state of parameters with names that occur in other keys.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def _below(value: FlatValue, sections: set[str]) -> FlatValue:
 
 
 def _section_of(flat: str, sections: set[str]) -> str | None:
-    """Return the section in `sections` with words that are the first words of a flat key; None if
-    there is no such section.
-    """
+    """Return the section in `sections` that a flat key begins with, or None if there is none."""
     parts = flat.split(".", _MAX_WORDS)
     before = (".".join(parts[:count]) for count in range(1, len(parts)))
     return next((text for text in before if text in sections), None)
@@ -107,7 +105,7 @@ def _first(values: Iterable[FlatValue]) -> set[str]:
 
 
 def _optimizers(values: list[FlatValue]) -> set[str]:
-    """Return the prefixes of flat keys that are sections of optimizers."""
+    """Return the names of the sections that hold an optimizer."""
     found: set[str] = set()
     modules: set[str] = set()
     for value in values:
@@ -138,7 +136,7 @@ def is_option(value: FlatValue) -> bool:
 
 
 def _models(values: list[FlatValue], optimizers: set[str]) -> set[str]:
-    """Return the prefixes of flat keys that are sections of models that the optimizers train."""
+    """Return the names of the sections that hold a model trained by one of the optimizers."""
     names = set(_trained(values, optimizers))
     known = {value.flat for value in values if value.tensor is not None}
     if any(name in known for name in names):

@@ -337,10 +337,10 @@ def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> 
 
 
 def _members(training: TrainingState) -> list[tuple[str, ...]]:
-    """Return the names of the parameters in each param group.
+    """Return the names of the parameters in each param group, including frozen parameters.
 
-    torch's groups also list frozen parameters, and loading needs their options. If exactly one
-    group in DeepSpeed's files is empty, it must be the group of the frozen parameters.
+    torch's groups list frozen parameters too, but DeepSpeed's files do not. If exactly one group is
+    empty, the frozen parameters must belong to this group.
     """
     members = [group.params for group in training.groups]
     empty = [number for number, params in enumerate(members) if not params]

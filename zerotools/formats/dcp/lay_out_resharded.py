@@ -121,8 +121,10 @@ def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
 
 
 def _flat_keys(source: Checkpoint) -> dict[str, Key]:
-    """Map the flat key of each tensor in the output to the tensor's key. A tensor keeps its flat
-    key in the source; if it has none, it gets the flat key that a zerotools job would use.
+    """Return the key of each tensor in the output, keyed by flat key.
+
+    A tensor keeps the flat key that it has in the source. If it has none there, it gets the flat
+    key that a zerotools job would use.
     """
     known = native_of(source).flat_keys
     return {known.get(key) or _flat_key(key): key for key in source.tensors}

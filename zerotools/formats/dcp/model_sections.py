@@ -77,8 +77,7 @@ class Sections:
         models: the sections that may each be a model.
         others: the sections that hold tensors of the run.
         optimizers: the optimizers of the checkpoint.
-        owners: for each optimizer, the models that contain its parameters, so that it may train
-            them.
+        owners: for each optimizer, the models that it may train: they contain its parameters.
     """
 
     models: tuple[Section, ...]
@@ -183,8 +182,8 @@ def _union(path: Path, sections: Sequence[Section]) -> Section:
 def _merged(models: list[Section], optimizers: Sequence[OptimizerSection]) -> list[Section]:
     """Merge the parts of one model that were saved as separate dicts.
 
-    The optimizer shows that they belong together: its parameter names begin with the name of the
-    part (`encoder.weight`). The dict that encloses the parts is the model.
+    The optimizer shows that the parts belong together, because its parameter names begin with the
+    names of parts (`encoder.weight`). The dict that encloses the parts is the model.
     """
     for optimizer in optimizers:
         if not optimizer.trained or any(_has(section, optimizer) for section in models):
@@ -223,8 +222,10 @@ def _has(section: Section, optimizer: OptimizerSection) -> bool:
 
 
 def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Section:
-    """Return the section with the parameter names of its optimizer, if its own names are those that
-    PEFT gives to a saved adapter; else return it unchanged.
+    """Return the section with the parameter names that its optimizer uses.
+
+    Only the names of a saved PEFT adapter are changed, because PEFT shortens them. Any other
+    section is returned unchanged.
     """
     for optimizer in optimizers:
         renamed = names_in_model(section.known, optimizer.trained)
@@ -235,10 +236,11 @@ def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Sec
 
 
 def _owners(optimizer: OptimizerSection, models: Sequence[Section]) -> list[Section]:
-    """Return the models that contain the optimizer's parameters, so that it may train them.
+    """Return the models that the optimizer may train.
 
-    If the optimizer has names of parameters, the names are compared, and then the shapes of its
-    state. If it has only numbers, the model must have a tensor for each shape in its state.
+    If the optimizer names its parameters, a model must contain these names; if several models do,
+    the models with the most matching shapes are returned. If the optimizer numbers its parameters,
+    a model must have a separate tensor with the shape of each numbered parameter.
     """
     if optimizer.trained:
         named = [section for section in models if _has(section, optimizer)]
@@ -305,7 +307,7 @@ def choose_model(sections: Sections, path: object, asked: str | None) -> ModelCh
     """Choose the model of the checkpoint at `path`; `asked` is the user's `--section`.
 
     Raises:
-        BadRequest: no section or several sections have that name.
+        BadRequest: no section has the name `asked`, or several sections have it.
     """
     if asked is not None:
         named = _asked(sections, path, asked)
@@ -411,25 +413,25 @@ def _is_trained(sections: Sections, section: Section) -> bool:
     return any(owner is section for owners in sections.owners for owner in owners)
 
 
-def _notes_on_choice(sections: Sections, taken: Section) -> Iterator[str]:
-    """Yield notes that tell the user why `taken` was chosen as the model. There is no note on the
-    choice if `taken` is the only model and has the usual name.
+def _notes_on_choice(sections: Sections, chosen: Section) -> Iterator[str]:
+    """Yield notes that tell the user why `chosen` was chosen as the model. There is no note on the
+    choice if `chosen` is the only model and has the usual name.
     """
-    not_taken = [section for section in sections.models if section is not taken]
+    not_chosen = [section for section in sections.models if section is not chosen]
     loose = [
         section
         for section in sections.others
-        if section.path == taken.path or any(t.shape for t in section.tensors.values())
+        if section.path == chosen.path or any(t.shape for t in section.tensors.values())
     ]
-    if not_taken:
-        names = [section.label for section in not_taken]
+    if not_chosen:
+        names = [section.label for section in not_chosen]
         yield (
-            f"took the section {_section_summary(sections, taken)}; "
-            f"not taken: {_listed(sections, not_taken)}; "
+            f"took the section {_section_summary(sections, chosen)}; "
+            f"not taken: {_listed(sections, not_chosen)}; "
             f"--section {names[0]} takes {'it' if len(names) == 1 else 'the first'} instead"
         )
-    elif taken.path not in ((), ("model",)):
-        yield f"took the section {_section_summary(sections, taken)} for the model"
+    elif chosen.path not in ((), ("model",)):
+        yield f"took the section {_section_summary(sections, chosen)} for the model"
     if loose:
         yield f"next to the weights there is state of the run: {_names(loose)}"
 

@@ -1,8 +1,8 @@
 """The names that programs use for a model and its optimizer in the state dict of a DCP.
 
 torch        {"model": get_model_state_dict(...), "optimizer": get_optimizer_state_dict(...)}
-accelerate   the same two, each in a separate directory
-torchtitan   the model's names on the top level, the optimizer flattened by parameter
+accelerate   the same two dicts, each in a separate directory
+torchtitan   the weights at the top level, the optimizer state flattened by parameter
              (`flatten_optimizer_state_dict=True`)
 """
 

@@ -5,8 +5,9 @@
     P.state.<number>.<role>, P.param_groups...               optimizer.state_dict() itself
     P.<fqn>.<role>                                           a zerotools job, programs of users
 
-The first three are recognised by their param groups, and P may be any path, including the empty
-one. The last is recognised by the name of P, if no value in P has the name of a weight.
+In the first three forms, P may be any path, including the empty path: the param groups show that P
+is an optimizer. In the last form, P must have the name of an optimizer, and no value in P may have
+the name of a weight.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class KnownTensor:
 
 @dataclass(frozen=True, slots=True)
 class CarriedValue:
-    """A value that is not a tensor, stored in the file `root / item.file` of the source. Its bytes
-    are copied, not pickled again.
+    """A value of the source that is not a tensor. Its bytes are copied from the file
+    `root / item.file`, not pickled again.
     """
 
     item: Item
@@ -74,10 +74,10 @@ DcpEntry = CopiedTensor | KnownTensor | CarriedValue | PlainValue | TiedTensor
 
 @dataclass(frozen=True)
 class DcpFiles:
-    """The planned files of one DCP directory, by path relative to the checkpoint.
+    """The planned files of one DCP directory, keyed by path relative to the checkpoint.
 
-    `tensors` are copied from the source. `known` has the bytes of the tensors that are known
-    already.
+    `tensors` are the tensors that are copied from the source. `known` are the tensors, such as
+    `step`, with bytes that are already known.
     """
 
     files: Mapping[str, FilePlan]
@@ -242,7 +242,9 @@ def _box(value: SaveItem, rank: int, ranks: int) -> Box | None:
 
 
 def _holders(value: SaveItem, box: Box | None, rank: int, ranks: int) -> range:
-    """Return the ranks, from `rank` on, that hold the same chunk as `rank`."""
+    """Return the ranks that hold the same chunk as `rank`: all ranks if the value is not sharded,
+    `rank` and all later ranks if the chunk is empty, else only `rank`.
+    """
     if box is None or not value.sharded:
         return range(ranks)
     return range(rank, ranks) if box.shape[0] == 0 else range(rank, rank + 1)

@@ -1,7 +1,7 @@
 """Find the DCP directories that form one checkpoint, and lay out a checkpoint of several
 directories.
 
-`file_names` lists the names of each kind.
+The directory names of each program are listed in `file_names`.
 """
 
 from __future__ import annotations

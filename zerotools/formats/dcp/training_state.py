@@ -6,9 +6,9 @@
     lr_scheduler..., train_state.step                  torchtitan
     job.json                                           a zerotools job
 
-`<optimizer>` is a section that `optimizer_sections` found, such as `optimizer`. Each option is a
-value of its own, which may be a 0-d tensor. The files do not record which weights are frozen and
-which are buffers.
+`<optimizer>` is a section that `optimizer_sections` found, such as `optimizer`. Each option is
+stored as a separate value, which may be a 0-d tensor. The files do not record which weights are
+frozen and which are buffers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     known value of the run.
 
     Raises:
-        BadFile: a value is damaged, or a number is in no file.
+        BadFile: a value is damaged, or a number such as `step` is missing.
     """
     record = native_of(checkpoint).job
     if record is not None:
@@ -161,8 +161,9 @@ the group or name of the parameter).
 
 
 def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
-    """Return the param groups in order, with canonical parameter names, and the numbers of the
-    parameters without a known name.
+    """Return the param groups in order, with canonical parameter names.
+
+    Also return the numbers of the parameters that have no known name.
     """
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for flat in _keys(checkpoint):
@@ -178,8 +179,8 @@ def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, i
 def _is_ordered(checkpoint: Checkpoint) -> bool:
     """Return whether the order of the parameters in each group is known.
 
-    This is the case if the groups list them, or if the keys of a flattened optimizer are in the
-    saved order.
+    The order is known if the groups list their parameters. In a flattened optimizer, it is known if
+    the keys are in the saved order.
     """
     lists = (
         match["option"] == "params"

@@ -153,7 +153,7 @@ def _roles_of(foreign: ForeignCheckpoint, name: str) -> list[str]:
 
 def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
     """Return the names of the parameters that have no optimizer state although other parameters of
-    their group have some. They have not had a gradient yet.
+    their group have state. Such parameters have not had a gradient yet.
     """
     return [
         name

@@ -2,10 +2,10 @@
 torch_dist can be written too.
 
     RUN/latest_checkpointed_iteration.txt       an iteration, or the word "release"
-    RUN/latest_train_state.pt                   the same of Megatron-Bridge
+    RUN/latest_train_state.pt                   the iteration, in a run of Megatron-Bridge
     RUN/iter_0000100/, RUN/release/
       .metadata, __R_W.distcp, common.pt, metadata.json       torch_dist, which is a torch DCP
-      metadata.json, common.pt, KEY/.zarray                   zarr, of before 0.16: not read
+      metadata.json, common.pt, KEY/.zarray                   zarr, before 0.16: not read
       .metadata                                               torch_dcp, fsdp_dtensor
       mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt, distrib_optim.pt   legacy rank files
 
@@ -16,16 +16,16 @@ files.
 
 file_names            file and directory names that identify a Megatron checkpoint
 training_metadata     iteration, parallel sizes, arguments and param groups, from common.pt
-bridge_config         the same from Megatron-Bridge's files
+bridge_config         the same values, from Megatron-Bridge's files
 tensor_names          the model's tensor name for each torch_dist key
 unstack_tensors       tensors of one layer or expert, as parts of tensors that are stored together
 tensor_parallel_cuts  how tensor-parallel ranks share each weight
-read_torch_dist       the tensors below one `.metadata`
+read_torch_dist       torch_dist or torch_dcp directory -> Checkpoint
 flat_buckets          masters and moments from the flat buffers of the distributed optimizer
-read_fsdp_dtensor     the fsdp_dtensor format of Megatron-FSDP
+read_fsdp_dtensor     fsdp_dtensor directory (Megatron-FSDP) -> Checkpoint
 legacy_ranks          legacy rank files -> Checkpoint
-read                  any of these -> Checkpoint
-training_state        any of these -> TrainingState
+read                  a checkpoint of any of these kinds -> Checkpoint
+training_state        a checkpoint of any of these kinds -> TrainingState
 writing               a checkpoint of any format -> torch_dist
 format                the `Format` of Megatron checkpoints
 """

@@ -5,8 +5,8 @@ checkpoint.
                         rank of adapters below `peft:`
     train_state.pt      `step` and other counters, as tensors
 
-The configuration is YAML. Only lines `  name: value` directly below such a key are read, and only
-values that are numbers, booleans or text.
+The configuration is YAML. Only lines `  name: value` directly below `model:` or `peft:` are read,
+and only values that are numbers, booleans or text.
 
 Source: megatron-bridge 0.3 training/utils/checkpoint_utils.py and training/state.py.
 """

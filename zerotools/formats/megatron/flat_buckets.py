@@ -15,8 +15,8 @@ ends, and no other order fits.
 Models with experts, latent attention, virtual stages or uneven pipeline stages are not tried.
 
 Source: megatron/core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py
-(`sharded_param_state_dp_reshardable`) of 0.16; the rank of `dp_group_idx_G` is G % TP of stage G //
-TP.
+(`sharded_param_state_dp_reshardable`) of 0.16. In a key, `dp_group_idx_G` means
+tensor-parallel rank G % TP of pipeline stage G // TP.
 """
 
 from __future__ import annotations
@@ -125,8 +125,9 @@ def with_state(tensors: Mapping[Key, Tensor], state: Mapping[Key, Tensor]) -> di
 
 
 def _buckets(stored: Mapping[Key, Tensor]) -> _Buckets:
-    """Return the buckets. Return an empty result if parameters have several dtypes, or if a bucket
-    or a role is missing.
+    """Return the buckets in order, keyed by (number of the buffer, role).
+
+    The result is empty if parameters have several dtypes, or if a bucket or a role is missing.
     """
     found: dict[tuple[int, str], dict[int, Tensor]] = {}
     types = set()

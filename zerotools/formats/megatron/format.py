@@ -38,10 +38,10 @@ class MegatronFormat(Format):
     needs_map = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """Return the checkpoint of an iteration. `path` is its directory, or the directory of one
-        rank inside it.
+        """Return the checkpoint of an iteration. `path` is the directory of the iteration, or the
+        directory of one rank inside it.
 
-        The iteration may be a DCP too; that DCP is not a separate checkpoint.
+        A torch_dist directory is also a DCP, but the DCP is not a separate checkpoint.
         """
         return _iteration(path) if _is_megatron(path, names) else None
 

@@ -8,8 +8,8 @@
 The number of `module.` depends on the classes around the model. Gated layers are saved as halves
 (`linear_fc1.weight_w`, `weight_v`). Tensors are whole, whatever the number of tensor-parallel and
 data-parallel ranks. Experts are numbered over all expert-parallel ranks, but layers are numbered on
-each rank separately. So with pipeline parallelism, for which Megatron-FSDP has no device mesh axis,
-layers of several stages have the same name, and only one of them is saved.
+each pipeline stage separately. So with pipeline parallelism, layers of several stages have the same
+name, and only one of them is saved.
 
 Source: megatron/core/transformer/fsdp_dtensor_checkpoint.py and optimizer/distrib_optimizer.py
 (`sharded_param_state_fsdp_dtensor`) of 0.16, training/checkpointing.py of Megatron-LM.
@@ -162,8 +162,8 @@ def _keys(metadata: Metadata) -> dict[str, Key]:
 
 
 def _whole(path: Path, stored: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Return the tensors with the two halves of each gated layer joined. Of the steps of the two
-    halves, one is kept.
+    """Return the tensors with the two halves of each gated layer joined. Each half has a step; only
+    one of the two steps is kept.
     """
     numbers = {key: tensor for key, tensor in stored.items() if not tensor.shape}
     found = join_halves(path, {key: t for key, t in stored.items() if key not in numbers})

@@ -112,8 +112,9 @@ def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
 class Stack(NamedTuple):
     """The key of a stored tensor that contains several layers or experts.
 
-    The key has no layer or expert numbers. `parts` are its texts before, between and after the
-    places of these numbers; there is one place for each leading axis.
+    The key has no layer or expert numbers. `parts` are the texts between which these numbers are
+    inserted to get the name of a single tensor: `("decoder.layers.", ".mlp.linear_fc2.weight")`.
+    One number is inserted for each leading axis.
     """
 
     parts: tuple[str, ...]

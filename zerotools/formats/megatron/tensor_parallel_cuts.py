@@ -114,7 +114,7 @@ def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any
 
 def _whole(name: str, module: str, leaf: str) -> Cut:
     """Return the split of a tensor that all ranks hold whole, such as a norm, the router or expert
-    counters. Raise Unsupported if all ranks need not hold this tensor whole.
+    counters. Raise Unsupported if the name does not show that the tensor is of such a kind.
     """
     known = "norm" in module or leaf.startswith("layer_norm_") or module in _WHOLE
     if not known:

@@ -144,8 +144,8 @@ def _notes_on_run(facts: MegatronFacts) -> Iterator[str]:
 
 
 def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str, str]:
-    """Return {output layer: embedding} if the output layer has no tensor of its own, else an empty
-    dict.
+    """Return {output layer: embedding} if the arguments record that the output layer uses the
+    embedding, else an empty dict.
     """
     names = {key.name for key in tensors}
     return {OUTPUT: EMBEDDING} if facts.is_tied and EMBEDDING in names - {OUTPUT} else {}
@@ -231,7 +231,8 @@ class MegatronNative:
         file: the file that holds the numbers in the trees that are stored as tensors.
         unread: a sentence that says which state is left out, and why; empty if no state is left
             out.
-        groups: a function that reads param groups that list their parameters.
+        groups: a function that reads the param groups of a checkpoint in which each group lists its
+            parameters; for other checkpoints, a function that returns no groups.
     """
 
     facts: MegatronFacts

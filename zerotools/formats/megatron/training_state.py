@@ -26,7 +26,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     (`training_metadata.fitting_groups`), the step of each parameter, and the counters.
 
     Raises:
-        BadFile: a number of the state is in no file.
+        BadFile: a number of the optimizer state, such as `step`, is missing from the files.
     """
     native = native_of(checkpoint)
     facts = native.facts

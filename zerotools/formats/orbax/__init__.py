@@ -5,9 +5,9 @@ A saved tree is an item. A `CheckpointManager` puts the items of a step into a d
     1000/_CHECKPOINT_METADATA     the items of the step, and when it was committed
     1000/commit_success.txt       written last
     1000/items/_METADATA          the tree: the path of each array, and how arrays are stored
-    1000/items/manifest.ocdbt     with OCDBT: one database has all arrays, ...
-    1000/items/d/...              ... in these files ...
-    1000/items/ocdbt.process_N/   ... and in those of each process
+    1000/items/manifest.ocdbt     with OCDBT: the database that has all arrays
+    1000/items/d/...              with OCDBT: the data files of the database
+    1000/items/ocdbt.process_N/   with OCDBT: the data files that process N wrote
     1000/items/NAME/...           without OCDBT: a zarr directory for each array
 
 Arrays are stored as zarr, version 2 or 3. Orbax compresses their chunks, so elements have no
@@ -17,8 +17,8 @@ positions in files. Each array is therefore read as if its decoded chunks were a
 file_names          names of directories and files that identify a checkpoint
 tree_metadata       `_METADATA`: the path and type of each value of the tree
 tree_names          the tensor name and role of each value
-tensorstore_arrays  arrays by TensorStore, and `ArrayPath`
-plain_arrays        arrays of zarr 2 without compression, in files
+tensorstore_arrays  arrays that TensorStore decodes, and `ArrayPath`
+plain_arrays        zarr 2 arrays without compression
 read                directory -> Checkpoint
 training_state      Checkpoint -> TrainingState
 lay_out             weights -> Target

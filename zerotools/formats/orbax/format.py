@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class OrbaxFormat(Format):
-    """Orbax: what JAX programs save, such as MaxText."""
+    """Orbax, the format of JAX programs such as MaxText."""
 
     name = "orbax"
     title = "Orbax"
@@ -141,7 +141,8 @@ def _is_our_output(item: Path) -> bool:
 
 
 def _fault(path: Path, names: set[str]) -> str | None:
-    """Return the sign that the save of an item or a step did not finish; None without a sign.
+    """Return a phrase that names the evidence that the save of an item or a step did not finish;
+    None if there is no such evidence.
 
     Orbax renames a directory when it is complete. An object store cannot rename, so there Orbax
     writes commit_success.txt last; newer releases do so everywhere. An OCDBT database is complete

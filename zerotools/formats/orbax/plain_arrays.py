@@ -51,8 +51,9 @@ _WORDS = {_type_word(dtype): dtype for dtype in DTYPES if dtype.name not in _UNS
 class PlainArray:
     """An array in the directory `name` of an item; `chunk` is the shape of a chunk.
 
-    Only the first dimension in which a chunk has several indices may end with a chunk that is not
-    full. So the elements of every chunk are at the beginning of its file.
+    A chunk may be cut off by the end of the array only along the first dimension in which a full
+    chunk has more than one element. So the elements of every chunk are at the beginning of its
+    file.
     """
 
     name: str

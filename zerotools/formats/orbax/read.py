@@ -135,8 +135,8 @@ def _open_all(
 def _without_lost_chunks(
     store: ArrayStore, arrays: Mapping[TreeValue, StoredArray]
 ) -> dict[TreeValue, StoredArray]:
-    """Return the arrays, with the absent chunks of each recorded as lost in `missing`, because
-    Orbax wrote every chunk."""
+    """Return the arrays with `missing` set to the indices of their absent chunks. These chunks are
+    lost, because Orbax wrote every chunk."""
     there = store.chunk_indices({value.name for value in arrays})
     found = {}
     for value, array in arrays.items():

@@ -47,7 +47,7 @@ def name_arrays(paths: Iterable[Words]) -> TreeNames:
     """Return the keys of the arrays at `paths`.
 
     A tree without `params` and without an optimizer is a tree of weights. An array that is neither
-    a weight nor the state of a weight gets the role for other state.
+    a weight, a buffer nor the state of a weight gets the role `state`.
     """
     every = dict.fromkeys(paths)
     weights = _weights(every)

@@ -5,7 +5,7 @@ file_names             the torch files of a directory that form one checkpoint
 opened_file            one opened file, and the keys of its tensors
 sort_state_dict        a saved tree, split into weights, optimizer and the rest
 sharded_tensors        the part of a tensor in one file: DTensor (FSDP2), ShardedTensor (FSDP1)
-refuse_non_model       files without a whole model, and the error for each
+refuse_non_model       errors for files that do not hold a whole model
 rank_files             one file per rank -> Checkpoint
 read                   one file, `.bin` shards or rank files -> Checkpoint
 training_state         torch files -> TrainingState

@@ -5,7 +5,7 @@ pytorch_model.bin.index.json, pytorch_model-00001-of-00002.bin    Hugging Face s
 model_world_size_4_rank_0.pt, optim_world_size_4_rank_0.pt        verl, one per rank
 pytorch_model_fsdp_0_rank0.bin, optimizer_0_rank0.bin             accelerate, one per rank
 checkpoint.pt                                                     if none of the above exists
-trainer_0.pt, trainer_1.pt                                        of any name, one per rank
+trainer_0.pt, trainer_1.pt                                        any name with a rank's number
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def names_by_number(
     for the user.
 
     The groups have names (`param_names`, torch 2.6 and later) if the optimizer was created with
-    named parameters. Otherwise shapes may prove the names. If they do not, the state keeps its
-    numbers. `weights` are the weights with floating-point dtypes.
+    named parameters. Without names in the groups, the result is empty unless exactly one weight
+    fits the shapes of each parameter's state. `weights` are the weights with floating-point dtypes.
     """
     named = _recorded_names(groups)
     if named is not None:

@@ -139,10 +139,11 @@ def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
 
 
 def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
-    """Return the number of ranks, according to the file names or, if they do not contain it, to the
-    pickle of the first rank.
+    """Return the number of ranks.
 
-    Later files are not asked, because they may be from an older run.
+    If the file names do not contain the number, it is taken from the first file that records it.
+    Later files may be from an older run. If no file records it, it is the highest rank in the file
+    names plus 1.
     """
     if model.size is not None:
         return model.size
@@ -154,7 +155,7 @@ def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
 
 
 def _within(group: RankGroup, parts: Sequence[OpenedFile], size: int) -> list[OpenedFile]:
-    """Return the opened files without those of ranks that this run did not have."""
+    """Return the opened files of the ranks below `size`, the number of ranks in the run."""
     return [
         part for rank, part in zip(sorted(group.files), parts, strict=True) if rank < size
     ] or list(parts)

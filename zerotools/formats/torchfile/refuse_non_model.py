@@ -2,8 +2,8 @@
 hold.
 
 Such a file has one rank's part of another program's checkpoint, or state that runs save next to
-weights. This module recognises it by its content, because names vary. A file that still has its
-original name never gets here, because its own format reads it.
+weights. This module recognises the file by its content, because it may have been renamed. A file
+with its original name is read by the format that this name belongs to.
 
 Sources: deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and bf16_optimizer.py (`state_dict`),
 deepspeed/runtime/engine.py (`_save_checkpoint`), megatron/training/checkpointing.py
@@ -126,8 +126,8 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
 
 
 def _model_parallel(tree: Any) -> Iterator[str]:
-    """Yield a text for each kind of parallelism by which several ranks share the model, according
-    to the records in files of DeepSpeed and Megatron.
+    """Yield a text, such as "4 model-parallel ranks", for each kind of model parallelism that a
+    file of DeepSpeed or Megatron records.
     """
     if not isinstance(tree, Mapping):
         return

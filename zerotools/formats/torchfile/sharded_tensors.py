@@ -6,9 +6,9 @@ device mesh. A dimension of `n` elements over `w` ranks is split as in torch.chu
 ceil(n / w) elements, until all are used.
 
 Several mesh dimensions may split the same tensor dimension, one after the other. The first mesh
-dimension splits first, unless `_StridedShard` or `shard_order` gives another order. They do so if
-FSDP2 is combined with tensor parallelism: FSDP2 splits the part of a tensor-parallel rank, although
-FSDP2's mesh dimension is the first.
+dimension splits first, unless `_StridedShard` or `shard_order` gives another order. The order is
+different if FSDP2 is combined with tensor parallelism: FSDP2's mesh dimension is the first, but
+FSDP2 splits the part that each tensor-parallel rank already has.
 
 Source: torch/distributed/tensor/_utils.py (`compute_local_shape_and_global_offset`),
 torch/distributed/tensor/placement_types.py (`_StridedShard`), torch/distributed/device_mesh.py
@@ -167,10 +167,10 @@ class _Placement(NamedTuple):
 
 
 def _splits_before(split_factor: int, sizes: Sequence[int]) -> int:
-    """Return how many splits come before the split that has `split_factor`. After these splits, the
-    tensor has `split_factor` parts.
+    """Return how many of the splits in `sizes` come before a split with this `split_factor`.
 
-    `sizes` has the number of parts of each split.
+    `sizes` has the number of parts that each split makes. The splits that come before make
+    `split_factor` parts together.
     """
     before = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
     if before is None:

@@ -76,28 +76,28 @@ def sort_tensors(tree: Any) -> FileContents:
     partitions = {key for key, value in tree.items() if is_partition(value)}
     if is_partition({k: v for k, v in tree.items() if k not in partitions}):
         refuse_partition(tree)
-    taken = _TensorSorter(_STEPS_PER_PART * (1 + sum(1 for _ in walk_values(tree))))
+    sorter = _TensorSorter(_STEPS_PER_PART * (1 + sum(1 for _ in walk_values(tree))))
     if is_optimizer(tree):
-        taken.optimizer(tree)
-        taken.refuse_unread()
-        return taken.contents
+        sorter.optimizer(tree)
+        sorter.refuse_unread()
+        return sorter.contents
     optimizers = [key for key, value in tree.items() if _optimizer(value) is not None]
     is_trained = bool(optimizers or partitions)
-    wrapper = taken.contents.wrapper = _wrapper(tree, taken, trained=is_trained)
+    wrapper = sorter.contents.wrapper = _wrapper(tree, sorter, trained=is_trained)
     for key, value in tree.items():
         if optimizers == [key]:
-            taken.optimizer(_optimizer(value) or {})
+            sorter.optimizer(_optimizer(value) or {})
         elif key == wrapper:
-            taken.weights(value, ())
+            sorter.weights(value, ())
         elif wrapper is None and key not in (*optimizers, *partitions):
-            taken.weights(value, (key,))
+            sorter.weights(value, (key,))
         else:
-            taken.others(value, (key,))
-    taken.refuse_unread()
-    if not taken.contents.weights:
+            sorter.others(value, (key,))
+    sorter.refuse_unread()
+    if not sorter.contents.weights:
         refuse_partition(tree)
-    refuse_part_of_model(tree, taken.contents.weights)
-    return taken.contents
+    refuse_part_of_model(tree, sorter.contents.weights)
+    return sorter.contents
 
 
 def is_optimizer(value: Any) -> bool:
@@ -134,16 +134,16 @@ def _is_of_optimizers(value: Any) -> bool:
     )
 
 
-def _wrapper(tree: Mapping[Any, Any], taken: _TensorSorter, *, trained: bool) -> str | None:
+def _wrapper(tree: Mapping[Any, Any], sorter: _TensorSorter, *, trained: bool) -> str | None:
     """Return the key of the dict that contains the weights of a saved tree, or None if the weights
     are at the top of the tree.
 
-    If there are other weights next to the key, the whole tree is one larger model, and None is
-    returned. A loss, a counter, the state of a random number generator and the values of a training
-    file do not count as weights.
+    `trained` is True if the tree has an optimizer. In a tree without an optimizer, weights next to
+    the key mean that the whole tree is one larger model, so None is returned. A loss, a counter and
+    the state of a random number generator do not count as weights.
     """
     for name in WRAPPERS:
-        if isinstance(tree.get(name), dict) and taken.holds_tensors(tree[name]):
+        if isinstance(tree.get(name), dict) and sorter.holds_tensors(tree[name]):
             return name if trained or not any(map(_is_weight, tree.values())) else None
     return None
 

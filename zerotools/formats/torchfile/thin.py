@@ -48,10 +48,10 @@ def thin(source: Checkpoint) -> Thinning:
 
 
 def _state_lost(file: TorchFile, left: object) -> set[str]:
-    """Return the names of the tensors of other state that disappear with the optimizers. There are
-    such tensors if a file has several optimizers, because their tensors are read as other state.
+    """Return the names of tensors of other state that are removed together with the optimizers.
 
-    Raise Unsupported if, without the optimizers, other tensors would be read as the model.
+    If a file has several optimizers, their tensors are read as other state. Raise Unsupported if,
+    without the optimizers, other tensors would be read as the model.
     """
     before, after = sort_tensors(file.tree), sort_tensors(left)
     if before.wrapper != after.wrapper or before.weights.keys() != after.weights.keys():

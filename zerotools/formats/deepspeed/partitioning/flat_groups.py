@@ -394,18 +394,18 @@ def round_robin_order(count: int, ranks: int) -> list[int]:
 
 
 def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
-    """Return whether the flat buffers have the parameters in round robin order. With
-    BF16_Optimizer, they never have.
+    """Return whether the flat buffers have the parameters in round robin order. The buffers of
+    BF16_Optimizer never have this order.
     """
     zero = zero_optimization(model.ds_config)
     return optim.kind == STAGE_1_AND_2 and deals_in_turn(zero, optim.stage, model.version)
 
 
 def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | None) -> bool:
-    """Return whether a run with these settings assigns its parameters to the ranks in turn (round
-    robin order).
+    """Return whether a run with the settings `zero` assigns its parameters to the ranks in turn
+    (round robin order).
 
-    Stage 1 of versions before 0.13 ignores this setting.
+    Stage 1 of DeepSpeed before 0.13 ignores the setting `round_robin_gradients`.
     """
     if zero.get(ROUND_ROBIN) is not True:
         return False

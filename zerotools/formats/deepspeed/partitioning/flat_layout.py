@@ -4,8 +4,8 @@ An example: a param group of w (2 x 3 elements), b (3) and v (5), on two ranks. 
 the flattened w, `..` an element of padding, `|` the border between the partitions of the ranks.
 
 Stages 1 and 2 (and BF16_Optimizer) flatten the parameters one after another in the order of
-`param_shapes`, pad the whole to a multiple of A = 2 * ranks, and cut it into equal partitions of P
-= 8 elements: that of rank r begins at element r * P. A border may lie inside a parameter:
+`param_shapes`, pad the whole to a multiple of A = 2 * ranks, and cut it into equal partitions of
+P = 8 elements. The partition of rank r begins at element r * P. A border may be inside a parameter:
 
     rank 0                  | rank 1
     w0 w1 w2 w3 w4 w5 b0 b1 | b2 v0 v1 v2 v3 v4 .. ..

@@ -38,9 +38,9 @@ class DeepSpeedNative:
 def files_of_all_ranks(source: Checkpoint, name: str) -> Iterator[str]:
     """Yield the name of the file `name`, and of the same file of every other data-parallel rank.
 
-    Files with a problem are left out, because an older save may have written them. If the run has
-    no model parallelism, the mp rank in a file name is ignored: it is the number of the rank among
-    the ranks that share a sequence.
+    Files with a problem are left out, because an older save may have written them. In a run without
+    model parallelism, the mp rank in a file name is ignored, because it is only the rank's number
+    among the ranks that share a sequence.
     """
     mp_rank = 0 if len(native_of(source).mp_shards) == 1 else None
     faulty = {problem.file for problem in source.problems}

@@ -2,8 +2,8 @@
 on NVMe.
 
 With `offload_optimizer` on NVMe, each sub-group of 1 MiB or more has a file for its masters and one
-for each kind of state. Each file holds one rank's partition, followed by padding. When it has
-written the other files of a checkpoint, DeepSpeed copies the swap files into the tag directory:
+for each kind of state. Each file holds one rank's partition, followed by padding. DeepSpeed writes
+the other files of a checkpoint first, and then copies the swap files into the tag directory:
 
     offloaded_tensors/rank00/0_7.tensor.swp              masters of a sub-group
     offloaded_tensors/rank00/exp_avg-0_7.tensor.swp      its first moments

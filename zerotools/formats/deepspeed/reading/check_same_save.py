@@ -201,8 +201,8 @@ def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | No
 
 
 def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
-    """Yield a problem for each model-parallel rank with a model file that is from another save than
-    the first one."""
+    """Yield a problem for each model-parallel rank with a model file that is not from the same save
+    as the first rank's model file."""
     known = [m for m in models if GLOBAL_STEPS in m.fields or not is_tolerated()]
     for model in known[1:]:
         if (own := model.fields.tree.get(GLOBAL_STEPS)) != (
@@ -336,16 +336,18 @@ def files_of_one_save(source: Checkpoint) -> frozenset[str]:
     one save.
 
     - A model file records its step.
-    - An optimizer file records its step if the optimizer counts steps (SGD and Lion do not), and
-      its rank if torch wrote it under its file name. Its masters prove the save too, because they
-      agree with the weights in a model file.
+    - An optimizer file records its step if the optimizer counts steps (SGD and Lion do not). It
+      records its rank if torch wrote the file under its name. Masters that agree with the weights
+      in a model file are a proof too.
     - Layer and expert files record neither step nor rank, but hold weights that can be compared
       with masters.
 
-    These cases cannot be proved. At stage 3, the files of an optimizer that counts no steps may be
-    from any save. Files that torch wrote to an open file (their folder is `archive`) may be from
-    any rank. If there are no weights to compare with the masters, the files of two runs that saved
-    the same step under one tag cannot be distinguished.
+    The checks prove nothing in three cases:
+
+    - At stage 3, the files of an optimizer that counts no steps may be from any save.
+    - Archives that torch wrote to an open file (their folder is `archive`) may be from any rank.
+    - Without weights to compare with the masters, the files of two runs that saved the same step
+      under one tag cannot be distinguished.
     """
     found: set[str] = set()
     for _, master, weight in weight_pairs(source):

@@ -1,9 +1,15 @@
 """Select the files of a tag directory that belong to one save.
 
-A save into an existing tag overwrites files with the same names and leaves the others: a run of
-stage 3 leaves the model file of stage 2, a run of fp16 the optimizer files of bf16, a run without
-ZeRO all optimizer files. The optimizer files determine the model file: optimizer files of stage 3
-belong to `zero_pp_rank_R_mp_rank_DD_model_states.pt`, and those of other stages belong to
+A save into an existing tag overwrites files with the same names, but keeps all other files of an
+older save:
+
+    new save       files that can remain from an older save
+    stage 3        the model file of stage 2
+    fp16           the optimizer files of bf16
+    without ZeRO   all optimizer files
+
+The optimizer files determine the model file. Optimizer files of stage 3 belong to
+`zero_pp_rank_R_mp_rank_DD_model_states.pt`, and optimizer files of other stages belong to
 `mp_rank_DD_model_states.pt`. A model file that was saved without ZeRO has no optimizer files.
 
 Source: DeepSpeed `runtime/engine.py`: `_get_ckpt_name`, `_get_zero_ckpt_name`, `save_checkpoint`.
@@ -117,8 +123,8 @@ def save_of(
 
 
 def _families(listing: TagListing, mp_rank: int) -> Iterator[dict[int, str]]:
-    """Yield mappings from data-parallel rank to optimizer file, one mapping for each spelling of
-    the file names.
+    """Yield {data-parallel rank: optimizer file}, once for each spelling of the file names that
+    occurs, such as with and without the prefix of bf16 runs.
     """
     for spelling in sorted({spelling for _, _, spelling in listing.optim_files}):
         names = {
@@ -369,8 +375,9 @@ def _misplaced(model: ModelStates, optim: OptimStates) -> Iterator[str]:
     """Yield one parameter name for each group in which the optimizer file contradicts the lists of
     the substitute.
 
-    A rank must have consecutive names of each group. With round robin, DeepSpeed also writes names
-    that are not in the rank's partition, so only the membership in groups is compared.
+    The names that the optimizer file has for a group must be consecutive in the list of this group.
+    With round robin, DeepSpeed also writes names that are not in the rank's partition, so the names
+    must only occur in the list.
     """
     is_ordered = not is_round_robin(model, optim)
     for number, mapping in enumerate(slice_mappings(optim.fields.tree)):

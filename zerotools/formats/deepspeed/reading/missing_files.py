@@ -193,8 +193,8 @@ def _sizes(values: Sequence[Any]) -> list[int]:
 def lost_experts(
     directory: Path, listing: TagListing, models: Sequence[ModelStates]
 ) -> Iterator[Problem]:
-    """Yield a problem for each missing expert file. `num_experts` is the number of experts in each
-    layer with experts.
+    """Yield a problem for each missing expert file. The model file records the number of experts in
+    each layer (`num_experts`), and each expert must have a file for each model-parallel rank.
     """
     counts = models[0].num_experts
     if not isinstance(counts, list) or not listing.experts:

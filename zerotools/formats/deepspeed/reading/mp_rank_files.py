@@ -122,8 +122,8 @@ def _listed(
 ) -> ModelStates:
     """Return the model file, completed with the lists of the parameters in the flat buffers.
 
-    If stage 0 has no such lists, the weights are read as they are in the files, the optimizer state
-    is not read, and a problem says so.
+    If these lists cannot be made for the files of BF16_Optimizer, the model file is returned
+    unchanged, and a problem says that the optimizer state is not read.
     """
     try:
         return with_listed_parameters(save.model, optim_states, whole)
@@ -135,10 +135,8 @@ def _listed(
 
 
 def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Return the rank's tensors for files without masters: trained weights are not marked as
-    frozen.
-
-    A weight that no file has is a hole.
+    """Return the tensors of a rank that has no masters, with two changes: the weights in `trained`
+    are not marked as frozen, and a weight that no file has is added as a hole.
     """
     held = {key.name for key in mp_shard.tensors} | mp_shard.aliases.keys()
     holes = {
@@ -154,8 +152,8 @@ def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 
 def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Return the rank's tensors for a rank without optimizer files. Masters are holes; 16-bit
-    weights are kept if they exist.
+    """Return the tensors of a rank that lost its optimizer files. The masters of the weights in
+    `trained` are added as holes; 16-bit weights are kept if they exist.
     """
     copies = {
         Key(name, "param16"): tensor
@@ -364,8 +362,7 @@ def with_listed_parameters(
     `runtime/base_optimizer.py` and `runtime/zero/stage_1_and_2.py`: `_create_param_mapping`.
 
     Raises:
-        BadFile: a file is missing that names some of the parameters, or that has the weight of a
-            parameter.
+        BadFile: a missing file names some of the parameters, or has the weight of a parameter.
     """
     present = [optim for optim in optim_states if optim is not None]
     if model.groups is not None or not present or present[0].kind == STAGE_3:

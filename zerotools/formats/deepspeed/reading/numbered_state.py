@@ -1,13 +1,16 @@
 """Read the optimizer state of a run without ZeRO, which identifies parameters only by number.
 
-    optimizer                        of *_model_states.pt, in fp32: torch's state dict
-      state, param_groups
-    optimizer                        in bf16 and fp16: FP16_UnfusedOptimizer's, FP16_Optimizer's
-      optimizer_state_dict             torch's, of the fp32 masters
-      fp32_groups                      the masters: a list for each group
-      fp32_groups_flat                 FP16_Optimizer has this instead: a flat tensor for each
-                                       group; the numbers are then those of the flat tensors
-      cur_scale, dynamic_loss_scale    and its other counters
+The key `optimizer` of *_model_states.pt in an fp32 run: the state dict of torch's optimizer.
+
+    state, param_groups
+
+The same key in a bf16 or fp16 run: the state of FP16_UnfusedOptimizer or FP16_Optimizer.
+
+    optimizer_state_dict             the state dict of torch's optimizer, for the fp32 masters
+    fp32_groups                      FP16_UnfusedOptimizer: a list of masters for each group
+    fp32_groups_flat                 FP16_Optimizer: a flat tensor of masters for each group. The
+                                     numbers are then the numbers of the flat tensors
+    cur_scale, dynamic_loss_scale    the loss scale, and its other counters
 
 Source: DeepSpeed `runtime/fp16/unfused_optimizer.py`, `fused_optimizer.py`: `state_dict`;
 `runtime/engine.py`, `_save_checkpoint`.

@@ -162,7 +162,7 @@ def _refuse_folded(models: Sequence[ModelStates]) -> None:
     """Raise an error if the files of tensor-parallel ranks hold parts of experts.
 
     Raises:
-        Unsupported: they hold parts of experts.
+        Unsupported: a model file has experts that AutoTP also split.
     """
     for model in models:
         if model.is_folded:

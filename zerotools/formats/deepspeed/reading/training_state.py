@@ -39,7 +39,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     their parameters.
 
     Raises:
-        BadFile: a number in the optimizer state, such as `step`, is in no file.
+        BadFile: a number in the optimizer state, such as `step`, is missing from the files.
     """
     native = native_of(checkpoint)
     mp_shards = native.mp_shards

@@ -332,15 +332,17 @@ def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int
     """Return the contents of the model file of rank `rank`: `tree`, with only the experts that
     `placement` gives to this rank.
 
-    The file records AutoEP's experts in two places:
+    DeepSpeed's files record AutoEP's experts under two keys:
 
-        ds_autoep_layers[i]        the entry of a layer, which model files also have in
-                                   universal_checkpoint_info; a file of stage 3 names its own
-                                   expert-parallel rank, the one file of stages 1 and 2 the first
-        ds_zero_partition_groups   in the optimizer files of stage 3: the ranks of each sub-group
+        ds_autoep_layers           in model files: one entry for each layer, which names an
+                                   expert-parallel rank. The entries are also in
+                                   universal_checkpoint_info
+        ds_zero_partition_groups   in optimizer files of stage 3: the ranks that share each
+                                   sub-group (`partition_groups_on`)
 
-    A key that is missing in `tree`, because the version of DeepSpeed did not write it, is not
-    added.
+    At stage 3, each model file names its rank's expert-parallel rank. At stages 1 and 2, the only
+    model file names the first one. A key that `tree` does not have, because the version of
+    DeepSpeed did not write it, is not added.
 
     Source: DeepSpeed 0.19.8 `runtime/engine.py`: `_save_moe_checkpoint`; `runtime/zero/stage3.py`:
     `_zero3_partition_group_metadata`; `checkpoint/autoep_affine.py`, `checkpoint/affine.py`.

@@ -37,9 +37,10 @@ class ModelStates:
     """The checked content of one model file.
 
     `module` has the weights, under the parameter names that the other lists in the file use. It is
-    None for a pipeline, because layer files hold the weights. `groups` is None without a ZeRO
-    optimizer, or if the optimizer file has the shapes. `fragments` are the frozen parameters: whole
-    tensors at stage 2, this rank's partitions at stage 3.
+    None for a pipeline, because layer files hold the weights. `groups` is `param_shapes`, with the
+    names and shapes of the parameters in each flat buffer. It is None without a ZeRO optimizer, or
+    if the optimizer file has the shapes. `fragments` are the frozen parameters: whole tensors at
+    stage 2, this rank's partitions at stage 3.
     """
 
     file: TorchFile

@@ -6,8 +6,9 @@
     OUT/<tag>_universal/zero/optimizer_state.pt
     OUT/<tag>_universal/zero/<parameter>/{fp32,exp_avg,...,step}.pt
 
-A file is a dict with the tensor in its full shape, which every stage loads. Before DeepSpeed
-0.19.2, stage 3 loads only a bare flat tensor, which stages 1 and 2 do not load.
+Each file of a parameter is a dict with the tensor in its full shape, and every stage can load it.
+Before DeepSpeed 0.19.2, stage 3 loads only files with a flat tensor and no dict. Stages 1 and 2
+cannot load such files.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ class _Files:
         known: Mapping[str, bytes] = MappingProxyType({}),
         source: TorchFile | None = None,
     ) -> None:
-        """Add a file with three kinds of tensors: `made` are copied from the source, `known` has
-        the bytes of others, and the rest are in the file `source`."""
+        """Add a file with the tree `tree`, which has three kinds of tensors: the tensors in `made`
+        are copied from the source one by one, the bytes of those in `known` are known, and all
+        other tensors are stored in the source's file `source`."""
         file = f"{self.tag}/{name}"
         output = FileDraft.of(tree, source, made.values(), known=known).at(file)
         self.plans[file] = output.plan({})
@@ -217,8 +219,8 @@ def _add_models(
     client: Mapping[str, Any],
     stage: int | None,
 ) -> None:
-    """Plan the two model files. Both have counters and client state; the second file has no
-    tensors.
+    """Plan a model file with the tensors and, unless `stage` is 1 or 2, a second model file without
+    tensors for stage 3. Both files have counters and client state.
     """
     model = source_model(source)
     named: dict[str, Key] = {}

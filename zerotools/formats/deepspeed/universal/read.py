@@ -7,9 +7,9 @@
 If the run used stage 1 or 2, each file is a dict, and its `param` is the whole tensor in its full
 shape. If the run used stage 3, each file is the flattened tensor alone; the model file has the
 shape, and `step` is in `optimizer_state.pt`. Buffers, frozen weights and tied names have
-directories too, with values cast to fp32; they are read from the model file instead, which keeps
-their dtype. `lay_out_universal` writes the files of both forms; then this reader uses those of
-stages 1 and 2.
+directories too, with values cast to fp32. They are read from the model file instead, because it
+keeps their dtype. `lay_out_universal` can write the model files of both forms; then this reader
+uses the model file of stages 1 and 2.
 
 A lost file becomes a hole, which no output accepts, and a problem that names the file. The model
 file lists the trained parameters; if it is lost, they are found by their directories.
@@ -218,7 +218,7 @@ def lost_state(
     parameters have this role.
 
     If no parameter of a group has any state, the group never made a step, and nothing is lost.
-    `muons` are the parameters that Muon updates; their state has roles of its own.
+    `muons` are the parameters that Muon updates; their state has other roles.
     """
     of_muon = {key: value for key, value in found.items() if key.name in muons}
     of_others = {key: value for key, value in found.items() if key.name not in muons}

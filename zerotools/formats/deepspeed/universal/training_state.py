@@ -62,13 +62,13 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
     )
 
 
-def _precision(said: DType | None, config: Any) -> DType | None:
+def _precision(recorded: DType | None, config: Any) -> DType | None:
     """Return the dtype that the run computes in.
 
     fp32 is returned only if there is a configuration. Without one, fp32 may be only the dtype of
     the masters, so the result is None.
     """
-    return said if said != FLOAT32 or config else None
+    return recorded if recorded != FLOAT32 or config else None
 
 
 def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> Mapping[Key, Scalar]:

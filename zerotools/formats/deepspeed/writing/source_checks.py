@@ -139,7 +139,8 @@ def check_masters(source: Checkpoint, mp_rank: int) -> None:
     of `param_shapes`, whatever the run's configuration is. Stage 3 has no weights to compare.
 
     Raises:
-        Unsupported: they differ, so the flat buffers are not in the recorded order.
+        Unsupported: a master and its weight differ, so the flat buffers are not in the recorded
+            order, or the files are from two saves.
     """
     compare_weights(source, pairs_of(source, mp_rank))
 

@@ -213,8 +213,8 @@ def _class_of(
 
 
 def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: int | None) -> bool:
-    """Return whether the resuming run uses BF16_Optimizer, which has the parameters in its buffers
-    in plain order.
+    """Return whether the resuming run uses BF16_Optimizer. Its flat buffers never have the
+    parameters in round robin order.
     """
     was = logical.kind == BF16_OPTIMIZER
     if stage is None:
@@ -256,8 +256,8 @@ def with_config(logical: LogicalState, layout: TargetLayout) -> LogicalState:
 
 
 def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of the changes in the configuration that are outside
-    `zero_optimization`.
+    """Yield (key, new value) for each key outside `zero_optimization` that must change in the
+    configuration.
     """
     known = is_data_first(logical.model.get(pt_trees.DS_CONFIG))
     if logical.has_experts and known != layout.data_first:

@@ -1,11 +1,13 @@
 """Remove the optimizer state from DeepSpeed's files.
 
-    stages 1 and 2, `weights`     the model files have the weights; the optimizer files are deleted
-    stages 1 and 2, `masters`     optimizer files with their masters, and no `state`
+The result depends on the checkpoint and on the part to keep (`Keep`: `weights` or `masters`):
+
+    stages 1 and 2, `weights`     the model files stay; the optimizer files are deleted
+    stages 1 and 2, `masters`     the optimizer files stay, with their masters but without `state`
     stage 3, BF16_Optimizer       always as `masters`: at stage 3 no other file has the weights, and
-                                  BF16_Optimizer has fp32 weights only there
-    without ZeRO, `weights`       the model file without its `optimizer`
-    without ZeRO, `masters`       the model file with its `optimizer`, without the `state` in it
+                                  BF16_Optimizer has fp32 weights only in the optimizer files
+    without ZeRO, `weights`       the model file stays, without its `optimizer`
+    without ZeRO, `masters`       the model file stays, without the `state` in its `optimizer`
 
 In torch's state dict, the param groups stay, so that they can be inspected, but the key `state` is
 removed. torch would silently load an empty `state`, and the run would continue with moments of

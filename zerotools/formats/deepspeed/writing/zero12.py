@@ -127,7 +127,8 @@ def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
 def _whole_roles(layout: TargetLayout, group: LogicalGroup, part: StatePart) -> frozenset[str]:
     """Return the roles for which each rank stores whole parameters instead of a partition.
 
-    DeepSpeed silently discards a momentum that has an unexpected length.
+    The roles are the momenta of Muon. If a momentum has an unexpected length, DeepSpeed discards it
+    without an error.
     """
     if layout.is_offloaded:
         return frozenset()

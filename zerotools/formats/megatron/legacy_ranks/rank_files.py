@@ -112,7 +112,8 @@ def read_ranks(path: Path) -> Checkpoint:
 def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
     """Add the tensors of each rank to the merged model.
 
-    If the optimizer's order cannot be proved for one rank, no rank's optimizer state is added.
+    Optimizer state is added only if, on every rank, it is proved which state belongs to which
+    weight.
     """
     firsts = first_layers(ranks, merged)
     found: list[tuple[RankPlace, list[Local], list[Local]]] = []

@@ -3,9 +3,9 @@ model.
 
 In `mp_rank_TT[_PPP][_EEE]`, TT is the tensor-parallel rank, PPP the pipeline stage and EEE the
 expert-parallel rank; PPP and EEE are absent if there is only one. With experts, Megatron writes one
-file for each rank of the first expert-data-parallel replica: in each stage, the ranks from 0 to TP
-- 1 or to ETP x EP - 1, whichever is larger. Rank r is tensor-parallel rank r % TP, expert-parallel
-rank r // ETP % EP, and expert-tensor-parallel rank r % ETP. With TP 2, EP 2 and ETP 1 these are
+file for each rank of the first expert-data-parallel replica: in each stage, max(TP, ETP x EP)
+ranks, numbered from 0. Rank r is tensor-parallel rank r % TP, expert-parallel rank r // ETP % EP,
+and expert-tensor-parallel rank r % ETP. For example, with TP 2, EP 2 and ETP 1 the directories are
 mp_rank_00_000 and mp_rank_01_001.
 
 Source: megatron/training/checkpointing.py (`get_checkpoint_name`), core/parallel_state.py.

@@ -1,10 +1,12 @@
 """Read the optimizer state of one rank for the tensors of this rank.
 
-Without the distributed optimizer, the state of each parameter has a number. Param groups list these
-numbers, in the model's order of the parameters that fit the group
-(`training_metadata.fitting_groups`). With the distributed optimizer, distrib_optim.pt has one flat
-buffer for each dtype of parameters. It holds the parameters of the model in reverse order, each
-beginning at a multiple of 64 elements; the last parameter ends at `numel_unpadded`.
+Without the distributed optimizer, the state of each parameter has a number, and each param group
+lists its numbers. The numbers are in the order in which the model has the parameters that fit the
+group (`training_metadata.fitting_groups`).
+
+With the distributed optimizer, distrib_optim.pt has one flat buffer for each dtype of parameters.
+The buffer holds the parameters of the model in reverse order, each beginning at a multiple of 64
+elements. Its last parameter ends at `numel_unpadded`.
 
 Numbered state is read only if all shapes agree, and a flat buffer only if it ends where its last
 parameter ends.

@@ -75,9 +75,9 @@ def lay_out(
     has Megatron's tensor names.
 
     Files have at most `shard_bytes` bytes, and chunks at most `chunk_bytes`, unless one row is
-    larger. `expert_parallel` is the number of ranks over which the experts will be split. If it is
-    None, experts get a separate optimizer if they have one in the source; for a source in another
-    format, they always get one.
+    larger. `expert_parallel` is the number of ranks over which the experts will be split; with more
+    than one rank, experts get a separate optimizer. If it is None, experts get one too, unless
+    Megatron saved the source with one optimizer for all weights.
 
     Raises:
         BadRequest: the tensor names are not Megatron's, a layer or an expert is missing,

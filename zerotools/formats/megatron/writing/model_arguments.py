@@ -99,10 +99,11 @@ def _sizes(
 
 
 def _multiple(rows: int | None, vocabulary: Any) -> int | None:
-    """Return a number such that the padded vocabulary size, `rows`, is the next multiple of it.
+    """Return a number to a multiple of which Megatron can have padded `vocabulary` to get `rows`.
     Readers need this number to find the padding rows.
 
-    The result is the usual number if it fits, else the largest power of two that fits.
+    The result is Megatron's usual number if it fits, else the largest power of two that fits, or
+    None if no number fits.
     """
     if rows is None or type(vocabulary) is not int or vocabulary < 1:
         return None

@@ -66,8 +66,8 @@ def written_optimizer(
     """Return the optimizer state of `source` in the form that Megatron resumes from.
 
     `tensors` has one tensor for each weight; `names` maps each name in `training` to the names of
-    these tensors. `apart` says whether experts have a separate optimizer. If it is None, they have
-    one if the source, saved by Megatron, has one; for other sources, they always have one.
+    these tensors. `apart` says whether experts have a separate optimizer. If `apart` is None, they
+    have one unless Megatron saved the source with one optimizer for all weights.
 
     Raises:
         BadRequest: options of the optimizer are unknown, and the user can pass them.
@@ -143,8 +143,10 @@ def _groups_by_name(
 def _of_megatron(
     training: TrainingState, weights: Mapping[str, Tensor], steps: int, apart: bool | None
 ) -> WrittenOptimizer | None:
-    """Return the param groups that Megatron saved. According to `apart`, experts are moved to a
-    separate optimizer or back. Return None if Megatron did not save the groups.
+    """Return the param groups that Megatron saved, or None if another program saved the groups.
+
+    If `apart` is True, experts are moved to a separate optimizer. If it is False, they are moved to
+    the optimizer of the other weights.
     """
     options = [{**group.options, "step": steps} for group in training.groups]
     if not all({"wd_mult", "lr_mult", "is_expert_parallel"} <= each.keys() for each in options):

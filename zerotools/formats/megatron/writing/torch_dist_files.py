@@ -28,10 +28,10 @@ LARGEST_CHUNK = 2**28
 
 @dataclass(frozen=True)
 class StoredTensorPlace:
-    """A tensor and its position in the stored tensors: `tensor` is the part at `index` of each
-    stored tensor that `flats` names.
+    """A tensor and its position in the stored tensors.
 
-    Each of these stored tensors has `counts` parts along its leading axes.
+    `flats` are the keys of the stored tensors that contain `tensor`. In each stored tensor, it is
+    the part at `index` along the leading axes; `counts` are the numbers of parts along these axes.
     """
 
     key: Key
