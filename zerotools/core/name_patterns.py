@@ -159,36 +159,36 @@ class _Automaton:
     def run(self, name: str) -> set[int]:
         """Return the numbers of the patterns that match at the start of `name`."""
         if self._begin is None:
-            behind, hits = self._through(frozenset(self._first), START)
+            behind, hits = self._after_mark(frozenset(self._first), START)
             self._begin = self._step(self._union([self._first, behind])), hits
         step, hits = self._begin
         found = self._always | hits
         body = name.removesuffix("\n")
         for character in body:
             if character not in step.on:
-                step.on[character] = self._taken(step.next, character)
+                step.on[character] = self._after_character(step.next, character)
             step, hits = step.on[character]
             found |= hits
         found |= self._at_end(step)
         if body != name:  # `$` may stand before a last end of line, too
-            step, hits = self._taken(step.next, "\n")
+            step, hits = self._after_character(step.next, "\n")
             found |= hits | self._at_end(step)
         return found
 
     def _at_end(self, step: _Step) -> _Set:
         if step.at_end is None:
-            step.at_end = self._through(step.next, END)[1]
+            step.at_end = self._after_mark(step.next, END)[1]
         return step.at_end
 
-    def _taken(self, before: _Set, character: str) -> tuple[_Step, _Set]:
+    def _after_character(self, before: _Set, character: str) -> tuple[_Step, _Set]:
         """Return the state after `character` was read at the positions `before`, and the numbers
         of the patterns that have matched.
         """
         self._spend(sum(self._symbols[place].size for place in before))
-        reached = [place for place in before if self._symbols[place].takes(character)]
+        reached = [place for place in before if self._symbols[place].matches(character)]
         return self._step(self._behind(reached)), self._hits(reached)
 
-    def _through(self, before: _Set, mark: Symbol) -> tuple[_Set, _Set]:
+    def _after_mark(self, before: _Set, mark: Symbol) -> tuple[_Set, _Set]:
         """Return the positions that follow the positions of `mark` (`^` or `$`) in `before`, and
         the numbers of the patterns that have matched. A mark reads no character, and several marks
         may follow each other.
@@ -297,10 +297,10 @@ class Symbol:
 
     @property
     def size(self) -> int:
-        """The cost of one call of `takes`, counted in comparisons."""
+        """The cost of one call of `matches`, counted in comparisons."""
         return 1 + len(self.ranges) + len(self.classes)
 
-    def takes(self, character: str) -> bool:
+    def matches(self, character: str) -> bool:
         """Return whether this position matches `character`."""
         if self.is_start or self.is_end:
             return False

@@ -48,12 +48,12 @@ def _lacking(shape: tuple[int, ...], boxes: Sequence[Box]) -> list[Box]:
         parts = (Box(part.start[1:], part.shape[1:]) for _, part in index.overlapping(slab))
         inner = _lacking(shape[1:], list(dict.fromkeys(parts)))
         if inner != lacking:
-            found += _thick(begin, low, lacking)
+            found += _with_first_dimension(begin, low, lacking)
             begin, lacking = low, inner
-    return [*found, *_thick(begin, shape[0], lacking)]
+    return [*found, *_with_first_dimension(begin, shape[0], lacking)]
 
 
-def _thick(begin: int, end: int, boxes: Iterable[Box]) -> list[Box]:
+def _with_first_dimension(begin: int, end: int, boxes: Iterable[Box]) -> list[Box]:
     """Return each box with an additional first dimension, which has the indices [begin, end)."""
     return [Box((begin, *box.start), (end - begin, *box.shape)) for box in boxes]
 

@@ -50,7 +50,7 @@ def match_layout(
         BadRequest: for the reasons of `layout_of_model` and `stored_names`, or because the
             checkpoint has additional rows of the vocabulary that are not padding.
     """
-    lacking = _lacking(family, name, MapSizes.of(family, config, given), held)
+    lacking = _absent_indices(family, name, MapSizes.of(family, config, given), held)
     given = {**given, **dict.fromkeys(lacking, 0)}
     layout = layout_of_model(family, name, config, given)
     if name != HUB:
@@ -59,7 +59,7 @@ def match_layout(
     return FoundLayout(layout, stored_names(layout, held), given, lacking)
 
 
-def _lacking(
+def _absent_indices(
     family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
 ) -> dict[str, int]:
     """Return {index: count in config.json} for each optional index, such as the index of additional
@@ -109,7 +109,7 @@ def detect_layout(
             f"the tensors fit the layouts {' and '.join(sorted(named))} of the map {family.name}; "
             "choose one with --map-from"
         )
-    likely = [name for name in refused if _is_meant(family, name, held)]
+    likely = [name for name in refused if _is_suggested(family, name, held)]
     if likely:
         raise refused[likely[0]]
     if not tried:
@@ -127,7 +127,7 @@ def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
     return ours == theirs or (one.tensors == other.tensors and one.of_hub == other.of_hub)
 
 
-def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
+def _is_suggested(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
     """Return whether the names of the checkpoint suggest the layout `name`: it has a tensor with a
     name of this layout that contains no layer number and is not a name of the Hub's layout.
     """

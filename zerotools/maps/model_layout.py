@@ -367,7 +367,7 @@ class _Binding:
         size = self._size(expression.sizes[0], {**self.indices, **more})
         there = self.maker.rows.get(self.target)
         if expression.word == "zeros":
-            there = _with_zeros(self.target, rows, there, size)
+            there = _rows_with_zeros(self.target, rows, there, size)
             self.maker.zeros.add(self.target)
         elif there is None:
             there = padded_rows(rows, max(1, size))
@@ -378,25 +378,25 @@ class _Binding:
         return BoundOperation("pad", (part,), (there,))
 
 
-def _with_zeros(name: str, rows: int, there: int | None, wanted: int) -> int:
+def _rows_with_zeros(name: str, rows: int, there: int | None, padded: int) -> int:
     """Return the number of rows that a padded tensor has in a checkpoint.
 
-    `rows` is the number of rows on the Hub, and `wanted` is the number with the program's padding.
-    `there` is the number in the checkpoint, which must be `rows` or `wanted`, or None if the
+    `rows` is the number of rows on the Hub, and `padded` is the number with the program's padding.
+    `there` is the number in the checkpoint, which must be `rows` or `padded`, or None if the
     checkpoint is not written yet.
     """
-    if wanted < rows:
+    if padded < rows:
         raise BadRequest(
             f"{name} has {rows} rows according to config.json, but the program gives it only "
-            f"{wanted}"
+            f"{padded}"
         )
-    if there not in (None, rows, wanted):
+    if there not in (None, rows, padded):
         raise BadRequest(
             f"{name} has {there} rows, but should have {rows} (the vocabulary in config.json) "
-            f"or {wanted} (padded by the program); correct vocab_size, or give the config.json "
+            f"or {padded} (padded by the program); correct vocab_size, or give the config.json "
             "of this model"
         )
-    return wanted if there is None else there
+    return padded if there is None else there
 
 
 def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSizes) -> None:

@@ -205,7 +205,7 @@ def inverse_pieces(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ..
     uneven: list[set[int]] = [set() for _ in ranks]
     for piece in view.pieces:
         if not piece.is_padding:
-            found[piece.source] += _seen_from_source(piece, ranks[piece.source])
+            found[piece.source] += _pieces_of_source(piece, ranks[piece.source])
             uneven[piece.source] |= {
                 along
                 for along, step, count in zip(piece.dims, piece.steps, piece.box.shape, strict=True)
@@ -217,7 +217,7 @@ def inverse_pieces(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ..
     return [tuple(pieces) for pieces in found]
 
 
-def _seen_from_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
+def _pieces_of_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
     """Yield the piece as pieces that fill its source from the view. There is one piece if all steps
     are 1, otherwise one for each index along a dimension with a larger step.
     """

@@ -209,7 +209,7 @@ def inspect(
             words = [word for each in asked for word in each]
             wraps = run is not None and run.wraps_models
             commands = next_commands(
-                found, place, wraps_models=wraps, says_scale=_says_scale(checkpoint), given=words
+                found, place, wraps_models=wraps, says_scale=_records_scale(checkpoint), given=words
             )
     return _result(found, run, commands, statistics)
 
@@ -235,7 +235,7 @@ def _with_statistics(
     return replace(found, problems=(*found.problems, *lost)), statistics
 
 
-def _says_scale(checkpoint: Checkpoint) -> bool:
+def _records_scale(checkpoint: Checkpoint) -> bool:
     """Return whether a file of the checkpoint records the scale of its LoRA adapters. Return True
     if the checkpoint has no adapters."""
     if not adapter_names(checkpoint.tensors):

@@ -222,7 +222,7 @@ class ThinSteps:
         """Select the checkpoints, and return the plan for each."""
         chosen = self._choose() if self.is_selecting else _Chosen(list(self._paths))
         distinct = {path.absolute(): path for path in chosen.paths}.values()
-        found = _once([*chosen.refused, *map(self._look, distinct)])
+        found = _first_outcomes([*chosen.refused, *map(self._look, distinct)])
         return self._result(found, tuple(chosen.stays), dry_run=True)
 
     def done(self, planned: ThinResult, meter: Meter) -> ThinResult:
@@ -305,11 +305,11 @@ def _refused(path: Path, error: ZerotoolsError, plan: ThinPlan | None = None) ->
     return Outcome(path, Status.REFUSED, plan, error=error)
 
 
-def _once(looked: Sequence[Outcome]) -> list[Outcome]:
+def _first_outcomes(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Keep only the first outcome for each checkpoint. Two paths, such as `run` and
     `run/global_step2`, may lead to the same checkpoint."""
     found: dict[Path, Outcome] = {}
-    for each in looked:
+    for each in outcomes:
         place = each.path.absolute() if each.plan is None else each.plan.subject.resolve()
         found.setdefault(place, each)
     return list(found.values())

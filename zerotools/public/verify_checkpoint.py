@@ -203,7 +203,7 @@ def verify(
         reading = {name: given[name] for name in ("tag", "layout", "section")}
         prepared = prepare_verification(path_of(path), **reading, part=part)
         target = wanted or sidecar_of(prepared.files)
-        result = partial(_result, prepared, began, _asked(path, reading))
+        result = partial(_result, prepared, began, _same_command(path, reading))
         if with_digests:  # before an hour of reading
             check_manifest_target(target, prepared.files)
         if given["dry_run"]:
@@ -227,13 +227,13 @@ def verify(
         return result(found, target)
 
 
-def _asked(path: StrPath, reading: Mapping[str, object]) -> str:
+def _same_command(path: StrPath, reading: Mapping[str, object]) -> str:
     """Return the zerotools command that checks the checkpoint with the same options."""
     given = ((f"--{name}", str(value)) for name, value in reading.items() if value)
     return shlex.join(["zerotools", "verify", str(path), *chain.from_iterable(given)])
 
 
-def _certain(again: str, found: Verification, manifest: Path | None) -> str | None:
+def _certain_command(again: str, found: Verification, manifest: Path | None) -> str | None:
     """Return the command with which the next check can be certain. Return None if this check was
     certain."""
     if found.verdict is not Soundness.UNCHECKED:
@@ -273,7 +273,7 @@ def _result(
         against=None if comparison is None else comparison.path,
         record=None if written is None else written.path,
         notes=tuple(notes_on_weights(origin.notes)),
-        next=None if found is None else _certain(again, found, manifest),
+        next=None if found is None else _certain_command(again, found, manifest),
         manifest=manifest,
         dry_run=found is None,
         seconds=time.monotonic() - began,

@@ -74,7 +74,7 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
             problems.append(Problem(message, file, key, is_loss=True))
         elif last[file] < files[file]:
             longer[file] = last[file]
-    strange = _without_archives(root, metadata, longer)
+    strange = _files_with_non_archives(root, metadata, longer)
     for file in strange:
         message = (
             f"{root / file} has {files[file]} bytes, but its last value ends at {longer[file]}, "
@@ -98,7 +98,9 @@ def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
     )
 
 
-def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) -> dict[str, int]:
+def _files_with_non_archives(
+    root: Path, metadata: Metadata, files: Collection[str]
+) -> dict[str, int]:
     """Return each of `files` that has an item which is not a complete archive, with the byte offset
     of the first such item.
     """
@@ -106,11 +108,11 @@ def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) ->
     for _, item in metadata.items if places else ():
         if item.file in places:
             places[item.file].add((item.offset, item.length))
-    found = ((file, _no_archive(root / file, sorted(each))) for file, each in places.items())
+    found = ((file, _first_non_archive(root / file, sorted(each))) for file, each in places.items())
     return {file: at for file, at in found if at is not None}
 
 
-def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
+def _first_non_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
     """Return the byte offset of the first item that is not an archive.
 
     `places` are the (offset, length) of each item, in bytes. None: all items are archives, or the

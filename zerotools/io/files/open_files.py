@@ -298,11 +298,11 @@ class FetchedBytes:
         """Read in the same way as `OpenFiles.read_into`."""
         starts, ranges = self._parts.get(file, ((), ()))
         number = bisect_right(starts, offset) - 1
-        if number < 0 or not _taken(ranges[number], offset - starts[number], buffer):
+        if number < 0 or not _fill_from(ranges[number], offset - starts[number], buffer):
             self._files.read_into(file, offset, buffer)
 
 
-def _taken(parts: Sequence[memoryview], at: int, buffer: memoryview) -> bool:
+def _fill_from(parts: Sequence[memoryview], at: int, buffer: memoryview) -> bool:
     """Fill `buffer` with the bytes from byte `at` on, if `parts` has enough of them. Else return
     False, and leave `buffer` unchanged.
     """

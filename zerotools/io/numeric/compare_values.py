@@ -180,7 +180,7 @@ def same_bytes(ours: Array, theirs: Array) -> bool:
     return bool((ours[:whole].view(np.uint64) == theirs[:whole].view(np.uint64)).all())
 
 
-class _Room(local):
+class _ThreadArrays(local):
     """Reusable arrays for intermediate values of one thread.
 
     For each new array of numpy the system clears memory, which takes longer than the computation of
@@ -201,7 +201,7 @@ class _Room(local):
         return buffer[:nbytes].view(element)
 
 
-_ROOM = _Room()
+_ARRAYS = _ThreadArrays()
 
 
 def array_distance(
@@ -215,7 +215,7 @@ def array_distance(
     if ours.dtype.kind == "c":
         differs = (_bits(ours) != _bits(theirs)).any(axis=1)
     else:
-        differs = _ROOM.take("differs", np.bool_, ours.size)
+        differs = _ARRAYS.take("differs", np.bool_, ours.size)
         np.not_equal(_bits(ours), _bits(theirs), out=differs)
     count = np.count_nonzero(differs)
     with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -231,12 +231,12 @@ def array_distance(
             ours, theirs = ours[places], theirs[places]
             wide, other = wide[places], other[places]
             sizes = None if sizes is None else sizes[places]
-    apart = _Apart(ours, theirs, wide, other, begin, places)
+    apart = _DifferingPairs(ours, theirs, wide, other, begin, places)
     apart.sizes = sizes
     return found + apart.distance(allowance)
 
 
-class _Apart:
+class _DifferingPairs:
     """Pairs of elements from two arrays; the elements of each pair differ. `x` and `y` are the
     values from the first and from the second array in a wider dtype.
 
@@ -257,7 +257,7 @@ class _Apart:
             self._values = self._steps.astype(np.float64)  # float64 holds no 64-bit differences
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            apart = np.subtract(x, y, out=_ROOM.take("apart", x.dtype, x.size))
+            apart = np.subtract(x, y, out=_ARRAYS.take("apart", x.dtype, x.size))
             self._values = np.abs(apart) if apart.dtype.kind == "c" else np.abs(apart, out=apart)
 
     def distance(self, allowance: Allowance) -> Distance:
@@ -265,23 +265,23 @@ class _Apart:
         farthest = int(np.argmax(values))  # of a NaN, if there is one
         top = float(values[farthest])
         if not math.isfinite(top):
-            return self._of_odd(allowance)
+            return self._distance_with_nonfinite(allowance)
         return Distance(
             differing=len(values),
-            outside=len(values) - self._near(allowance),
+            outside=len(values) - self._count_within(allowance),
             max_abs=self._at(farthest, top),
             max_ulp=self._largest(self._steps) if self._is_float else None,
             first=self._at(0, 0.0),
             difference=norm_of(values, top),
         )
 
-    def _of_odd(self, allowance: Allowance) -> Distance:
+    def _distance_with_nonfinite(self, allowance: Allowance) -> Distance:
         """Return the distance if some elements are not finite, or if a difference overflows."""
         x, y = self._x, self._y
         finite, both_nan = np.isfinite(x) & np.isfinite(y), np.isnan(x) & np.isnan(y)
         unmatched = ~(finite | both_nan)
         chosen = self._values[finite]
-        far = int(finite.sum()) - self._near(allowance, finite)
+        far = int(finite.sum()) - self._count_within(allowance, finite)
         if allowance == NOTHING:
             far += int(both_nan.sum())
         return Distance(
@@ -296,7 +296,7 @@ class _Apart:
             difference=norm_of(chosen, float(chosen.max(initial=0.0))),
         )
 
-    def _near(self, allowance: Allowance, finite: Array | None = None) -> int:
+    def _count_within(self, allowance: Allowance, finite: Array | None = None) -> int:
         """Return how many pairs are within the allowance. `finite` is a mask of the pairs to count;
         None: all pairs.
         """
@@ -346,7 +346,7 @@ def widened(values: Array, use: str) -> Array:
     element = np.complex128 if values.dtype.kind == "c" else np.float64
     if values.dtype == element:
         return values
-    wide = _ROOM.take(use, element, values.size)
+    wide = _ARRAYS.take(use, element, values.size)
     wide[:] = values
     return wide
 
@@ -388,8 +388,8 @@ def _steps(ours: Array, theirs: Array) -> Array:
         return farther
     x, y = _ordered(ours, "ordered"), _ordered(theirs, "other ordered")
     unsigned = f"u{ours.itemsize}"  # a difference always fits in it
-    steps: Array = np.maximum(x, y, out=_ROOM.take("steps", x.dtype, x.size)).view(unsigned)
-    least = np.minimum(x, y, out=_ROOM.take("other ordered", x.dtype, x.size)).view(unsigned)
+    steps: Array = np.maximum(x, y, out=_ARRAYS.take("steps", x.dtype, x.size)).view(unsigned)
+    least = np.minimum(x, y, out=_ARRAYS.take("other ordered", x.dtype, x.size)).view(unsigned)
     steps -= least
     return steps
 
@@ -404,9 +404,9 @@ def _ordered(values: Array, use: str) -> Array:
         return values.view(np.uint8)
     bits = values.view(f"i{values.itemsize}")
     width = 8 * values.itemsize - 1
-    negative = np.right_shift(bits, width, out=_ROOM.take("negative", bits.dtype, bits.size))
+    negative = np.right_shift(bits, width, out=_ARRAYS.take("negative", bits.dtype, bits.size))
     largest = bits.dtype.type((1 << width) - 1)
-    ordered: Array = np.bitwise_and(negative, largest, out=_ROOM.take(use, bits.dtype, bits.size))
+    ordered: Array = np.bitwise_and(negative, largest, out=_ARRAYS.take(use, bits.dtype, bits.size))
     ordered ^= bits
     ordered -= negative  # -1 or 0
     return ordered

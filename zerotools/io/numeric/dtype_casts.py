@@ -165,7 +165,7 @@ def count_lost_values(destination: Array, source: Array) -> LostValues:
     if not _may_be_lost(destination):
         return NONE_LOST
     with np.errstate(invalid="ignore"):  # a signalling NaN
-        before = source[_at_the_end(destination)].astype(np.float64)
+        before = source[_extreme_elements(destination)].astype(np.float64)
     lost = np.isfinite(before)
     if destination.dtype.name == _E4M3FN:
         lost &= np.abs(before) > _ROUNDS_TO_LARGEST
@@ -177,19 +177,19 @@ def count_lost_values(destination: Array, source: Array) -> LostValues:
     )
 
 
-def _at_the_end(values: Array) -> Array:
+def _extreme_elements(values: Array) -> Array:
     """Return a mask of the elements that are infinite or NaN. For a dtype without infinities, the
     largest number counts too.
     """
     if values.itemsize == 1:
-        found: Array = _ends(values.dtype)[values.view("u1")]
+        found: Array = _extreme_patterns(values.dtype)[values.view("u1")]
         return found
     return ~np.isfinite(values)
 
 
 @cache
-def _ends(element: np.dtype[Any]) -> Array:
-    """Return the result of `_at_the_end` for each of the 256 bit patterns of an 8-bit dtype."""
+def _extreme_patterns(element: np.dtype[Any]) -> Array:
+    """Return `_extreme_elements` of the 256 bit patterns of an 8-bit dtype."""
     patterns = np.arange(256, dtype=np.uint8).view(element).astype(np.float64)
     ends: Array = ~np.isfinite(patterns)
     if element.name == _E4M3FN:
@@ -210,7 +210,7 @@ def _may_be_lost(values: Array) -> bool:
     if values.size == 0:
         return False
     if values.dtype.name.startswith("float8"):
-        return bool(_at_the_end(values).any())
+        return bool(_extreme_elements(values).any())
     infinity = INFINITY.get(values.dtype.name)
     if infinity is None:
         return False

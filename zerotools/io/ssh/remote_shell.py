@@ -160,12 +160,12 @@ class FarShell:
         while (found := self._buffer.find(line)) < 0:
             if len(self._buffer) > _MOST_BEFORE:
                 raise self.failed("prints too much at login; can its login shell run sh scripts?")
-            if not self._more(max(0.0, deadline - time.monotonic())):
+            if not self._read_more(max(0.0, deadline - time.monotonic())):
                 raise self.failed("cannot be reached by ssh" if self._host else "runs no sh")
         self._buffer = self._buffer[found + len(line) :]
         self._is_new = False
 
-    def _more(self, seconds: float | None) -> bool:
+    def _read_more(self, seconds: float | None) -> bool:
         """Wait at most `seconds` for output, and add it to the buffer. Return False if the script
         has ended.
         """
@@ -185,7 +185,7 @@ class FarShell:
         parts = [self._buffer]
         size = len(self._buffer)
         self._buffer = b""
-        while self._more(self._silent_seconds):
+        while self._read_more(self._silent_seconds):
             parts.append(self._buffer)
             size += len(self._buffer)
             self._buffer = b""
@@ -204,7 +204,7 @@ class FarShell:
         while b"\n" not in self._buffer:
             if len(self._buffer) > _LONGEST_LINE:
                 return None
-            if not self._more(self._silent_seconds):
+            if not self._read_more(self._silent_seconds):
                 self._refuse_broken()
                 return None
         line, _, self._buffer = self._buffer.partition(b"\n")
@@ -216,7 +216,7 @@ class FarShell:
         """
         left = count
         while left:
-            if not self._buffer and not self._more(self._silent_seconds):
+            if not self._buffer and not self._read_more(self._silent_seconds):
                 self._refuse_broken()
                 break
             part, self._buffer = self._buffer[:left], self._buffer[left:]
@@ -236,7 +236,7 @@ class FarShell:
         """The name of the machine for messages."""
         return "this machine" if self._host is None else self._host.shown
 
-    def said(self) -> str:
+    def last_error_line(self) -> str:
         """Return the last line of the standard error stream, to which the script writes its
         errors.
         """
@@ -251,7 +251,7 @@ class FarShell:
         """
         self.kill()
         if self._host is None:
-            return HostUnreachable(f"this machine {what}: {self.said()}{advice}")
+            return HostUnreachable(f"this machine {what}: {self.last_error_line()}{advice}")
         size = os.fstat(self._errors.fileno()).st_size
         data = os.pread(self._errors.fileno(), _MOST_SAID, max(0, size - _MOST_SAID))
         return HostUnreachable(

@@ -246,7 +246,7 @@ class _Blocks:
     def find(
         self, key: tuple[str, str, str], begin: int, end: int
     ) -> tuple[memoryview, int] | None:
-        self._take_in(key, begin, end)
+        self._await_requested(key, begin, end)
         with self._lock:
             starts = self._starts.get(key, [])
             at = bisect_right(starts, begin)
@@ -257,7 +257,7 @@ class _Blocks:
                     return block, start
             return None
 
-    def _take_in(self, key: tuple[str, str, str], begin: int, end: int) -> None:
+    def _await_requested(self, key: tuple[str, str, str], begin: int, end: int) -> None:
         """If a block that contains [begin, end) was requested, wait until it arrives and add it to
         the cache.
         """

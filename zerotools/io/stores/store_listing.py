@@ -88,7 +88,7 @@ class StoreListing:
     def below(self, key: str) -> Iterator[FarObject]:
         """Return all objects below a directory, sorted by key."""
         with self._lock:
-            self._know_below(key)
+            self._list_below(key)
             start = f"{key}/" if key else ""
             every = (
                 each
@@ -108,21 +108,23 @@ class StoreListing:
         if key not in self._directories and key not in self._whole and not self._is_within(key):
             above = key.rpartition("/")[0]
             asked = self._singly[above] = self._singly.get(above, 0) + 1
-            if not (asked > _SINGLY and above and self.store.lists_below and self._knows(above)):
+            if not (
+                asked > _SINGLY and above and self.store.lists_below and self._try_list_below(above)
+            ):
                 self._directories[key] = self.store.directory(key)
         return self._directories.get(key) or FarDirectory({}, frozenset())
 
-    def _knows(self, key: str) -> bool:
+    def _try_list_below(self, key: str) -> bool:
         """List everything below `key`. Return False if an object below it has a key that is not a
         path.
         """
         try:
-            self._know_below(key)
+            self._list_below(key)
         except OddKey:
             return False
         return True
 
-    def _know_below(self, key: str) -> None:
+    def _list_below(self, key: str) -> None:
         if key in self._whole or self._is_within(key):
             return
         objects: dict[str, dict[str, FarObject]] = {}

@@ -282,7 +282,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
                 "and save its state_dict() with torch.save"
             )
         if method != 0 or packed != length:
-            _refuse_if_plain(window, name, header, "compressed")
+            _refuse_contradiction(window, name, header, "compressed")
             raise Unsupported(
                 f"{window}: record {name!r} is compressed, so its bytes cannot be addressed; "
                 "save it again with torch.save"
@@ -293,7 +293,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
                 "torch.save never writes: the file is damaged"
             )
         if flags & _UNREAD_FLAGS:
-            _refuse_if_plain(window, name, header, "encrypted or a patch")
+            _refuse_contradiction(window, name, header, "encrypted or a patch")
             raise Unsupported(
                 f"{window}: record {name!r} is encrypted, or stored as a patch, which zerotools "
                 "does not read"
@@ -308,7 +308,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
         raise BadFile(f"{window}: its zip directory ends inside an entry")
 
 
-def _refuse_if_plain(window: FileRange, name: str, header: int, said: str) -> None:
+def _refuse_contradiction(window: FileRange, name: str, header: int, kind: str) -> None:
     """Raise an error if the zip directory says that a record is compressed or encrypted, and the
     record's own header contradicts this.
 
@@ -322,7 +322,7 @@ def _refuse_if_plain(window: FileRange, name: str, header: int, said: str) -> No
     is_plain = not method and not flags & _UNREAD_FLAGS
     if signature == _LOCAL and is_plain and (packed == length or flags & HAS_DESCRIPTOR):
         raise BadFile(
-            f"{window}: record {name!r} is {said} according to the zip directory, but not "
+            f"{window}: record {name!r} is {kind} according to the zip directory, but not "
             f"according to its header: the file is damaged; {_COPY_AGAIN}"
         )
 

@@ -138,7 +138,7 @@ def list_source(source: NodeSource, shells: OpenShells) -> Listing:
     script = partial(listing_script, source.directory)
     with FarShell(source.host, script, shells) as shell:
         data = shell.rest(MOST_BYTES)
-        mark, said = shell.mark, shell.said()
+        mark, said = shell.mark, shell.last_error_line()
     what, _, data = data.partition(b"\0")
     if (why := _WHY.get(what.decode("ascii", "replace"))) is not None:
         raise BadRequest(f"{source.name} {why}; is the path right?")
@@ -251,7 +251,7 @@ class FarContents:
         count = wanted.file.size - wanted.skipped
         if self._shell.pass_on(count, take) == count and self._shell.line() == self._mark:
             return
-        said = self._shell.said()
+        said = self._shell.last_error_line()
         self._shell.kill()
         refuse_changed(self._source, {wanted.name: wanted.file}, self._shells)
         raise BadFile(
@@ -321,6 +321,6 @@ def _made_there(source: NodeSource, names: Sequence[str], shells: OpenShells, ea
             if match is None:
                 raise BadFile(
                     f"{source.name}: {name} cannot be read there: "
-                    f"{shell.said() or 'sha256sum failed'}; check its permissions"
+                    f"{shell.last_error_line() or 'sha256sum failed'}; check its permissions"
                 )
             each(name, match[1].decode())

@@ -48,7 +48,7 @@ class Session:
         except Exception as error:  # also pynvml's own, which are not NVMLError; it is reported
             self._ready = False
             return _failure(_why_not(error))
-        self._xids.take_in()
+        self._xids.read_new()
         gpus = [read_gpu(index) for index in range(count)]
         for gpu in gpus:
             gpu["xids"] = self._xids.of(gpu)

@@ -32,17 +32,17 @@ def read_gpu(index: int) -> dict[str, Any]:
             return gpu | _divided(index, instances)
         gpu |= _measured(handle)
     except Exception as error:  # affects only this GPU, and is reported
-        gpu["error"] = _said(error)
+        gpu["error"] = _error_text(error)
         return gpu
     for name, read in OPTIONAL.items():
         try:
             gpu[name] = read(handle)
         except Exception as error:  # affects only this value, and is reported
-            gpu["missing"][name] = _said(error)
+            gpu["missing"][name] = _error_text(error)
     return gpu
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return the text of an error. The error is from NVML or from Python."""
     if isinstance(error, pynvml.NVMLError):
         return f"NVML: {error}"
@@ -116,7 +116,7 @@ def _measured(handle: Any) -> dict[str, Any]:
     except Exception as error:  # raised again, unless the driver lacks it
         if not _is_missing(error):
             raise
-        unknown.append(f"processes ({_said(error)})")
+        unknown.append(f"processes ({_error_text(error)})")
     if unknown:
         found["unmeasured"] = f"the driver does not report its {' and its '.join(unknown)}"
     return found

@@ -70,7 +70,7 @@ class XidReports:
                     handle, pynvml.nvmlEventTypeXidCriticalError, self._events
                 )
 
-    def take_in(self) -> None:
+    def read_new(self) -> None:
         """Record the XIDs that were reported since the last call."""
         if self._log is not None:
             self._read_log(self._log)
