@@ -18,7 +18,8 @@ class CommandEntry(NamedTuple):
     """One command: the module that defines it, its section of the help page, and one line of help.
 
     `is_local` is True if the command is about this machine, even if it also connects to the daemon.
-    `json_version` is the number at the end of the schema of its JSON, `zerotools.COMMAND/1`.
+    `json_version` is the number at the end of the schema of its JSON, such as 1 in
+    `zerotools.cancel/1`.
     """
 
     module: str
@@ -221,8 +222,8 @@ def suggest_commands(word: str, known: Iterable[str]) -> list[str]:
     """Return at most two of the commands `known` that the user may have meant by the mistyped
     `word`, the likeliest first.
 
-    If `word` is similar to no command, it is compared with the commands of other programs: `paus`
-    is similar to `pause`, which in zerotools is `hold`.
+    If `word` is similar to no command, it is compared with commands of other programs. For example,
+    `paus` is similar to `pause`, and zerotools has `hold` for this purpose.
     """
     names = list(known)
     other = SYNONYMS.get(word.lower())
@@ -386,7 +387,8 @@ def epilog(name: str, *, is_on_jobs: bool) -> str | None:
     """Return the last part of a command's help page, in click's markup; None if the command has no
     examples.
 
-    It contains the examples, and, for a command that changes jobs, its effect on each kind of job.
+    The part contains the examples. For a command that changes jobs, it also describes the effect of
+    the command on each kind of job.
     """
     lines = EXAMPLES.get(name)
     if lines is None:

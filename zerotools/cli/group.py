@@ -40,10 +40,11 @@ _ALL_THREADS = "OMP_NUM_THREADS"
 
 @contextmanager
 def _blas_without_threads() -> Iterator[None]:
-    """Keep numpy's BLAS from starting threads if numpy is imported in this context. Such threads
-    spin while they wait (0.1 s of a processor), and commands have threads of their own. A number of
-    threads that the user has set is kept. Programs that the command starts do not inherit our
-    number.
+    """Keep numpy's BLAS from starting threads if numpy is imported in this context.
+
+    Such threads spin while they wait (0.1 s of a processor), and commands have threads of their
+    own. If the user has set a number of threads, it is not changed. The setting is removed at the
+    end of the context, so programs that the command starts later do not inherit it.
     """
     if _BLAS_THREADS in os.environ or _ALL_THREADS in os.environ:
         yield

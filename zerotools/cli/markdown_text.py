@@ -93,8 +93,8 @@ def _shown(block: Sequence[str], columns: int) -> Iterator[str]:
 def _table(block: Sequence[str], columns: int) -> Iterator[str]:
     """Yield the lines of a table.
 
-    If the table is too wide, each row becomes a list: the first cell, and below it the other cells.
-    If there are several other cells, each has the name of its column before it.
+    If the table is too wide, each row becomes a list: the first cell, and the other cells below it.
+    If there are several other cells, each is preceded by the name of its column.
     """
     rows = [_cells(line) for line in block if not _RULE.fullmatch(line)]
     head, body = rows[0], rows[1:]

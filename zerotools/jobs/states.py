@@ -167,8 +167,8 @@ def since_of(word: str, phase: Mapping[str, Any], started: float | None) -> floa
 
 
 def states_of(word: str) -> tuple[str, ...]:
-    """Return the stored states that may be displayed as `word`; empty if no state is displayed
-    so.
+    """Return the stored states that may be displayed as `word`; empty if `word` is not the
+    displayed name of a state.
     """
     return tuple(
         state
@@ -189,7 +189,7 @@ class VerbRow(NamedTuple):
     """A row of the table of commands: one kind of job, and the effect of each command on it.
 
     Attributes:
-        job: the kind of job, as the end of a sentence that begins "a job that ...".
+        job: the kind of job. The text completes a sentence that begins with "a job that".
         states: the stored states of such jobs.
         hold, release, retry: the effect of each command.
     """

@@ -98,7 +98,8 @@ class Curves:
     def take(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add the reports of one attempt.
 
-        Reports of earlier attempts on this attempt's first step and later steps are removed.
+        If earlier attempts reported the first step of this attempt or later steps, those reports
+        are removed.
         """
         told = [each for each in records if each.get("event") in ("step", "eval")]
         known = (step for each in told if (step := step_of(each)) is not None)
@@ -165,6 +166,8 @@ def finite_number(value: object) -> float | None:
 
 
 def output_dirs_of(resume_from: str) -> frozenset[str]:
-    """Return the possible output directories of the job that wrote the checkpoint `resume_from`."""
+    """Return the directories that may be the output directory of the job that wrote the checkpoint
+    `resume_from`: its path and all parents of this path.
+    """
     path = Path(resume_from)
     return frozenset(map(str, (path, *path.parents)))

@@ -134,8 +134,9 @@ def _known_keys() -> Mapping[str, object]:
 
 
 def check_key(key: str, what: str, own: frozenset[str]) -> None:
-    """Raise BadRequest if job files do not have the key `key`, or if `own`, the keys that the
-    option must not set, contains it. `what` is the name of the option in the message.
+    """Raise BadRequest if an option must not set the key `key`: it is in `own`, the keys that the
+    command itself sets, or job files do not have it. `what` is the name of the option in the
+    message.
     """
     known = _known_keys()
     if key.startswith(_ENV) and len(key) > len(_ENV):

@@ -34,7 +34,7 @@ def test_a_seed_gives_the_same_jobs(tmp_path: Path) -> None:
 def test_jobs_that_are_not_acknowledged_are_told(tmp_path: Path) -> None:
     queue = queue_in(tmp_path / "a", jobs=2)
     filled(queue)
-    assert queue.said_of_live() == "toy-1 is not acknowledged; toy-2 is not acknowledged"
+    assert queue.states_of_live() == "toy-1 is not acknowledged; toy-2 is not acknowledged"
     assert queue.live() == []
 
 

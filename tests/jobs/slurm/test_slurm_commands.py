@@ -180,9 +180,9 @@ def test_lines_of_squeue() -> None:
         "zerotools:abc",
     )
     assert first.waits
-    assert not first.goes
+    assert not first.runs
     assert (second.comment, second.node_list) == ("", "n3")
-    assert second.goes
+    assert second.runs
     assert not second.is_over
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from zerotools.jobs.text.exec_limits import room_of, room_taken, too_long
+from zerotools.jobs.text.exec_limits import stack_bytes_allowed, stack_bytes_needed, too_long
 
 
 def kernel_takes(arguments: Sequence[str], environment: dict[str, str]) -> bool:
@@ -33,17 +33,17 @@ def test_the_kernel_agrees_about_one_string() -> None:
 
 
 def test_the_kernel_agrees_about_all_of_them() -> None:
-    room = room_of(resource.getrlimit(resource.RLIMIT_STACK)[0])
+    room = stack_bytes_allowed(resource.getrlimit(resource.RLIMIT_STACK)[0])
     environment = {f"VARIABLE_{index:06}": "x" * 1000 for index in range(room // 1100)}
-    taken = room_taken([], environment)
+    taken = stack_bytes_needed([], environment)
     assert taken < room - 8192
     assert kernel_takes([], environment)
     more = environment | {f"MORE_{index:06}": "x" * 1000 for index in range(room // 5000)}
-    assert room_taken([], more) > room
+    assert stack_bytes_needed([], more) > room
     assert not kernel_takes([], more)
 
 
 def test_the_room_is_a_quarter_of_the_stack_within_bounds() -> None:
-    assert room_of(8 << 20) == 2 << 20
-    assert room_of(1 << 10) == 128 << 10
-    assert room_of(-1) == room_of(1 << 40) == 6 << 20
+    assert stack_bytes_allowed(8 << 20) == 2 << 20
+    assert stack_bytes_allowed(1 << 10) == 128 << 10
+    assert stack_bytes_allowed(-1) == stack_bytes_allowed(1 << 40) == 6 << 20

@@ -1,6 +1,6 @@
-"""The commands, one module each. Each module defines `command`, and `cli.command_table` lists it.
+"""The commands, one module each. Each module defines `command`, and `cli.command_table` lists the
+module.
 
-Options and their defaults are declared in `zerotools.public`, for commands that are also functions
-of the Python API. A module is imported when its command is used. No command imports
-another command.
+If a command is also a function of the Python API, `zerotools.public` declares its options and
+defaults. A module is imported when its command is used. No command imports another command.
 """

@@ -43,7 +43,7 @@ def command(
     and ends it only at the time limit that you set (first with SIGTERM). zerotools cancel stops the
     watching, and the process continues.
 
-    Name the process that ends last: torchrun rather than one of its ranks.
+    PID should be the process that ends last: torchrun rather than one of its ranks.
     """
     wanted: dict[str, Any] = {"pid": pid, "name": name, "time_limit": _limit(time_limit)}
     if checkpoint_dir == "":

@@ -38,7 +38,7 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
     Your own program (engine script) gets SIGTERM instead, and should save then. Processes that
     still run after stop.grace_seconds of the daemon's configuration (default: 120) are killed.
 
-    A JOB is a number, or the name of a job that has not ended; @7 and @tiny are all jobs of an
+    A JOB is a number, or the name of a job that has not ended. @7 and @tiny mean all jobs of an
     array.
 
     Only the user who submitted a job, and root, may cancel it.

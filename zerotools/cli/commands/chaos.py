@@ -91,7 +91,7 @@ def command(
 
 
 def perform(request: ChaosOptions, *, as_json: bool) -> int:
-    """Run the fault injection and print its progress, on stderr if stdout is for JSON."""
+    """Run the fault injection and print its progress, on stderr if stdout has JSON."""
     stream = sys.stderr if as_json else sys.stdout
     say = functools.partial(print, file=stream, flush=True)
     say(
@@ -153,8 +153,8 @@ def lines_of(report: ChaosReport) -> Iterator[str]:
 
 
 def _wrapped(sentence: str) -> Iterator[str]:
-    """Yield the indented lines of a sentence on a guarantee. Lines that it quotes from a log are
-    not joined.
+    """Yield the indented lines of a sentence on a guarantee. Line breaks in text from a log are
+    kept.
     """
     for line in sentence.splitlines():
         yield from textwrap.wrap(

@@ -99,8 +99,8 @@ def command(
     """Remove finished jobs: their records, logs and events. The command lists them and asks first.
 
     Without a JOB, all finished jobs are selected. Checkpoints and exports are not removed: a job
-    that has some in the daemon's state directory is kept, unless --outputs JOB names it. A path
-    that an unfinished job names, such as in resume_from, is never removed.
+    with checkpoints or exports in the daemon's state directory is kept, unless --outputs JOB names
+    it. A path that an unfinished job names, such as in resume_from, is never removed.
     """
     outputs, logs_only = selection.outputs, selection.logs_only
     _refuse_contradictions(references, outputs, logs_only)
@@ -194,8 +194,8 @@ def _remove(
 ) -> list[Answer]:
     """Remove exactly the jobs in `found`, because the user confirmed only these.
 
-    The removed jobs are added to `gone`. Return the jobs that could not be removed. A job that
-    another process has removed in the meantime is in neither list.
+    The removed jobs are added to `gone`. Return the jobs that could not be removed. Jobs that
+    another process has removed in the meantime are left out of both lists.
     """
     stayed: list[Answer] = []
     together = [job["id"] for job in found["jobs"]]

@@ -25,8 +25,8 @@ from zerotools.public.convert_checkpoint import ConsolidateKeywords, consolidate
 def command(path: Path, out: Path, as_json: bool, **given: Any) -> None:
     """Merge the checkpoint at PATH into a Hugging Face model in the directory OUT.
 
-    PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken. A LoRA
-    adapter is merged into its base model, from the run or from --base. With --adapter-only
-    OUT gets adapter_model.safetensors and adapter_config.json.
+    PATH is a checkpoint, or the directory of a run, which stands for its newest checkpoint. A LoRA
+    adapter is merged into its base model, from the run or from --base. With --adapter-only OUT gets
+    adapter_model.safetensors and adapter_config.json.
     """
     convert_and_report(consolidate, path, out, given, as_json=as_json)

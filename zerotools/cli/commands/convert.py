@@ -25,7 +25,7 @@ from zerotools.public.convert_checkpoint import ConvertKeywords, convert
 def command(path: Path, out: Path, as_json: bool, **given: Any) -> None:
     """Write the checkpoint at PATH into OUT in another format, optimizer state included.
 
-    PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken. Parts that
-    the format cannot hold are listed.
+    PATH is a checkpoint, or the directory of a run, which stands for its newest checkpoint. Parts
+    that the format cannot hold are listed.
     """
     convert_and_report(convert, path, out, given, as_json=as_json)

@@ -27,9 +27,9 @@ _PATH = CheckpointPath()
 def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
     """Write the changes from model A to model B to the file OUT, for zerotools apply.
 
-    A and B are checkpoints of any format and number of ranks. The delta has their weights, as
-    consolidate would write them, and the config and tokenizer of B; it has no optimizer state. It
-    has the digests of both models. OUT is a file, or - for the standard output.
+    A and B are checkpoints of any format and number of ranks. The delta covers the weights as
+    consolidate would write them, and the config and tokenizer of B, but no optimizer state. It has
+    digests of both models. OUT is a file, or - for the standard output.
     """
     is_piped = str(out) == "-"
     if as_json and is_piped:

@@ -57,10 +57,11 @@ def command(
 ) -> int:
     """Compare the checkpoints A and B, and list their differences.
 
-    They may have any format, stage and number of ranks; neither is merged. The command compares the
-    tensors and the metadata of the run: step, param groups, loss scaler, configuration. --html
-    includes --changes, and accepts more than two checkpoints: each is compared with the next one.
-    Exit status 1 means that the checkpoints differ, or that one has problems.
+    Their formats, stages and numbers of ranks may differ, and no merged copy is written. The
+    command compares the tensors and the metadata of the run: step, param groups, loss scaler,
+    configuration. --html includes --changes, and accepts more than two checkpoints: each is
+    compared with the next one. Exit status 1 means that the checkpoints differ, or that one has
+    problems.
     """
     if html is not None:
         from zerotools.ops.picture.html_page import check_page_target, write_page

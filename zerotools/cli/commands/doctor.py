@@ -92,7 +92,7 @@ def examine(
     machine: Mapping[str, Any],
     health: Mapping[str, Any],
 ) -> Iterator[DoctorFinding]:
-    """Yield all problems and facts that are found on this machine.
+    """Yield a finding for each problem of this machine, and for each part without a problem.
 
     `machine` has the daemon's facts about the machine, and `health` its facts about itself. Both
     are empty if no daemon answers.

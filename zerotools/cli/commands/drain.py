@@ -18,8 +18,8 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 def command(why: str | None, socket: Path | None, as_json: bool) -> None:
     """Start no more jobs until zerotools undrain. Running jobs continue, and may be cancelled.
 
-    Jobs that are submitted meanwhile wait, and a job that crashes is not restarted until then.
-    Restarts of the daemon and of the machine do not end this. Only administrators may do it.
+    Until then, submitted jobs wait, and jobs that crash are not restarted. Restarts of the daemon
+    and of the machine do not end the drain. Only administrators may use this command.
     """
     client = DaemonClient(socket)
     health = client.drain(why)

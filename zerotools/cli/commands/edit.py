@@ -70,9 +70,9 @@ def command(
     """Change a job before its first start: the keys of its job file, or its conditions.
 
     Without options, the keys of the job open in $EDITOR, as JSON. Values of --set are TOML, or
-    plain words. The job is checked as at a submit. Environment variables are not shown; --set
-    env.NAME=VALUE sets one. --after and --begin are for a waiting or held job. `priority`,
-    `hold` and `release` change the rest.
+    plain words. The changed job is checked like a new one. Environment variables are not shown;
+    --set env.NAME=VALUE sets one. --after and --begin are for a waiting or held job. For other
+    changes, use the commands `priority`, `hold` and `release`.
     """
     client = DaemonClient(socket)
     job = find_job(client, reference)

@@ -87,11 +87,12 @@ def command(
     """Predict the memory that a training needs, and find the cheapest settings that fit.
 
     MODEL is a Hugging Face model directory or config.json, a checkpoint of any format, or a number
-    of parameters such as 7B. Options describe its training, or --deepspeed or --accelerate does. A
-    JOBFILE has all of this. Weights are not loaded: shapes come from configs and headers. If the
-    training does not fit, the smallest sets of changes that make it fit are listed, the cheapest
-    first, each with its memory and its keys. The exit status is 7 if the job does not fit as it is
-    written, or if no set trains all that was asked for on these GPUs.
+    of parameters such as 7B. The training of MODEL is described by options, or by the config of
+    --deepspeed or --accelerate. A JOBFILE describes both. Weights are not loaded: shapes come from
+    configs and headers. If the training does not fit, the smallest sets of changes that make it fit
+    are listed, the cheapest first, each with its memory and its keys. The exit status is 7 if the
+    job of a JOBFILE does not fit as it is written, or if no changes make the training of MODEL fit
+    on these GPUs.
     """
     found = _estimated(model, configs, bind_options(EstimateKeywords, options))
     if config is not None and as_json:
@@ -141,8 +142,8 @@ def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estima
 
 
 def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
-    """Return the error to report: if the batch size is missing, an error that names the option
-    --batch; otherwise `problem`.
+    """Return the error to report. If `problem` is that the batch size is missing, this is an error
+    that names the option --batch; otherwise it is `problem`.
     """
     if named or "train.batch_size: is missing" not in str(problem):
         return problem

@@ -28,10 +28,10 @@ SHOWN_EVENTS = 12
 def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
     """Show why a job waits, stopped or restarted, with numbers and events.
 
-    For a waiting job: its position in the queue, the jobs that hold its resources, since when, and
-    until when at the latest. For a finished or restarted job: the cause, the first rank that
-    failed, the last step, the rule for restarts and the remaining ones. JOB is a number or a name;
-    without it, the newest job is meant.
+    For a waiting job: its position in the queue, and the jobs that hold its resources, since when,
+    and for how long at most. For a finished or restarted job: the cause, the first rank that
+    failed, the last step, the rule for restarts, and the number of restarts that remain. JOB is a
+    number or a name; without it, the newest job is meant.
     """
     client = DaemonClient(socket)
     job = find_job(client, reference)
@@ -44,7 +44,7 @@ def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
 
 def page(job: Job, tree: Mapping[str, Any], now: float, columns: int | None = None) -> list[str]:
     """Return the lines of the page. `now` is in seconds since 1970. `columns` is the width of the
-    terminal, or None to leave long lines as they are.
+    terminal; if it is None, long lines are not wrapped.
     """
     job = {
         **job,

@@ -39,9 +39,10 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     """Collect the shards of a checkpoint from several nodes in the directory OUT.
 
     A source is HOST:PATH, ssh://USER@HOST:PORT/PATH, or a path of this node. The system's ssh
-    connects to the nodes, and must not need a password. Equal files of several nodes are fetched
-    once. If such files differ, no file is fetched. OUT gets its name when its checkpoint is whole;
-    until then all files stay in OUT.partial, and the same command continues.
+    connects to the nodes, and must not need a password. A file that is equal on several nodes is
+    fetched once. If it differs between nodes, no file is fetched. OUT gets its name when its
+    checkpoint is whole. Until then all files stay in OUT.partial; after an interruption, the same
+    command continues.
     """
 
     def say_notes(plan: GatherPlan) -> None:
@@ -163,8 +164,8 @@ def _verdict(checked: StagedCheck, *, fast: bool) -> str:
 
 
 def _numbers(name: str, there: list[str]) -> str:
-    """Return a phrase on the files in `there` that have names like `name`. If the names differ only
-    in a number, the phrase lists their numbers.
+    """Return a phrase on the files in `there`, which have names like `name`. If the names differ
+    only in a number, the phrase lists the numbers.
     """
     if not there:
         return "none like it"

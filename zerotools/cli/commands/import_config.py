@@ -94,17 +94,17 @@ def command(
 ) -> int:
     """Print the job file for a config, or for the command that starts a training program.
 
-    PAGE is a web page that was saved as text, Markdown or HTML, or - for standard input: its launch
+    PAGE is a web page that was saved as text, Markdown or HTML, or - for standard input. Its launch
     line and configs are found, repaired as with --lenient, and imported together.
 
     JOBFILE has the keys that the config lacks (model, data, steps), and values for "auto". If both
-    have a key, they must agree. Without JOBFILE, missing keys are listed. A launch line and the
-    YAML of LLaMA-Factory or axolotl have model, data and steps, and name the configs that belong to
-    them.
+    have a key, the values must be the same. Without JOBFILE, missing keys are listed. A launch line
+    and the YAML of LLaMA-Factory or axolotl have model, data and steps, and name the configs that
+    belong to them.
 
-    Standard error has the repairs, what happened to the keys of the config (mapped to a key of the
+    Standard error shows the repairs, the result for each key of the config (mapped to a key of the
     job file, passed through to DeepSpeed, or ignored), the differences between the job and the
-    program, and the next step. --json has every key with its place.
+    program, and the next step. --json lists every key with its file and line.
     """
     if configs.lenient and not configs.any:
         raise BadRequest(
@@ -314,11 +314,11 @@ def script_import(
     output: Path | None,
     closing: Closing,
 ) -> tuple[Imported, Files]:
-    """Return a job that runs the user's program, and texts of files to write next to the job file
-    `output`.
+    """Return a job that runs the user's program, and the texts of files to write next to the job
+    file `output`.
 
     These files are configs that the page or the launch script contains, and configs that were
-    repaired. Existing files that the program can read are not among them.
+    repaired. An existing config that the program can read is not written again.
 
     Raises:
         BadRequest: the program is not found, or a config cannot be read.

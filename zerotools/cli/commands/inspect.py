@@ -107,9 +107,10 @@ def describe(
     verbose: bool = False,
     statistics: CheckpointStatistics | None = None,
 ) -> list[str]:
-    """Return the lines of the page. With `verbose`, tables of roles, param groups and files follow
-    the facts. With `tensors` there is a line for each tensor, and with `statistics` a line on the
-    values of each tensor.
+    """Return the lines of the page, which begins with the facts about the checkpoint.
+
+    `verbose` adds tables of roles, param groups and files. `tensors` adds a line for each tensor,
+    and `statistics` adds a line on the values of each tensor.
     """
     lines = [*_head(inspection), *_facts(inspection, verbose=verbose)]
     if verbose:
@@ -162,7 +163,7 @@ def _head(inspection: Inspection) -> list[str]:
 
 
 def _problems(inspection: Inspection) -> list[str]:
-    """Return a line for each problem. Tensors that are lost with a missing file share one line."""
+    """Return a line for each problem. All tensors that a missing file contained share one line."""
     consequences = {key.name for key in inspection.incomplete} if inspection.affected else set()
     problems = [
         problem

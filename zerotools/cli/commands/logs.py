@@ -138,7 +138,8 @@ class LogReader:
     def _tail_offset(self, attempt: int, rank: int, lines: int) -> int:
         """Return the offset in bytes at which the last `lines` lines of a rank's log begin.
 
-        The log is read from its end, and each request is twice as long as the one before.
+        The log is read from its end, and each request asks for twice as many bytes as the request
+        before.
         """
         span = TAIL_BYTES
         while True:
@@ -155,8 +156,8 @@ class LogReader:
             span *= 2
 
     def _rest(self, attempt: int, rank: int, offset: int, end: int) -> bytes:
-        """Return the bytes [offset, end) of a log. If one answer of the daemon is too small,
-        several are requested.
+        """Return the bytes [offset, end) of a log. If one answer of the daemon has only some of
+        them, further requests follow.
         """
         found = b""
         while offset < end:

@@ -79,10 +79,10 @@ def command(
     """List the layout maps, show one, or check one.
 
     MAP is the name of a map or a file; the default is the map for the model of --config. `show`
-    prints every tensor of each layout, the tensors of the Hub that it consists of, and shapes.
-    `check` proves that each layout covers the whole model and can be inverted, and shows the
-    mismatches of CHECKPOINT; the exit status is 1 if CHECKPOINT matches no layout. The default of
-    --config is the config.json of CHECKPOINT.
+    prints every tensor of each layout, with its shape and the tensors of the Hugging Face model
+    that it is made of. `check` proves that each layout covers the whole model and can be inverted,
+    and shows the mismatches of CHECKPOINT. The exit status is 1 if CHECKPOINT matches no layout.
+    The default of --config is the config.json of CHECKPOINT.
     """
     if action == "list":
         _list(as_json=as_json)

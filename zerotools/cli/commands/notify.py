@@ -42,8 +42,9 @@ def command(
 ) -> int:
     """Send an example of each notification to each configured destination, and show the answers.
 
-    The daemon sends them with the settings in [notify] of its configuration. Only administrators
-    may do it. The exit status is 1 if a destination did not accept one.
+    The daemon sends the examples with the settings in [notify] of its configuration. Only
+    administrators may use this command. The exit status is 1 if a destination did not accept a
+    notification.
     """
     found = DaemonClient(socket).test_notices(places, kinds)
     sent = found["sent"]

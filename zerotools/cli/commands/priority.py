@@ -21,11 +21,11 @@ from zerotools.jobs.priority_range import LEAST_PRIORITY, MOST_PRIORITY
 @socket_option
 @json_option
 def command(reference: str, priority: int, socket: Path | None, as_json: bool) -> None:
-    """Give a job another priority, from -10 to 10: the higher one starts first.
+    """Give a job another priority, from -10 to 10: the job with the higher priority starts first.
 
-    The default is 0. Among jobs of one priority, the earliest submitted one starts first. A running
-    job continues; its priority counts when it waits again. The administrator may set a lower
-    maximum for a user ([priority.classes] of the daemon's configuration).
+    The default is 0. Among jobs of one priority, the job that was submitted first starts first. A
+    running job continues; its priority counts when it waits again. The administrator may set a
+    lower maximum for a user ([priority.classes] of the daemon's configuration).
     """
     client = DaemonClient(socket)
     told = None if as_json else lambda job: f"{title(job)} has priority {job['priority']}"

@@ -107,7 +107,7 @@ def command(
 
 
 def _machine(client: DaemonClient, jobs: Sequence[Mapping[str, Any]], columns: int) -> list[str]:
-    """Return the lines on the machine; none if the daemon does not describe it."""
+    """Return the lines on the machine; empty if the daemon does not describe it."""
     try:
         machine = client.machine()
     except DaemonError:  # an older one, or it has gone meanwhile
@@ -131,8 +131,8 @@ def _jobs_of_slurm(
 
 
 def drain_line(drain: Mapping[str, Any] | None) -> str | None:
-    """Return a sentence on the drain, during which the daemon starts no jobs; None if there is no
-    drain.
+    """Return a sentence on the drain, during which the daemon starts no jobs; None if the daemon is
+    not drained.
     """
     if drain is None:
         return None
@@ -149,8 +149,8 @@ def all_jobs(
 ) -> list[dict[str, Any]]:
     """Return all jobs, or all jobs of `user`, the oldest first.
 
-    With `most`, return only the newest `most + 1` jobs. That is one job more than is shown, so the
-    caller knows whether there are more.
+    With `most`, return only the newest `most + 1` jobs. The caller shows `most` jobs, and learns
+    from the additional job that there are more.
     """
     found = list(islice(client.every_job(user=user), None if most is None else most + 1))
     return found[::-1]

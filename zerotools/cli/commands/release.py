@@ -19,12 +19,12 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> None:
     """Release held jobs, so that they start when their turn comes.
 
-    It does not matter who held a job: you, the daemon, or a job that it starts after. A job that
-    ran before continues from its newest checkpoint. One that is still saving is queued again when
-    it has saved.
+    A job may be held by you, by the daemon, or because a job that it starts after has failed. A job
+    that ran before continues from its newest checkpoint. A job that is still saving is queued again
+    when it has saved.
 
-    A job still waits for its start time (--begin) and for jobs that it starts after. It no longer
-    waits for a job that has ended without success.
+    A released job still waits for its start time (--begin) and for jobs that it starts after, but
+    not for a job that has ended without success.
     """
     client = DaemonClient(socket)
     told = None if as_json else release_sentence

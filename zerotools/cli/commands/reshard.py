@@ -25,6 +25,6 @@ from zerotools.public.convert_checkpoint import ReshardKeywords, reshard
 def command(path: Path, out: Path, as_json: bool, **given: Any) -> None:
     """Rewrite the checkpoint at PATH for another world size, optimizer state included, into OUT.
 
-    PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
+    PATH is a checkpoint, or the directory of a run, which stands for its newest checkpoint.
     """
     convert_and_report(reshard, path, out, given, as_json=as_json)

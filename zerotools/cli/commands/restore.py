@@ -26,9 +26,9 @@ def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) 
     """Restore the queue from FILE, a copy by `zerotools backup`. Stop the daemon first.
 
     The old files are kept in the same directory. At its next start the daemon compares the queue
-    with the run directories: jobs that have ended since then stay ended, and running attempts are
-    continued. All other jobs are held, because the copy does not know their results: `zerotools
-    release` lets a job continue, `zerotools cancel` ends it.
+    with the run directories: jobs that have ended since the copy stay ended, and running attempts
+    are continued. All other unfinished jobs are held, because the copy does not have their results:
+    `zerotools release` lets a job continue, `zerotools cancel` ends it.
     """
     copy, kept = queue_backup.restore_queue(
         backup.absolute(), (state_dir or default_state_dir()).absolute(), release=release

@@ -42,18 +42,18 @@ def command(
 ) -> None:
     """Queue a job that has ended again: a new job with the same job file.
 
-    It continues from the newest complete checkpoint in the same directory; without a checkpoint it
-    begins with step 1. A successful job is refused, because all its steps are done. The exception
-    is your own program (engine "script"): only you know whether it has more to do, so it runs again
-    and gets its newest checkpoint.
+    The new job continues from the newest complete checkpoint in the same directory. Without a
+    checkpoint it begins with step 1. A successful job is refused, because all its steps are done.
+    The exception is your own program (engine "script"): only you know whether it has more to do, so
+    it runs again and gets its newest checkpoint.
 
-    With --from-start it begins with step 1 and, if the old job chose no output_dir, in a new output
-    directory. If its output_dir has checkpoints, name another directory (--output-dir), as for a
-    new submit: checkpoints are never replaced.
+    With --from-start the new job begins with step 1. If the old job file does not set output_dir,
+    the new job gets a new output directory. If it sets one that has checkpoints, name another
+    directory (--output-dir), as for a new submit: checkpoints are never replaced.
 
-    Without JOB, the newest job is meant. @7 and @tiny are the jobs of an array. Those that have not
-    succeeded (with --from-start: all) become a new array. With --output-dir, each job writes to
-    DIR/INDEX.
+    Without JOB, the newest job is meant. @7 and @tiny are the jobs of an array. The jobs of the
+    array that have not succeeded (with --from-start: all) become a new array. With --output-dir,
+    each job writes to DIR/INDEX.
     """
     if output_dir == "":
         raise BadRequest("--output-dir: is empty; name a directory, or leave the option out")

@@ -127,8 +127,8 @@ def _filled(found: Salvage) -> Iterator[str]:
 
 
 def _left_out(found: Salvage) -> Iterator[str]:
-    """Yield the names of the weights that are left out, each with the reason. If the reason is a
-    hole that is listed above, it is not repeated.
+    """Yield the names of the weights that are left out, each with the reason. The reason is omitted
+    if it is a hole that is listed above.
     """
     listed = {key.name for key in found.examined.holes}
     names = [name for name in found.left_out if name in listed]

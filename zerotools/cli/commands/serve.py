@@ -31,8 +31,8 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
     write.
 
     No file is written: the requested bytes or ranges are computed from the checkpoint. Clients send
-    the printed token, or sign with the printed keys as for an S3 bucket. Both are new at each
-    start. The server runs until Ctrl-C.
+    the printed token, or sign with the printed keys as for an S3 bucket. The token and the keys are
+    new at each start. The server runs until Ctrl-C.
     """
     options = bind_options(ServeKeywords, given)
     with ExitStack() as stack:
@@ -51,8 +51,8 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
 
 
 def _leave(*_: object) -> NoReturn:
-    """Stop the command on a signal while it prepares the server, so that its scratch directory is
-    removed.
+    """End the command if a signal arrives while it prepares the server, so that its scratch
+    directory is removed.
     """
     sys.exit(128 + signal.SIGTERM)
 

@@ -21,11 +21,11 @@ HEADERS = ("user", "weight", "share", "used", "GPU-hours", "in all", "GPUs", "wa
 @socket_option
 @json_option
 def command(socket: Path | None, as_json: bool) -> None:
-    """Show the GPU time of each user, and who starts first.
+    """Show the GPU time of each user, and the user with the jobs that start first.
 
-    Past usage counts half after the half-life in [shares] of the daemon's configuration. Among jobs
-    of one priority, the jobs of the user with the highest factor start first. The factor is 1
-    without usage, 0.5 at the share, and less above it.
+    Past usage counts half after each half-life ([shares] of the daemon's configuration). Among jobs
+    of one priority, the jobs of the user with the highest factor start first. The factor is 1 for a
+    user without usage, 0.5 if the usage equals the user's share, and less if it is higher.
     """
     found = DaemonClient(socket).shares()
     if as_json:

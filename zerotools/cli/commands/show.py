@@ -208,8 +208,8 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _tasks(found: Mapping[str, Any]) -> str:
-    """Return the scores of the job's evaluation, as `step 120: hellaswag/acc 0.31 (job 8)`. Before
-    they exist, return the state of the job that evaluates.
+    """Return the scores of the job's evaluation, as `step 120: hellaswag/acc 0.31 (job 8)`. If
+    there are no scores yet, return the state of the job that computes them.
     """
     by = f"job {found['job']}"
     if found["step"] is None:
@@ -218,7 +218,9 @@ def _tasks(found: Mapping[str, Any]) -> str:
 
 
 def _bound_ranks(line: Mapping[str, Any], job: Job) -> str:
-    """Return the ranks of a line on bindings, as `ranks 0-3: `; empty for a single rank."""
+    """Return the beginning of a line on bindings: `ranks 0-3: `, or `torchrun and its ranks: ` for
+    ranks that a launcher starts. Return an empty string for a job with a single rank.
+    """
     launcher, ranks = (job["spec"].get("script") or {}).get("launcher", "plain"), str(line["ranks"])
     if launcher != "plain":
         return f"{launcher} and its ranks: "

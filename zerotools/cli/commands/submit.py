@@ -68,7 +68,9 @@ from zerotools.jobs.sweeps import members_of
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """The job files; with `convert`, the words of a conversion of `parts` processes."""
+    """The jobs to submit: job files, or with `convert` the words of one conversion by `parts`
+    processes.
+    """
 
     job_files: tuple[str, ...]
     convert: bool
@@ -98,7 +100,9 @@ class _JobChanges:
 
 @dataclass(frozen=True, kw_only=True)
 class _Mode:
-    """The options that say whether jobs are only checked, or queued (under a key) and followed."""
+    """The options that determine what happens to the jobs: check only, queue under a key, follow,
+    print JSON.
+    """
 
     idempotency_key: str | None
     dry_run: bool
@@ -316,8 +320,8 @@ def _refuse_of_training(
 def _members(
     job: Submission, sweep: Mapping[str, Sequence[Any]], count: int | None
 ) -> list[Submission]:
-    """Return the members of an array as separate jobs if the job writes to object stores, because
-    each member gets its own prefix there.
+    """Return the members of an array as separate jobs if they may use object stores; else an empty
+    list. Each member has its own prefix in a store, so its stores are checked separately.
     """
     if not _names_store(job.spec) and not {"resume_from", "checkpoint.upload_to"} & {*sweep}:
         return []
@@ -462,8 +466,8 @@ def _has_notes(spec: JobSpec) -> bool:
 
 
 def _resumes_checkpoint(spec: JobSpec) -> bool:
-    """Return whether the job resumes from a checkpoint that another program may have written. Then
-    the daemon may have notes on facts that the checkpoint lacks.
+    """Return whether the job resumes from a checkpoint that another program may have written. Such
+    a checkpoint may lack facts, and the daemon has notes about this.
     """
     return spec.resume_from is not None and spec.engine != "script"
 

@@ -119,7 +119,8 @@ def _note_on_shell(each: Outcome) -> str | None:
     """Return a note if the current directory is inside a checkpoint that will be thinned; else
     None.
 
-    The shell remains in the old directory, which will be empty.
+    The shell remains in the old directory, which will be empty, because thinning replaces the
+    directory.
     """
     assert each.plan is not None
     inside = Path.cwd().is_relative_to(_place(each.plan))

@@ -33,9 +33,9 @@ def command(
 ) -> None:
     """Wait until jobs have ended, and print their results.
 
-    The exit status is 0 if all of them have succeeded (with --any, the first that ended), 6 if not,
-    and 124 if --timeout has passed first. A held job also ends the wait, because it needs a command
-    to continue. The daemon reports each end, so the command does not poll.
+    The exit status is 0 if all jobs have succeeded (with --any: the first job that ended), 6 if
+    not, and 124 if --timeout has passed first. A held job also ends the wait, because it needs a
+    command to continue. The daemon reports each end, so the command does not poll.
     """
     client = jobs_client(socket, references)
     seconds = None if timeout is None else _seconds(timeout)

@@ -58,7 +58,7 @@ def command(opens: bool, end: bool, socket: Path | None, as_json: bool) -> None:
 
 def _other_machine(socket: Path) -> str | None:
     """Return the name under which ssh reaches this machine, if the browser is probably on another
-    machine; else None.
+    machine; None if the browser is probably on this machine.
     """
     machine = machine_behind(socket)
     if machine is not None:

@@ -25,15 +25,15 @@ def request_each(
     client: DaemonClient | SlurmJobs,
     references: Sequence[str],
     ask: Callable[[Any], dict[str, Any]],
-    told: Callable[[Job], str] | None,
+    sentence: Callable[[Job], str] | None,
     of_array: Mapping[str, Any],
 ) -> tuple[list[dict[str, Any]], list[ZerotoolsError]]:
     """Call `ask` with the number of each job, in order. Return the changed jobs, and the errors of
     refused jobs.
 
-    For each changed job, the text that `told` returns is printed (None: nothing is printed). An
+    For each changed job, the text that `sentence` returns is printed (None: nothing is printed). An
     array (`@7`) is changed by one request with the body `of_array`. If one job is refused, the
-    others are still changed, also within an array.
+    other jobs are still changed, also within an array.
     """
     jobs: list[dict[str, Any]] = []
     errors: list[ZerotoolsError] = []
@@ -44,9 +44,9 @@ def request_each(
             errors.append(error)
             continue
         jobs += found
-        if told is not None:
+        if sentence is not None:
             for job in found:
-                click.echo(told(job))
+                click.echo(sentence(job))
     return jobs, errors
 
 

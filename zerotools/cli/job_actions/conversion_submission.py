@@ -35,9 +35,9 @@ def conversion_submission(
 ) -> Submission:
     """Return the job of a conversion.
 
-    With `try_it`, a dry run of the conversion in a separate process reports its errors now. There
-    is no dry run if the source may not exist yet, because another job writes it. The same holds if
-    the output may exist already, because a job with the same idempotency key wrote it.
+    If `try_it` is true, a dry run of the conversion in a separate process reports its errors now.
+    `try_it` must be false in two cases: another job writes the source, so it may not exist yet; or
+    a job with the same idempotency key may already have written the output.
 
     Raises:
         BadRequest: the words are not a conversion, or the conversion would fail.
@@ -71,8 +71,11 @@ def _tried(
     """Try a dry run with each of the `possible` groups of options until one succeeds, and return
     the options that succeeded. `parts` is the number of parts of the output.
 
-    The warnings of the successful dry run go to stderr, or the errors of the last one if none
-    succeeds.
+    Warnings of the successful dry run are printed on stderr. If no dry run succeeds, the errors of
+    the last one are printed.
+
+    Raises:
+        BadRequest: no dry run succeeded.
     """
     for way in possible:
         # The number of a part is known in a job alone.

@@ -76,7 +76,7 @@ def queue_all(
     """Queue the jobs in order, and return them.
 
     `queued` is called for each job as soon as the daemon has stored it. `key` is the idempotency
-    key of a single job; None: each job gets a new key.
+    key of a single job. If it is None, each job gets a new key.
 
     If an error ends the queueing early, three lists of job files are printed on stderr: queued,
     possibly queued, and not queued. Then the error is raised.
@@ -96,8 +96,8 @@ def queue_all(
 
 
 def _queue(client: DaemonClient, submission: Submission, key: str) -> Job:
-    """Submit a job with an idempotency key. If the answer is lost, submit it again. Because of the
-    key it is not queued twice.
+    """Submit a job with an idempotency key. If the answer is lost, submit it again with the same
+    key, so that the job is not queued twice.
     """
     try:
         return client.submit(submission.spec, idempotency_key=key, terms=submission.terms)
@@ -249,8 +249,8 @@ def _queue_array(
     count: int | None,
     key: str | None,
 ) -> list[dict[str, Any]]:
-    """Submit an array with an idempotency key. If the answer is lost, submit it again. Because of
-    the key it is not queued twice.
+    """Submit an array with an idempotency key. If the answer is lost, submit it again with the same
+    key, so that the array is not queued twice.
     """
     key = key or uuid.uuid4().hex
 

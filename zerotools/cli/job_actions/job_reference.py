@@ -1,8 +1,9 @@
 """Finds the job that a command means, by a number, by a name, or the newest; and completes names.
 
-Several jobs may have the same name, for example jobs that resume each other. Then the newest is
-used. If several of these are unfinished, the command asks for a number. If a user may see jobs of
-other users, a name means the user's own jobs, unless only other users have jobs with this name.
+Several jobs may have the same name, for example jobs that resume each other. Then the newest of
+these jobs is used, but if several of them are unfinished, the command asks for a number. If a user
+may see jobs of other users, a name means the user's own jobs, unless only other users have jobs
+with this name.
 """
 
 from __future__ import annotations
@@ -212,13 +213,15 @@ def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[st
 
 
 def is_number(reference: str) -> bool:
-    """Return whether `reference` is a job number. `007` is not, but may be a name."""
+    """Return whether `reference` is a job number. `007` is not a job number, but it may be
+    a name.
+    """
     return reference.isascii() and reference.isdecimal() and not reference.startswith("0")
 
 
 def finished_job_numbers(client: DaemonClient, references: Sequence[str]) -> list[int]:
-    """Return the numbers of the jobs that `references` mean, each number once. This is for commands
-    on finished jobs.
+    """Return the numbers of the jobs that `references` mean, each number once. For commands on
+    finished jobs: a name must belong to only one job.
 
     Raises:
         BadRequest: no job has the name, or several have it.

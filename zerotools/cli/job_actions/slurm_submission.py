@@ -173,8 +173,8 @@ def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs)
 
 
 def _number(jobs: SlurmJobs, word: str) -> int:
-    """Return Slurm's number of the job that `word` means: the newest attempt of a job of zerotools,
-    or any other job of Slurm.
+    """Return Slurm's number of the job that `word` means. For a job of zerotools, this is the
+    number of its newest submission. Otherwise `word` is the number of any other job of Slurm.
     """
     plain = word.removeprefix(PREFIX)
     try:
@@ -189,10 +189,10 @@ def _number(jobs: SlurmJobs, word: str) -> int:
 
 
 def _must_wait_for(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition: str) -> bool:
-    """Return whether another job must wait for the job `number`, because it has not ended yet.
+    """Return whether the job `number` has not ended yet, so that another job must wait for it.
 
-    Slurm forgets jobs some minutes after their end. It never waits for a forgotten job, even if
-    that job failed.
+    A finished job is not passed to Slurm: Slurm forgets jobs some minutes after their end, and does
+    not wait for a forgotten job, even if that job failed.
 
     Raises:
         BadRequest: the condition can never be met.

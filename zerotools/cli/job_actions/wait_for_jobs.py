@@ -26,9 +26,9 @@ PATIENCE_SECONDS = 60.0
 class Poller:
     """Repeats requests to the daemon at an interval, and waits if the daemon restarts.
 
-    No request is made when `clock` has passed `deadline`. `say` prints the line that the daemon
-    does not answer; a caller that draws on the terminal replaces it. `pause` and `clock` are
-    time.sleep and time.monotonic, except in tests.
+    No request is made after `clock` has passed `deadline`. `say` prints a line while the daemon
+    does not answer; a caller that draws on the terminal passes another function. `pause` and
+    `clock` are time.sleep and time.monotonic, except in tests.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ LONGEST_LINE = 120
 
 
 def title(job: Job) -> str:
-    """Return `job 7 (tiny)`."""
+    """Return the name of a job for messages: `job 7 (tiny)`."""
     name = render.clean(str(job["name"] or ""))
     return f"job {job['id']} ({name})" if name else f"job {job['id']}"
 
@@ -71,10 +71,11 @@ def reason_text(job: Job, now: float | None = None) -> str:
 
 
 def usual_start(job: Job, now: float | None = None) -> list[str]:
-    """Return a sentence on the usual time from the start of the job to its first step, and on the
-    time so far.
+    """Return a sentence on the usual time from the start of the job to its first step. If the job
+    has started, the sentence also has the time since its start.
 
-    The list is empty if the usual time is not known, or if the job has made a step already.
+    The result is a list with this sentence. It is empty if the usual time is not known, or if the
+    job has made a step already.
     """
     usual, attempt = job.get("usual_start_seconds"), job.get("attempt")
     if usual is None:
@@ -117,7 +118,7 @@ def state_words(job: Job) -> str:
 
 
 def has_old_step(job: Job) -> bool:
-    """Return whether the last step was so long ago that the job's last speed is outdated."""
+    """Return whether the job's last speed is outdated, because its last step was too long ago."""
     return _is_old(job.get("phase") or {}) or is_stalled(job)
 
 
@@ -360,7 +361,7 @@ def verification(job: Job) -> str:
 
 def uploaded(job: Job) -> str:
     """Return the newest copy of a checkpoint in an object store, and the reason if a later upload
-    failed. Empty if the job has no copy and no failure.
+    failed. Return an empty string if the job has uploaded nothing and no upload failed.
     """
     found = job.get("uploaded") or {}
     said = []
@@ -373,7 +374,7 @@ def uploaded(job: Job) -> str:
 
 
 def thinning(job: Job) -> str | None:
-    """Return the daemon's sentence on the thinning of the newest checkpoint, or None if it was not
+    """Return the daemon's sentence on the thinning of the newest checkpoint; None if it was not
     thinned.
 
     The checkpoint itself is not read, because its file system may hang.
@@ -413,8 +414,8 @@ def paint_state(state: str, stream: TextIO) -> str:
 
 
 def meaning_of(state: str) -> str:
-    """Return the meaning of a displayed state, with or without its time. The meaning is a key of
-    the table of colours (`colours`).
+    """Return the meaning of a displayed state, such as `warning`. The displayed state may be
+    followed by a duration. A meaning is a key of the table of colours (`colours`).
     """
     words = state.strip()
     for known in (words.replace(" ", "_"), words.rpartition(" ")[0].replace(" ", "_")):

@@ -82,7 +82,7 @@ def _changes(way: Way) -> str:
 
 
 def _name(source: str) -> str:
-    """Return the name of a model from the path of its directory or of its config.json."""
+    """Return the name of a model. `source` is the path of its directory or of its config.json."""
     path = Path(source)
     return (path.parent.name if path.name == "config.json" else path.name) or source
 

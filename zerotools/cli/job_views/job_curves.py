@@ -61,11 +61,10 @@ def has_braille(stream: TextIO) -> bool:
 
 @dataclass(frozen=True)
 class CurveKind:
-    """A kind of curve: its name, its values, the format of a value, and the lower end of the axis,
-    unless a value is smaller.
+    """A kind of curve: its name, its values, and the format of a value.
 
-    A curve is flat if its values differ by at most `flat_share` of the largest one. It is then
-    shown as one number.
+    The axis begins at `least`, or at the smallest value if this is smaller. A curve is flat if its
+    values differ by at most `flat_share` of the largest value. A flat curve is shown as one number.
     """
 
     name: str
@@ -100,9 +99,9 @@ def charts(
     """Return the titles of the jobs, a chart for each kind of curve, and a last line with the
     steps.
 
-    A kind without values is left out, except the loss. A kind of flat curves is one line. If
-    `height` is given and large enough, the first chart gets all remaining rows, so that there are
-    `height` lines.
+    A kind without values is left out, except the loss. If all curves of a kind are flat, they are
+    shown on one line. If `height` is set and large enough, there are `height` lines: the first
+    chart gets all remaining rows.
     """
     quiet, strong = (
         partial(paint, meaning=each, stream=sys.stdout) for each in ("quiet", "strong")
@@ -168,8 +167,8 @@ def _last_values(kind: CurveKind, named: NamedCurves) -> str:
 
 
 def _rows(count: int, free: int | None) -> list[int]:
-    """Return the number of rows of each of `count` charts, which fill `free` lines with their
-    titles.
+    """Return the height of each of `count` charts in rows. Together with one title each, the charts
+    fill `free` lines.
     """
     if free is None:
         return [ROWS, *[OTHER_ROWS] * (count - 1)]

@@ -86,8 +86,8 @@ class HistoryCurve:
     """One row of the history.
 
     `owner` is the GPU, host or job, and `what` is the measured value. `columns` has the averages
-    and maxima over time. `show` converts a value to text. The marks go from 0 to `top`; None: from
-    the smallest to the largest average.
+    and maxima over time. `show` converts a value to text. The scale of the marks is from 0 to
+    `top`. If `top` is None, it is from the smallest to the largest average.
     """
 
     owner: str

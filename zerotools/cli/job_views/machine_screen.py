@@ -107,12 +107,13 @@ def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
 
 
 def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
-    """Return the snapshot `own`, with its missing values filled in from `theirs`, the snapshot of
+    """Return the snapshot `own`, with missing values filled in from `theirs`, the snapshot of
     another process.
 
-    They are values of the host that need two readings, and earlier XIDs of GPUs. If this process
-    has no NVML, all GPUs are taken from `theirs`: the other process may have found NVML by another
-    `LD_LIBRARY_PATH`. If the two snapshots are too far apart in time, `theirs` is ignored.
+    These values are measurements of the host that need two readings, and earlier XIDs of GPUs. If
+    this process has no NVML, all GPUs are taken from `theirs`: the other process may have found
+    NVML by another `LD_LIBRARY_PATH`. If the two snapshots are too far apart in time, `theirs` is
+    ignored.
     """
     if abs(own.taken_at - theirs.taken_at) > FRESH_SECONDS:
         return own
@@ -167,7 +168,9 @@ def _painted(text: str, meaning: str, columns: int | None) -> str:
 
 
 def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[tuple[str, str]]:
-    """Return the lines on GPUs and their processes, each with the meaning of its colour or ""."""
+    """Return the lines on GPUs and their processes. Each line has the meaning of its colour, or ""
+    for no colour.
+    """
     snapshot = view.snapshot
     if not snapshot.gpus:
         return [(f"GPUs  {snapshot.gpus_error or 'NVML answers, and reports none'}", "")]
@@ -210,7 +213,9 @@ def _gpu_row(gpu: Gpu, leases: dict[str, str]) -> dict[str, str]:
 
 
 def _details(gpu: Gpu, owners: Owners) -> list[tuple[str, str]]:
-    """Return the problems and the processes of a GPU, each with the meaning of its colour or ""."""
+    """Return the problems and the processes of a GPU as lines. Each line has the meaning of its
+    colour, or "" for no colour.
+    """
     if gpu.error:
         return [(render.clean(gpu.error), "bad")]
     held = sorted(gpu.processes, key=lambda process: -(process.memory_used_bytes or 0))

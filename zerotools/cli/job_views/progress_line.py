@@ -128,7 +128,7 @@ def _joined(parts: list[tuple[int, str]]) -> str:
 
 def _parts(record: ProgressRecord, host_peak_bytes: int | None) -> Iterator[tuple[int, str]]:
     """Yield the parts of the line from left to right, each with a number. If the line is too long,
-    the part with the highest number is left out first. A part may be empty.
+    the parts with the highest numbers are left out first. A part may be empty.
     """
     step, total = int(_number(record, "step") or 0), int(_number(record, "steps") or 0)
     yield 0, f"step {step:>{len(str(total))}}/{total}" if total > 0 else f"step {step}"
@@ -169,7 +169,9 @@ def _host_memory(record: ProgressRecord, peak_bytes: int | None) -> str:
 
 
 def figures(record: ProgressRecord) -> str:
-    """Return the known values of `gradient norm 0.81, learning rate 3.0e-04, loss scale 65536`."""
+    """Return a text such as `gradient norm 0.81, learning rate 3.0e-04, loss scale 65536`. Unknown
+    values are left out.
+    """
     forms = (
         ("grad_norm", "gradient norm {:.3g}"),
         ("lr", "learning rate {:.1e}"),
@@ -181,7 +183,9 @@ def figures(record: ProgressRecord) -> str:
 
 
 def speed(record: ProgressRecord) -> str:
-    """Return the known values of `15,300 tokens/s, MFU 41.3%, 0.21 s for the last step`."""
+    """Return a text such as `15,300 tokens/s, MFU 41.3%, 0.21 s for the last step`. Unknown values
+    are left out.
+    """
     forms = (
         ("tokens_per_second", "{:,.0f} tokens/s"),
         ("mfu", "MFU {:.1%}"),
@@ -193,7 +197,7 @@ def speed(record: ProgressRecord) -> str:
 
 def time_left(record: ProgressRecord) -> str:
     """Return the time until the last step, as `14 s`; empty if it is unknown. The ranks estimate
-    it; if they do not, it is computed from the duration of the last step.
+    this time. If they do not, it is computed from the duration of the newest step.
     """
     step, total = _number(record, "step") or 0, _number(record, "steps") or 0
     left, seconds = _number(record, "seconds_left"), _number(record, "step_seconds")
@@ -203,7 +207,7 @@ def time_left(record: ProgressRecord) -> str:
 
 
 def _number(record: ProgressRecord, name: str) -> float | None:
-    """Return the number `name` of a record, or None if its value is not a finite number. A user's
+    """Return the number `name` of a record; None if its value is not a finite number. A user's
     program may report any JSON value.
     """
     value = record.get(name)

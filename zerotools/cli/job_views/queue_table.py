@@ -1,9 +1,9 @@
 """The table of `zerotools queue`, and the lines on the machine above it.
 
 If the table is too wide for a terminal, columns are removed in the order of `GIVING_WAY` until it
-fits. A job that waits has a reason in place of figures. For other jobs, a reason that does not fit
-into the row is on the line below, cut at the width of the terminal; `zerotools explain` shows the
-whole reason.
+fits. The row of a waiting job has the reason in place of step, loss and other figures. For other
+jobs, a reason that does not fit into the row is on the line below, cut at the width of the
+terminal; `zerotools explain` shows the whole reason.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ def machine_lines(
     """Return a line that sums up the machine and its jobs, and below it the GPUs of each job.
 
     `leases` are the daemon's leases of GPUs, and `jobs` all unfinished jobs. If the first line is
-    longer than `columns`, its last parts are left out. The GPUs continue on a second line, then
-    names become shorter, and then more lines follow.
+    longer than `columns`, its last parts are left out. The list of GPUs has at most two lines if
+    possible: names are shortened before a third line is added.
     """
     host, gpus = snapshot.host, snapshot.gpus
     leased = {lease["gpu_uuid"] for lease in leases}
@@ -253,8 +253,9 @@ def machine_lines(
 def gpu_holders(
     gpus: Sequence[Gpu], leases: Sequence[Mapping[str, Any]], jobs: Sequence[Job]
 ) -> dict[str, str]:
-    """Return the numbers of the GPUs, such as `0-3`, keyed by their holder, such as `anna/llama`.
-    Other holders are `error` and `free`. Users are named if several users have GPUs.
+    """Return the numbers of the GPUs, such as `0-3`, keyed by their holder. A holder is a job, such
+    as `llama`. For GPUs without a job it is `error`, `excluded` or `free`. If several users have
+    GPUs, the user is added: `anna/llama`.
     """
     known = {job["id"]: job for job in jobs}
     is_shared = len({lease.get("uid") for lease in leases}) > 1
@@ -272,8 +273,9 @@ def gpu_holders(
 
 
 def _listed(head: str, holders: Mapping[str, str], columns: int) -> list[str]:
-    """Return lines with the GPUs of all holders. They are at most two, unless even names of the
-    last width of `HOLDER_NAMES` need more.
+    """Return lines with the GPUs of all holders. Names are shortened, by the widths in
+    `HOLDER_NAMES`, until two lines are enough. More lines are needed if even the shortest names do
+    not fit.
     """
     lines = list[str]()
     for longest in (columns, *HOLDER_NAMES):

@@ -1,6 +1,6 @@
 """Options that several commands share, and the values that a command gets from them.
 
-click_options       click options with groups and types; --json, --socket and other shared ones
+click_options       click options with groups and types; options that many commands have (--json)
 submission_options  options of submit: Slurm, arrays, waiting conditions
 import_options      options that import configs of other launchers
 

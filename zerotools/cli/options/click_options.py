@@ -154,9 +154,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def given_as(name: str, kind: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that passes some of a command's options to it as one parameter `name`.
+    """Return a decorator that collects some options of a command in one parameter `name`.
 
-    The parameter is a `kind`, which is a dataclass. Its fields get the options with their names.
+    The parameter is an instance of the dataclass `kind`. Each of its fields gets the value of the
+    option with the same name.
     """
 
     def gather(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,7 +186,7 @@ def options_of(declaration: type) -> Callable[[_Command], _Command]:
     """Return a decorator that adds to a command all options that the TypedDict `declaration`
     declares.
 
-    The command gets the values under the keywords of the Python function.
+    The command gets the values as keyword arguments, under the names that the Python function has.
     """
 
     def add(command: _Command) -> _Command:
@@ -205,7 +206,7 @@ def options_of(declaration: type) -> Callable[[_Command], _Command]:
 
 
 def _attributes(each: DeclaredOption) -> dict[str, Any]:
-    """Return the arguments for `click.option` that follow from the kind of the option."""
+    """Return the arguments for `click.option` that depend on the kind of the option."""
     kind, default = each.kind, each.default
     if kind is OptionKind.FLAG:
         return {"is_flag": True, "default": default}

@@ -47,8 +47,8 @@ LINE = "the launch line"
 
 
 class LaunchOptions(NamedTuple):
-    """Values of the options --launch, --llamafactory and --axolotl. At most one of the three may be
-    given.
+    """Values of the options --launch, --llamafactory and --axolotl. A user may give at most one of
+    the three.
     """
 
     launch: str | None = None
@@ -61,8 +61,8 @@ class LaunchOptions(NamedTuple):
         return any(given is not None for given in self)
 
     def read(self, lenient: bool, number: int | None = None) -> RunSettings | None:
-        """Read the launch line or the config of the given option, and return the settings in it;
-        None without such an option.
+        """Read the launch line or the config that the option names, and return its settings; None
+        if no option was given.
 
         `number` selects one of several launch lines.
 
@@ -221,7 +221,8 @@ class Configs(NamedTuple):
         return self.deepspeed is not None or self.accelerate is not None or self.launch_options.any
 
     def read(self, number: int | None = None) -> RunSettings | None:
-        """Return the settings in the given launch line or config; None if neither was given.
+        """Return the settings in the launch line or config that an option names; None without such
+        an option.
 
         `number` selects one of several launch lines of a script. Raises the errors of
         `LaunchOptions.read`.
@@ -241,7 +242,8 @@ class Configs(NamedTuple):
     def with_settings(
         self, job: JobFile | None, settings: RunSettings | None, *, closing: Closing | None = None
     ) -> Imported:
-        """Do the same as `imported`, but with `settings` that were already read.
+        """Do the same as `imported`, but with `settings` that were already read from a launch line
+        or config.
 
         `closing` returns sentences on the next steps, which are added to the report.
         """

@@ -153,7 +153,7 @@ class ArrayOptions:
 
     @property
     def asked(self) -> bool:
-        """True if one of the two options was given."""
+        """True if the user gave --sweep or --array."""
         return bool(self.sweeps) or self.count is not None
 
     def sweep(self) -> dict[str, list[Any]]:

@@ -71,7 +71,7 @@ def report(failure: Failure) -> None:
 
 
 def report_error(error: ZerotoolsError) -> None:
-    """Report an error after which the command continues."""
+    """Report an error and return, because the command continues."""
     report(failure_of(error))
 
 
@@ -111,8 +111,8 @@ def _is_unreadable(name: object) -> bool:
 
 
 def _manual(error: click.UsageError, where: str) -> str:
-    """Return a reference to the help page of the command; empty if the message itself suggests a
-    correction.
+    """Return a reference to the help page of the command. Return an empty string if the message
+    itself suggests a correction.
     """
     return "" if "did you mean" in error.format_message() else f"; see {where} --help"
 

@@ -39,7 +39,7 @@ def language(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def chinese_hint(message: str) -> str | None:
-    """Return the Chinese hint for an error message, or None if the catalogue has none."""
+    """Return the Chinese hint for an error message; None if the catalogue does not have it."""
     return _translation(message, "")
 
 
@@ -77,8 +77,8 @@ def _patterns(context: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def read_catalogue(text: str, context: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the msgid and the msgstr of each entry of a PO file that has the msgctxt `context`. The
-    header is left out.
+    """Yield the msgid and the msgstr of each entry of a PO file with the msgctxt `context`. The
+    header of the file is left out.
     """
     entry: dict[str, str] = {}
     key = ""

@@ -119,7 +119,9 @@ def null_stream() -> TextIO:
 
 
 def command_name() -> str:
-    """Return `zerotools` for hints that name a command, with the --host that the user gave."""
+    """Return the name of this program for hints that contain a command: `zerotools`, with the
+    --host that the user gave.
+    """
     import click  # the daemon prints errors too, without click
 
     context = click.get_current_context(silent=True)

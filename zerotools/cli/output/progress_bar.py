@@ -1,6 +1,6 @@
 """The progress of a conversion: a bar on a terminal, elsewhere a line every half a minute.
 
-It appears with the first bytes, so that no empty bar precedes an error.
+The bar appears when the first bytes are written, so that no empty bar precedes an error.
 """
 
 from __future__ import annotations

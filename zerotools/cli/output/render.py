@@ -221,11 +221,11 @@ def fields(
 
 
 def folded(line: str, columns: int | None, indent: int) -> list[str]:
-    """Return `line` in lines of at most `columns` columns, which end between words. All lines
+    """Return `line` as lines of at most `columns` columns, which end between words. All lines
     except the first are indented by `indent`.
 
-    A word that is longer than a line stays whole, because a path is copied from the terminal.
-    Without `columns`, or if few of them remain after `indent`, the line is returned as it is.
+    A word that is longer than a line stays whole, because users copy paths from the terminal. If
+    `columns` is None, or is only a little more than `indent`, the line is returned unchanged.
     """
     if columns is None or width(line) <= columns or columns - indent < NARROWEST_TEXT:
         return [line]
@@ -241,8 +241,8 @@ def folded(line: str, columns: int | None, indent: int) -> list[str]:
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
-    """Return the width of the terminal behind `stream` (default: stdout), or None if it is not a
-    terminal.
+    """Return the width of the terminal that `stream` (default: stdout) writes to; None if the
+    stream is not a terminal.
     """
     if not (stream or sys.stdout).isatty():
         return None

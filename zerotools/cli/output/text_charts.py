@@ -43,9 +43,9 @@ class Series:
 class ChartGrid:
     """A chart without colours.
 
-    `labels` are the texts before the rows, all of the same width. A cell is a character and the
-    index of its curve in the series, or None for an empty cell. `steps` is the line below the
-    chart.
+    `labels` are the texts before the rows, all of the same width. A cell has a character and the
+    index of its curve in the series; an empty cell has None as the index. `steps` is the line below
+    the chart.
     """
 
     labels: Sequence[str]
@@ -191,10 +191,10 @@ def sparkline(
     marks: str = BLOCKS,
 ) -> str:
     """Return `values` as one line of at most `width` marks. Each mark shows the average of a part
-    of the values, and is blank if all values of the part are unknown.
+    of the values. It is blank if all values of the part are unknown.
 
-    `bounds` are the values of the lowest and the highest mark; None: the smallest and the largest
-    average.
+    `bounds` are the values of the lowest and the highest mark (None: the smallest and the largest
+    average).
     """
     if not values or width < 1:
         return ""
@@ -247,11 +247,11 @@ def means_over_time(
     cells: int,
     step_seconds: int,
 ) -> list[float | None]:
-    """Divide the last `seconds` before the end of `times` into `cells` equal parts, and return the
-    average of the values in each part.
+    """Return the averages of `values` over the last `seconds` before the end of `times`, in `cells`
+    equal parts of this time.
 
-    A part without a measurement gets the average of the part before it, but not for longer than an
-    idle daemon pauses between two measurements. After that the result is None.
+    A part without a measurement gets the average of the part before it. If measurements are missing
+    for longer than an idle daemon pauses between two measurements, the result is None.
     """
     begin = times[-1] + step_seconds - seconds
     held: list[list[float]] = [[] for _ in range(cells)]

@@ -2,8 +2,8 @@
 
 Values are never converted to another type: an integer is not a float, `1.0` is not an integer, and
 a string is not a list. All problems are collected, so that a user sees all of them in one message.
-If another program has the unknown key or value, the message names the key or value that the job
-file has instead.
+If an unknown key or value belongs to another program, the message names the key or value that the
+job file has instead.
 """
 
 from __future__ import annotations
@@ -94,8 +94,9 @@ VALUES: Mapping[str, str] = {
 
 
 class Mismatch(ValueError):
-    """The error for a value that its key cannot have. The message completes the sentence "KEY =
-    VALUE: ..."."""
+    """The error for an invalid value of a key. Its message is appended to the text "KEY =
+    VALUE: ".
+    """
 
 
 def build_dataclass(
@@ -109,9 +110,14 @@ def build_dataclass(
 
     On an error, add a message to `problems` and return None.
 
-    `where` is the dotted prefix of the keys: the empty string at the root, else such as "train.".
-    `root` is the dataclass of the whole job file: the message on an unknown key may suggest a key
-    of another table.
+    Args:
+        kind: the dataclass of a table, or of the whole job file.
+        tree: key -> value, as TOML or JSON has it.
+        where: the prefix of the keys in messages: "train." for the table `train`, and "" for the
+            whole job file.
+        problems: a list to which messages are added.
+        root: the dataclass of the whole job file (default: `kind`). The message on an unknown key
+            may suggest a key of another table.
     """
     root = root or kind
     hints = hints_of(kind)
@@ -168,7 +174,9 @@ def hints_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def is_required(item: Field[Any]) -> bool:
-    """Return whether the key of this field has no default, so that a file must set it."""
+    """Return whether the key of this field is required: it has no default, so a file must
+    set it.
+    """
     return item.default is MISSING and item.default_factory is MISSING
 
 
@@ -341,7 +349,7 @@ def _check_text(value: str) -> None:
 def are_texts(values: Iterable[object], errors: str = "surrogateescape") -> bool:
     """Return whether all of `values` are valid strings.
 
-    The strings are checked together, because a command may have 100,000 words.
+    The strings are checked in one step, because a command may have 100,000 words.
     """
     if not set(map(type, values)) <= {str}:
         return False
@@ -397,11 +405,16 @@ def format_value(value: object, *, bare: bool = False) -> str:
 
 
 def key_meant(name: str, where: str, known: Iterable[str], all_keys: Iterable[str]) -> str | None:
-    """Return the dotted key that the user probably meant by the unknown key `name`, or None.
+    """Return the dotted key that the user probably meant by the unknown key `name`; None if no key
+    is similar.
 
-    `where` is the table of `name` ("" or such as "train."). The first match counts: a key with this
-    name in another program; the same key of another table; the most similar key of the table; the
-    most similar of all keys.
+    `where` is the prefix of the table that contains `name`, such as "train." ("" for the whole job
+    file). The keys are compared in this order:
+
+    1. the key with the same meaning as the key `name` of another program
+    2. the key with the same name in another table
+    3. the most similar key of the table
+    4. the most similar of all keys
     """
     dotted = list(all_keys)
     synonym = KEYS.get(name.lower(), "")
@@ -419,7 +432,9 @@ def key_meant(name: str, where: str, known: Iterable[str], all_keys: Iterable[st
 
 
 def value_meant(value: object, allowed: Iterable[object]) -> str | None:
-    """Return the allowed value that the user probably meant by `value`, or None."""
+    """Return the allowed value that the user probably meant by `value`; None if no allowed value is
+    similar.
+    """
     choices = [str(choice) for choice in allowed]
     text = str(value).lower()[:64]
     if VALUES.get(text) in choices:

@@ -10,11 +10,11 @@ from typing import Any, TypedDict, Unpack
 
 
 class KeyRules(TypedDict, total=False):
-    """The rules of a key; a rule that is not given does not apply.
+    """The rules of a key. A rule without a value does not apply.
 
     Attributes:
         stored_default: The value for jobs that were stored before the key existed: the behaviour of
-            zerotools at that time. By default the key's default.
+            zerotools at that time. Without it, these jobs get the key's default.
         allowed: If set, the only values that the key may have.
         minimum: An inclusive lower bound.
         maximum: An inclusive upper bound.
@@ -96,24 +96,26 @@ def _keys(kind: type[Any]) -> tuple[Field[Any], ...]:
 def stored_default_of(item: Field[Any]) -> Any:
     """Return the value of the key `item` for a job that was stored before the key existed.
 
-    The result `...` means the key's default.
+    Return `...` if this value is the key's default.
     """
     return item.metadata["stored_default"]
 
 
 @cache
 def means_none(item: Field[Any]) -> bool:
-    """Return whether a None value of the key must be written to a tree.
+    """Return whether the key must be written if its value is None.
 
-    This is the case if a tree without the key would get another value than None.
+    It must be written if a job file without the key would get another value than None.
     """
     left_out = (item.default, stored_default_of(item))
     return any(value not in (None, MISSING, ...) for value in left_out)
 
 
 def with_stored_defaults(table: Any) -> Any:
-    """Return the table for a job that was stored before the table existed: a copy of `table`, the
-    defaults, in which each key with a `stored_default` has that value.
+    """Return the defaults of a table for a job that was stored before the table existed.
+
+    `table` has the current defaults. In the result, a key with a `stored_default` has that value
+    instead.
     """
     changes: dict[str, Any] = {}
     for item in keys_of(table):

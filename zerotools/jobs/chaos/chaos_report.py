@@ -157,8 +157,8 @@ def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog]) -> list[Guarante
 
 
 def _finished_twice(job: ToyJob) -> Iterator[str]:
-    """Yield a sentence for each attempt that finished the job, although the job was started again
-    later.
+    """Yield a sentence for each attempt that finished the job, but was followed by
+    another attempt.
     """
     for attempt in job.view.get("attempts", ())[:-1]:
         try:

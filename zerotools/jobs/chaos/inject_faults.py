@@ -1,8 +1,8 @@
 """Inject faults one after another, and undo each fault after some time.
 
-The kinds of faults are drawn in random order. Every kind occurs once before any kind is repeated,
-so even a short test injects most kinds. The same seed gives the same kinds in the same order. The
-targets depend on the machine.
+The kinds of faults have a random order. Every kind occurs once before any kind is repeated, so even
+a short test injects most kinds. The same seed gives the same kinds in the same order. The processes
+and files that a fault affects depend on the machine.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class _Undo(NamedTuple):
 
 
 class KindBag:
-    """Draws the kinds of faults in random order, and random pauses between the faults.
+    """Selects the kinds of faults in random order, and random pauses between the faults.
 
-    Every kind is drawn once before any kind is repeated.
+    Every kind is selected once before any kind is repeated.
     """
 
     def __init__(self, kinds: Iterable[str], seed: int, every: float) -> None:
@@ -100,8 +100,8 @@ class FaultMaker:
         self._tried_since: float | None = None
 
     def make(self) -> Fault | None:
-        """Inject and return the next fault if its time has come and a target exists; else return
-        None.
+        """Inject the next fault and return it. Return None if it is too early, or if no process or
+        file can be affected.
         """
         now = time.monotonic()
         self._undo_until(now)

@@ -103,15 +103,14 @@ def own_processes(place: Path) -> list[int]:
     return [pid for pid in pids if pid != os.getpid() and is_own(pid, place) and not _is_over(pid)]
 
 
-def _await_program(pid: int, looks: int = 20) -> None:
-    """Wait until the kernel has started the program of the process `pid`, for at most `looks`
-    milliseconds.
+def _await_program(pid: int, milliseconds: int = 20) -> None:
+    """Wait at most `milliseconds` until the kernel has started the program of the process `pid`.
 
-    Until then, /proc shows neither the command nor the environment of the process (exec_mmap in
-    fs/exec.c). Do not wait for a kernel thread (a child of process 2, kthreadd), which never has a
-    command or an environment.
+    Before that, /proc shows neither the command nor the environment of the process (exec_mmap in
+    fs/exec.c). A kernel thread (a child of process 2, kthreadd) never has a command or an
+    environment, so the function does not wait for it.
     """
-    for _ in range(looks):
+    for _ in range(milliseconds):
         state, parent = _state_and_parent(pid)
         if state in _OVER or b"2" in (parent, b"%d" % pid):
             return

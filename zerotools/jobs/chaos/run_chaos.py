@@ -86,7 +86,7 @@ class _Drill:
             faults = FaultMaker(self._daemon, self._queue, request.seed, request.every)
             end = time.monotonic() + request.trouble_seconds
             while time.monotonic() < end:
-                self._go_on(self._queue.fill)
+                self._advance(self._queue.fill)
                 if (fault := faults.make()) is not None:
                     self._say(str(fault))
             faults.stop()
@@ -114,7 +114,7 @@ class _Drill:
             place=None if held and not request.keep else self._place,
         )
 
-    def _go_on(self, submit: Callable[[], None]) -> None:
+    def _advance(self, submit: Callable[[], None]) -> None:
         """Restart the daemon if it has ended, submit jobs, and update the states of the jobs.
 
         Then sleep for a short time.
@@ -123,7 +123,7 @@ class _Drill:
         if time.monotonic() >= self._look_at and not self._daemon.is_stopped:
             with suppress(DaemonError):  # it was killed: the request is repeated
                 submit()
-                self._queue.look()
+                self._queue.update()
             self._look_at = time.monotonic() + LOOK_SECONDS
         time.sleep(PAUSE)
 
@@ -140,8 +140,8 @@ class _Drill:
             if time.monotonic() > deadline:
                 late = f"not all jobs ended within {seconds:.0f} s"
                 self._say(f"{late}: the test kills them now")
-                return f"{late}: {queue.said_of_live()}"
-            self._go_on(queue.submit)
+                return f"{late}: {queue.states_of_live()}"
+            self._advance(queue.submit)
         return None
 
     def _judge(self, late: str | None) -> list[Guarantee]:

@@ -2,12 +2,17 @@
 
     python -P toy_program.py --steps N --pace SECONDS --every N --notes FILE --checkpoints DIR
 
-Each step adds its number to a state. The state depends on all steps and their order, so it shows at
-the end if a step was lost or repeated. A checkpoint is a directory with a safetensors file of the
-step and the state. It is flushed to disk under another name, and then renamed. The file `--notes`
-is a log with one line for each event:
+Each step adds its number to a state. The state depends on all steps and their order, so the last
+state shows if a step was lost or repeated. A checkpoint is a directory with a safetensors file of
+the step and the state. It is flushed to disk under another name, and then renamed. The file
+`--notes` is a log with one line for each event:
 
-    began ATTEMPT from STEP    step N    saved N    stopped    done STATE    beside ATTEMPT
+    began ATTEMPT from STEP    an attempt has started after the checkpoint of STEP
+    step N                     step N was run
+    saved N                    the checkpoint of step N is complete
+    stopped                    the program has ended before its last step, because it was asked to
+    done STATE                 the last step was run, with this state
+    beside ATTEMPT             another attempt of the job was still running (an error)
 
 `RunLog` reads this log, and lists the steps that were lost or repeated.
 """

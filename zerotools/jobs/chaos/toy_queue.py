@@ -93,8 +93,8 @@ class ToyQueue:
         self._random = random.Random(f"jobs {request.seed}")
 
     def live(self) -> list[ToyJob]:
-        """Return the jobs that the daemon has acknowledged and that have not ended, as far as the
-        test knows.
+        """Return the jobs that the daemon has acknowledged and that have not ended at the last
+        `update`.
         """
         return [job for job in self.jobs if job.number is not None and not job.is_over]
 
@@ -148,8 +148,8 @@ class ToyQueue:
         }
         return job_from_dict(tree, source=job.name)
 
-    def look(self) -> None:
-        """Ask the daemon for the states of the jobs, and release the jobs that were held long
+    def update(self) -> None:
+        """Request the states of the jobs from the daemon, and release the jobs that were held long
         enough. Raises DaemonError.
         """
         live = self.live()
@@ -161,11 +161,11 @@ class ToyQueue:
             if job.state in states.TERMINAL:
                 job.view = self._client.job(job.number)
             elif states.in_words(job.state) == states.HELD:
-                self._let_go_on(job, job.number)
+                self._release_when_due(job, job.number)
             else:
                 job.due = 0.0
 
-    def _let_go_on(self, job: ToyJob, number: int) -> None:
+    def _release_when_due(self, job: ToyJob, number: int) -> None:
         now = time.monotonic()
         if not job.due:
             wait = self._random.uniform(*USER_HELD_SECONDS)
@@ -177,7 +177,7 @@ class ToyQueue:
                 self.resumed += 1
 
     def hold(self, job: ToyJob) -> None:
-        """Hold a job, so that it saves and stops; the method `look` releases it later.
+        """Hold a job, so that it saves and stops. The method `update` releases it later.
 
         Raises DaemonError.
         """
@@ -197,7 +197,7 @@ class ToyQueue:
             yield from found
             after = int(found[-1]["id"])
 
-    def said_of_live(self) -> str:
+    def states_of_live(self) -> str:
         """Return a text with the states of unfinished jobs, for a message."""
         return "; ".join(_standing(job) for job in self.jobs if not job.is_over)
 

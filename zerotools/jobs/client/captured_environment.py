@@ -1,10 +1,11 @@
 """Select the environment variables that a job takes from the environment of its submission.
 
 The selection is an allow-list: the paths of programs, libraries, caches and proxies, and the
-settings of torch and of libraries that torch uses. A variable that by its name is a secret is taken
-only if the user names it. Variables of a shell or a launcher are never taken. Of `PATH`, `HF_HOME`,
-`HF_TOKEN`, `AWS_REGION` and `RANK` a job gets `PATH` and `HF_HOME`; `--env HF_TOKEN --env
-AWS_REGION` adds two.
+settings of torch and of libraries that torch uses. A variable with the name of a secret is selected
+only if the user names it. Variables of a shell or a launcher are never selected.
+
+Example: the environment has `PATH`, `HF_HOME`, `HF_TOKEN`, `AWS_REGION` and `RANK`. By default the
+job gets `PATH` and `HF_HOME`. With `--env HF_TOKEN --env AWS_REGION` it also gets these two.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Captured(NamedTuple):
 
     Attributes:
         taken: name -> value of the selected variables.
-        secret: names that the allow-list contains, but that look like the name of a secret.
-        not_text: names that the allow-list contains, but with values that no request can contain.
+        secret: names that are in the allow-list, but look like the name of a secret.
+        not_text: names that are in the allow-list, but have values that no request can contain.
     """
 
     taken: dict[str, str]
@@ -112,7 +113,7 @@ def named_variables(options: Sequence[str], environment: Mapping[str, str]) -> d
 def with_environment(
     spec: JobSpec, captured: Mapping[str, str], named_ones: Mapping[str, str]
 ) -> JobSpec:
-    """Return `spec` with the captured variables and the variables of `--env` options.
+    """Return the job `spec` with the captured variables and the variables of `--env` options.
 
     If the job file has `captured_env`, its value is kept.
     """

@@ -60,8 +60,8 @@ def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Return whether `directory` exists, belongs to this user, and cannot be written by others,
-    as the XDG rules require.
+    """Return whether the XDG rules allow this user to use `directory`: it exists, belongs to the
+    user, and cannot be written by other users.
     """
     try:
         found = directory.stat()

@@ -269,7 +269,8 @@ class DaemonClient(DaemonRequests):
     ) -> list[str]:
         """Check a job without queueing it: raise the error that `submit` would raise.
 
-        With `model`, also check the model as the ranks do. Return notes for the user.
+        If `model` is true, also build the model without weights, as the ranks do. Return notes for
+        the user.
         """
         from zerotools.jobs.jobfile.parse import given_of
 
@@ -394,8 +395,8 @@ class DaemonClient(DaemonRequests):
     def of_array(self, job_id: int, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
         """Send one request for all jobs in the array of the job `job_id`.
 
-        Return a mapping: `jobs` are the changed jobs, `kept` the reasons why other jobs were not
-        changed. The request `/retry` returns a new array.
+        Return a mapping: `jobs` has the changed jobs, and `kept` the reasons why other jobs were
+        not changed. The request `/retry` returns a new array.
         """
         path, patience = f"/v1/jobs/{job_id}/array{request}", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(body), patience=patience)
@@ -432,12 +433,11 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", "/v1/drain", body={} if why is None else {"why": why})
 
     def test_notices(self, places: Sequence[str], kinds: Sequence[str]) -> dict[str, Any]:
-        """Let the daemon send examples of notifications to its destinations, and return the
-        answers.
+        """Let the daemon send examples of notifications to its destinations, and return the result.
 
         `places` are the names of the destinations (default: all). `kinds` are the kinds of
-        notifications (default: those that each destination gets). `sent` in the result lists the
-        answer of each destination to each notification.
+        notifications (default: those that each destination gets). The key `sent` of the result
+        lists the answer of each destination to each notification.
         """
         body = {"places": list(places), "kinds": list(kinds)}
         return self._object("POST", "/v1/notices/test", body=body, patience=NOTICE_TEST_SECONDS)
@@ -455,8 +455,8 @@ class DaemonClient(DaemonRequests):
 
         Return the job.
 
-        If it is not known that the running program saves, the request is refused unless
-        `lose_steps` is true.
+        A running program may not save when it is stopped. If the daemon does not know that it
+        saves, the request is refused unless `lose_steps` is true.
         """
         body = {"lose_steps": True} if lose_steps else None
         return self._object("POST", f"/v1/jobs/{job_id}/hold", body=body)
@@ -466,7 +466,7 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/release")
 
     def pause(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
-        """Hold a job by the request `pause`, as `hold` is called in older daemons.
+        """Hold a job by the request `pause`, the name of the request `hold` in older daemons.
 
         Return the job.
         """
@@ -474,7 +474,8 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/pause", body=body)
 
     def unpause(self, job_id: int) -> dict[str, Any]:
-        """Release a held job by the request `unpause`, as `release` is called in older daemons.
+        """Release a held job by the request `unpause`, the name of the request `release` in older
+        daemons.
 
         Return the job.
         """
@@ -547,14 +548,14 @@ class DaemonClient(DaemonRequests):
         return self._object("GET", "/v1/machine")
 
     def history(self, seconds: int, points: int) -> dict[str, Any]:
-        """Return measurements of the last `seconds`, at about `points` times: `{"step_seconds",
-        "times", "series", "trouble"}`.
+        """Return measurements of the last `seconds`, with about `points` values for each series:
+        `{"step_seconds", "times", "series", "trouble"}`.
         """
         return self._object("GET", "/v1/history", {"seconds": seconds, "points": points})
 
     def peaks(self, job_id: int | None = None) -> list[dict[str, Any]]:
-        """Return the peak memory of each attempt of the job `job_id`, or of all jobs if it is
-        None.
+        """Return the peak memory of each attempt of the job `job_id`. If `job_id` is None, return
+        it for all jobs.
         """
         return list(self._object("GET", "/v1/peaks", {"job": job_id})["peaks"])
 
@@ -570,7 +571,7 @@ class DaemonClient(DaemonRequests):
 
     def shares(self) -> dict[str, Any]:
         """Return each user's share of the GPU time: `{"half_life_seconds", "fair", "users":
-        [{...}]}`. The list is in the order in which the users' jobs start.
+        [{...}]}`. The jobs of the first user in the list start first.
         """
         return self._object("GET", "/v1/shares")
 

@@ -36,12 +36,11 @@ NEEDED = "aiohttp"
 
 
 def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
-    """Return a sentence that tells the user, after a refused request, which program to upgrade.
+    """Return a sentence that names the program to upgrade after a refused request: client or
+    daemon. Return None if both have the same version.
 
-    None if client and daemon have the same version.
-
-    `health` is the daemon's answer to a health request, `mine` the client's version. A version may
-    also name a commit. Commits have no order, so only releases are compared.
+    `health` is the daemon's answer to a health request, and `mine` is the client's version. A
+    version may also name a commit. Commits have no order, so only releases are compared.
     """
     its = str(health.get("version"))
     spoken = api_versions(health)
@@ -83,7 +82,7 @@ def missing_package() -> BadRequest:
 
 
 def why_no_daemon() -> str | None:
-    """Return a sentence that says how to install the package that the daemon lacks; None if the
+    """Return a sentence that says how to install the missing package of the daemon; None if the
     package is installed.
     """
     return str(missing_package()) if importlib.util.find_spec(NEEDED) is None else None

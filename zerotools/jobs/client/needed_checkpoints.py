@@ -51,8 +51,9 @@ class ResumePath:
     """The path with all symbolic links resolved; None if this is not known."""
 
     def concerns(self, checkpoint: Path) -> bool:
-        """Return whether the job needs the directory `checkpoint`: the needed path is
-        `checkpoint`, is inside `checkpoint`, or contains it.
+        """Return whether the job needs the directory `checkpoint`.
+
+        This is the case if the job's path is `checkpoint`, is inside `checkpoint`, or contains it.
         """
         own, needed = checkpoint.resolve(), self.real or self.path.resolve()
         return own == needed or own in needed.parents or needed in own.parents
@@ -97,7 +98,9 @@ def needs_at(socket: Path | None = None) -> list[ResumePath] | None:
 
 
 def refuse_needed(checkpoint: Path, found: Iterable[ResumePath]) -> None:
-    """Raise BadRequest if a job needs `checkpoint`. `found` are the paths that jobs need."""
+    """Raise BadRequest if a job needs `checkpoint`. `found` are the paths that all unfinished jobs
+    need.
+    """
     need = next((each for each in found if each.concerns(checkpoint)), None)
     if need is not None:
         raise BadRequest(need.sentence(checkpoint))
@@ -115,12 +118,12 @@ def needed_paths(client: DaemonClient, reader: NeededPathReader | None = None) -
     jobs = {job["id"]: job for again in (False, True) for job in _jobs(client, again=again)}
     reader = NeededPathReader(COMMAND) if reader is None else reader
     try:
-        return [need for job in jobs.values() for need in _looked_up(reader, job)]
+        return [need for job in jobs.values() for need in _paths_in_time(reader, job)]
     finally:
         reader.close()
 
 
-def _looked_up(reader: NeededPathReader, job: Mapping[str, Any]) -> Iterator[ResumePath]:
+def _paths_in_time(reader: NeededPathReader, job: Mapping[str, Any]) -> Iterator[ResumePath]:
     """Yield the paths that one job needs.
 
     If the file system of the job's directories does not respond, yield every path in the job file
@@ -168,7 +171,7 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         if newest is not None:
             yield newest, f"it is the newest in script.checkpoint_dir = {directory}"
     if given := spec.get("resume_from"):
-        yield _meant(Path(str(given))), f"resume_from = {given}"
+        yield _checkpoint_of(Path(str(given))), f"resume_from = {given}"
 
 
 def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
@@ -191,10 +194,10 @@ def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
         )
 
 
-def _meant(path: Path) -> Path:
-    """Return the checkpoint that the value `path` of `resume_from` means.
+def _checkpoint_of(path: Path) -> Path:
+    """Return the checkpoint from which a job with `resume_from = path` resumes.
 
-    If `path` is a directory of checkpoints, return the newest one in it.
+    If `path` is a directory of checkpoints, this is the newest checkpoint in it.
     """
     try:
         return checkpoint_dirs.resolve_resume_from(path, digests=False).path or path
@@ -268,7 +271,7 @@ class NeededPathReader:
 
     def _give_up(self, child: subprocess.Popen[bytes]) -> None:
         self._hanging += 1
-        self._let_go(child)
+        self._kill(child)
 
     def _answer(self, child: subprocess.Popen[bytes], seconds: float) -> bytes | None:
         assert child.stdout is not None
@@ -283,7 +286,7 @@ class NeededPathReader:
         line, _, self._received = self._received.partition(b"\n")
         return line
 
-    def _let_go(self, child: subprocess.Popen[bytes]) -> None:
+    def _kill(self, child: subprocess.Popen[bytes]) -> None:
         """Kill the child process, but do not wait for its end: a process that hangs in the
         kernel may end late.
         """
@@ -300,7 +303,7 @@ class NeededPathReader:
         if (child := self._child) is not None:
             child.kill()
             child.wait()
-            self._let_go(child)
+            self._kill(child)
 
 
 def main() -> None:

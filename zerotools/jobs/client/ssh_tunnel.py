@@ -1,11 +1,11 @@
 """Connect to the daemon of another machine by ssh, through a local socket forwarded to the daemon.
 
     ssh (the master)    logs in once, and runs the shell text of `remote_command` on that machine
-    ssh -O forward      lets the master forward a local socket to the daemon's
+    ssh -O forward      lets the master forward a local socket to the daemon's socket
 
 The login uses the system's ssh with the user's configuration, keys and agent. It asks no questions
 (BatchMode), and refuses a machine with an unknown host key: the user has to accept the key with
-`ssh HOST` first. For the daemon, the user who logged in is like a local user.
+`ssh HOST` first. The daemon treats the user who logged in like a local user.
 
 The connection ends together with the zerotools command, even if the command is killed: stdin of the
 master is closed, so the program on the other machine ends. Then the master ends and removes its
@@ -99,9 +99,9 @@ class SshTunnel:
                 ],
                 errors.fileno(),
             )
-        said = self._read_until_complete(mark)
+        output = self._read_until_complete(mark)
         try:
-            return read_answer(said, mark)
+            return read_answer(output, mark)
         except (ValueError, IndexError):
             raise DaemonUnreachable(
                 f"{self.host.shown} sent an answer that cannot be read; can its login shell "
@@ -112,16 +112,16 @@ class SshTunnel:
         assert self._master is not None
         assert self._master.stdout is not None
         out = self._master.stdout.fileno()
-        said, deadline = b"", time.monotonic() + self._login_seconds
-        while not is_complete(said, mark):
+        output, deadline = b"", time.monotonic() + self._login_seconds
+        while not is_complete(output, mark):
             ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise self._silent()
             part = os.read(out, 1 << 16)
-            said += part
-            if not part or len(said) > MAX_BYTES:
+            output += part
+            if not part or len(output) > MAX_BYTES:
                 raise self._failed("cannot be reached by ssh")
-        return said
+        return output
 
     def _silent(self) -> DaemonUnreachable:
         return self._failed(f"did not answer within {self._login_seconds:g} s")
@@ -249,19 +249,19 @@ def remote_command(mark: str, socket: str | None) -> str:
     return f"exec sh -c {shlex.quote(script)}"
 
 
-def is_complete(said: bytes, mark: str) -> bool:
-    """Return whether the command on the other machine has printed everything. `said` is its output
-    so far.
+def is_complete(output: bytes, mark: str) -> bool:
+    """Return whether the command on the other machine has printed everything. `output` is its
+    output so far.
     """
-    return said.count(_line(mark)) == 2
+    return output.count(_line(mark)) == 2
 
 
-def read_answer(said: bytes, mark: str) -> Answer:
-    """Parse `said`, the output of the command that `remote_command` returns.
+def read_answer(output: bytes, mark: str) -> Answer:
+    """Parse `output`, the output of the command that `remote_command` returns.
 
-    Raises ValueError if it is the output of something else.
+    Raises ValueError if `output` was printed by another program.
     """
-    body = said.split(_line(mark))[1]
+    body = output.split(_line(mark))[1]
     words = [word.decode("utf-8", "surrogateescape") for word in body.split(b"\0")[:-1]]
     home, uid, number = words[0], int(words[1]), int(words[2])
     rest = words[3:]

@@ -69,7 +69,7 @@ def submission_conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadReq
 
 
 def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadRequest]:
-    """Yield an error if the job starts from files that another of these jobs will write or
+    """Yield an error if the job starts from a checkpoint that another of these jobs will write or
     replace. `writers` maps an output directory to the job that writes there.
     """
     given = job.resume_from
@@ -86,8 +86,8 @@ def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadReques
 
 
 def _is_moved_by(given: str, place: str) -> bool:
-    """Return whether the checkpoint at the path `given` can change, because another job writes
-    to the directory `place`.
+    """Return whether the checkpoint at the path `given` can change when another job writes to the
+    directory `place`.
     """
     path = Path(given)
     hint = path.name in (LATEST, BEST)

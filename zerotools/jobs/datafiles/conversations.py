@@ -152,17 +152,17 @@ def _part(place: str, part: Any) -> str:
 
 
 def _called(place: str, value: Any) -> list[Any]:
-    """Return the function calls in a turn of ShareGPT. The value is one call or a list of calls."""
+    """Return the function calls in a turn of ShareGPT. `value` is one call or a list of calls."""
     calls = _from_json(place, value) if isinstance(value, str) else value
     listed: Sequence[Any] = calls if isinstance(calls, list) else [calls]
     return [_with_arguments(place, {"type": "function", "function": call}) for call in listed]
 
 
 def _with_arguments(place: str, call: Any) -> dict[str, Any]:
-    """Return a function call with its arguments as values.
+    """Return a function call with its arguments parsed.
 
-    In OpenAI's files the arguments are JSON text, but chat templates convert values to JSON
-    themselves.
+    In OpenAI's files the arguments are JSON text, but a chat template itself converts values to
+    JSON.
     """
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):

@@ -166,7 +166,7 @@ def as_conversation(record: Record) -> Conversation:
 def _taker(first: Mapping[str, Any], data: DataSpec) -> _Taker:
     """Return the function that converts each record of a file to an example.
 
-    It is chosen by the columns of the file's first record, `first`.
+    The columns of the file's first record, `first`, determine the function.
     """
     form = _form(first, data) if data.format == AUTO else data.format
     if form == MESSAGES:

@@ -127,11 +127,11 @@ def _array(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int
 
 
 class _OverBudget(Exception):
-    """Raised if the next value begins after the limit of bytes to read."""
+    """Raised if the next value begins after the first `budget` bytes of the file."""
 
 
 class _Text:
-    """The text of a JSON file, which is read in blocks. Only one block and the current value are in
+    """The text of a JSON file. It is read in blocks: only one block and the current value are in
     memory.
     """
 

@@ -89,8 +89,8 @@ def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict
 
 
 def _first_wrong(path: Path) -> BadFile | None:
-    """Return the error for the first byte of the file that is not UTF-8; None if there is no
-    such byte. The file is read again line by line, to find the number of the line.
+    """Return the error for the first byte of the file that is not UTF-8; None if all bytes are
+    UTF-8. The file is read again line by line, to find the number of the line.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1

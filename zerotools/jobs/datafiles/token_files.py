@@ -1,5 +1,5 @@
-"""Read the headers of files of token ids: numpy's `.npy`, or raw integers of a dtype that the job
-states.
+"""Read the headers of files of token ids: numpy's `.npy`, or raw integers with a dtype that the job
+file names.
 
 Standard library only.
 """
@@ -37,7 +37,8 @@ class TokenArray:
 def read_token_header(path: Path, stated: str | None) -> TokenArray:
     """Find the position and the type of the token ids in the file `path`.
 
-    `stated` is the type for a file of raw integers, which does not record it.
+    `stated` is the type of the ids in a file of raw integers, because such a file does not record
+    the type.
 
     Raises:
         BadFile: the file cannot be read, is not a regular file, is truncated, or does not hold ids.

@@ -118,7 +118,7 @@ def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
 def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
     """Check the settings `gpus.exclude` and `gpus.prefer`.
 
-    `choice` is the daemon's report on these settings, or None.
+    `choice` is the daemon's report on these settings; None if the daemon does not run or is older.
     """
     for entry in (choice or {}).get("unknown", ()):
         yield warning(
@@ -144,16 +144,16 @@ def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFindin
 
 
 def look_at_gpu_locks(
-    told: Mapping[str, Any] | None, directory: Path = DIRECTORY
+    reported: Mapping[str, Any] | None, directory: Path = DIRECTORY
 ) -> Iterator[DoctorFinding]:
     """Check the lock files of GPUs.
 
-    `told` is the daemon's report on the locks. If there is no report (the daemon does not run, or
-    is older), check the files in `directory`.
+    `reported` is the daemon's report on the locks. Without a report (the daemon does not run, or is
+    older), the files in `directory` are checked.
     """
     what = "GPUs of several users"
-    if told is not None:
-        place, why = str(told.get("directory")), told.get("trouble")
+    if reported is not None:
+        place, why = str(reported.get("directory")), reported.get("trouble")
     else:
         place, why = str(directory), _why_not(directory)
     if why is None:
@@ -181,16 +181,16 @@ def _why_not(directory: Path) -> str | None:
 
 def look_at_memory_nodes(
     gpus: Sequence[Gpu],
-    told: Mapping[str, Any] | None,
+    reported: Mapping[str, Any] | None,
     read: ReadTopology = read_topology,
     policy: Callable[[], object] = memory_policy,
 ) -> Iterator[DoctorFinding]:
-    """Check the memory nodes (NUMA) of the GPUs. On a machine with one node there is no finding.
+    """Check the memory nodes (NUMA) of the GPUs. For a machine with one node, yield no finding.
 
-    `told` is the daemon's report on the nodes of the machine, and on the nodes that the daemon may
-    use. If there is no report (the daemon does not run, or is older), this process reads the nodes.
+    `reported` is the daemon's report on the nodes of the machine, and on the nodes that the daemon
+    may use. Without a report (the daemon does not run, or is older), this process reads the nodes.
     """
-    topology = _topology(told) or read()
+    topology = _topology(reported) or read()
     if not topology.is_divided:
         return
     near = near_gpus(gpus, topology)

@@ -30,8 +30,8 @@ def look_at_kernel(
 ) -> Iterator[DoctorFinding]:
     """Check the kernel features that jobs need.
 
-    `root` is the directory that contains /proc and /sys. `manager` is the cgroup of the systemd
-    that starts each attempt as a unit, or None if the daemon starts attempts itself.
+    `root` is the directory that contains /proc and /sys. If systemd starts each attempt as a unit,
+    `manager` is the cgroup of that systemd. It is None if the daemon starts attempts itself.
     """
     yield from _cgroups(root, manager)
     if read_pressure(root / "proc/pressure") is None:

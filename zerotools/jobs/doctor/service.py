@@ -93,7 +93,7 @@ def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
 
 def manager_group(launch: Mapping[str, Any] | None, uid: int) -> str | None:
     """Return the cgroup of the systemd that starts each attempt as a unit; None if the daemon
-    does not use systemd units.
+    starts attempts without systemd units.
     """
     groups = {"systemd": "/", "user-systemd": f"/user.slice/user-{uid}.slice/user@{uid}.service"}
     return groups.get(str((launch or {}).get("by")))
@@ -110,10 +110,10 @@ def _lingers(uid: int, root: Path) -> bool:
 def look_at_fork_servers(
     warm: Mapping[str, Any] | None, launch: Mapping[str, Any] | None
 ) -> Iterator[DoctorFinding]:
-    """Check the fork servers.
+    """Check the fork servers. If they are switched off, yield no finding.
 
-    `warm` and `launch` are reports of the daemon; both are None if it does not run or is older.
-    There is no finding if fork servers are switched off.
+    `warm` and `launch` are reports of the daemon; both are None if the daemon does not run or is
+    older.
     """
     if warm is None or not warm.get("enabled"):
         return

@@ -38,7 +38,7 @@ def look_at_room(
 ) -> Iterator[DoctorFinding]:
     """Check the free space of the directories `places` (purpose -> path).
 
-    A file system that contains several of the directories is reported once.
+    If several of the directories are on one file system, this file system is reported once.
     """
     seen: set[int] = set()
     for purpose, path in places.items():

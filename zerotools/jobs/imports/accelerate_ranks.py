@@ -36,9 +36,9 @@ class Mesh:
 
     Attributes:
         copies: the number of copies of the model.
-        shard: the number of ranks that share the weights of a copy.
+        shard: the number of ranks that share the weights of one copy.
         tensor: the number of ranks that share each layer (tensor parallelism).
-        together: the number of ranks that compute parts of each sequence.
+        together: the number of ranks that share the computation of each sequence.
     """
 
     copies: int
@@ -175,9 +175,9 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
 
 
 def read_affinity(reading: ConfigReading) -> None:
-    """Translate `enable_cpu_affinity` to the job file.
+    """Translate `enable_cpu_affinity` to the job's key `numa`.
 
-    `accelerate config` writes `enable_cpu_affinity: false` by default.
+    The value false is common, because `accelerate config` writes it by default. It is ignored.
     """
     given, known = reading.take("enable_cpu_affinity"), reading.claims.of("numa")
     if given is None:

@@ -65,8 +65,7 @@ _STAGE = "zero.stage"
 
 @dataclass(frozen=True)
 class Launched:
-    """The DeepSpeed config of an accelerate config: the contents of a section, or the name of a
-    file.
+    """The DeepSpeed config that an accelerate config contains (`section`) or names (`file`).
 
     `stated` are the keys that the user wrote in the section.
     """

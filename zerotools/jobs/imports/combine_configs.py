@@ -209,7 +209,8 @@ def job_text(imported: Imported) -> str:
 
 
 def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict[str, str]:
-    """Return {batch size key: formula of the batch size} if the key is in `missing`, else {}.
+    """Return a formula for the batch size, keyed by the job key of the batch size. Return an empty
+    mapping if this key is not in `missing`.
 
     `missing` are the keys that the user must add.
     """
@@ -267,9 +268,10 @@ def _leave_schedule(
 def _chosen(
     given: Document | None, launched: Launched, load: Load | None, findings: Findings
 ) -> Document | None:
-    """Return the DeepSpeed config to use: the config that is given directly, or accelerate's.
+    """Return the DeepSpeed config to use: `given`, which the user named directly, or else the
+    config in `launched`.
 
-    Report an error if both are given and not empty.
+    If both exist, an error is added to `findings`.
     """
     if given is None:
         if launched.file is not None and load is not None:
@@ -316,9 +318,10 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
 
 
 def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
-    """Return the report row `row`, corrected for engine deepspeed.
+    """Return a row of the report as it applies to the job `tree`.
 
-    The outcome becomes PASSED if the job file has no key for the value, but DeepSpeed gets it.
+    With engine deepspeed, a value may go to DeepSpeed without a key in the job file. The outcome of
+    such a row becomes PASSED.
     """
     passed = row.outcome is KeyOutcome.MAPPED and look_up(tree, "engine") == "deepspeed"
     if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:
@@ -385,7 +388,7 @@ def config_diff(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
 
     If both have the same values, yield nothing.
 
-    If the file does not have one line for each key, the diff shows it reformatted.
+    If the file does not have one line for each key, the diff compares a reformatted copy.
     """
     after = _lines(tree)
     before = _lines(document.tree)
@@ -405,8 +408,8 @@ def _lines(tree: Mapping[str, Any], indent: int = 2) -> list[str]:
 
 
 def _alike(written: list[str], dumped: list[str]) -> bool:
-    """Return whether the lines `written` of a file are divided about as in `dumped`, the formatted
-    text with one line for each key.
+    """Return whether the lines `written` of a file have about the same line breaks as `dumped`, the
+    formatted text with one line for each key.
     """
     keys = {line.split(":")[0].strip() for line in dumped if ":" in line}
     same = sum(line.split(":")[0].strip() in keys for line in written)

@@ -117,8 +117,8 @@ def read_deepspeed(
 
 
 def _note_first_step(reading: ConfigReading) -> None:
-    """Report why the training losses of DeepSpeed at stage 0 in bf16 differ from those at stage
-    1.
+    """Add to the report why the training losses of DeepSpeed in bf16 differ between stage 0 and
+    stage 1.
     """
     stage, precision = reading.claims.of("zero.stage"), reading.claims.of("train.precision")
     if reading.engine != "deepspeed" or stage is None or precision is None:
@@ -181,8 +181,8 @@ def _clips(release: Release) -> str:
 
 
 def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> None:
-    """Pass the key `name`, which no other function has read, to DeepSpeed, or ignore or refuse
-    it.
+    """Decide about the key `name`, which no other function has read: it is passed to DeepSpeed,
+    ignored, or refused.
     """
     key = KEYS[name]
     _switch_off_amp(reading, name)
@@ -322,10 +322,10 @@ def _loss_scale(reading: ConfigReading, on: bool) -> None:
 def read_shared_ranks(reading: ConfigReading) -> None:
     """Translate `sequence_parallel_size` and `tensor_parallel` to keys of the job file.
 
-    Each of them is a number of ranks that compute one sequence together.
+    Both are numbers of ranks that compute one sequence together.
 
     With engine deepspeed both keys stay in the config. The job is refused later, because the
-    training program would need its own code for them.
+    training program would need its own code for these keys.
     """
     if reading.engine == "deepspeed":
         return
@@ -361,10 +361,9 @@ def _read_layers(reading: ConfigReading) -> None:
 
 
 def _read(reading: ConfigReading, given: ConfigValue, key: str, why: str, *, least: int) -> int:
-    """Return the number in `given`, which must be at least `least`.
+    """Return the number in `given`; 0 if it is not a number of at least `least`.
 
-    If it is more than 1, record it as the value of the job's `key`. Return 0 if the number is
-    invalid.
+    If the number is more than 1, record it as the value of the job's `key`.
     """
     value = given.value
     if type(value) is not int or value < least:

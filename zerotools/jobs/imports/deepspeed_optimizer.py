@@ -192,9 +192,9 @@ def _resolve(reading: ConfigReading, name: str, key: str) -> None:
 
 def resolve_foreign(reading: ConfigReading, name: str) -> bool:
     """Replace `"auto"` in the key `name` of an optimizer or scheduler that this module does not
-    support.
+    support, as the Trainer replaces it.
 
-    The Trainer replaces it, too. Return False if the Trainer does not replace `"auto"` in this key.
+    Return False if the Trainer does not replace `"auto"` in this key.
     """
     section, _, parameter = name.partition(".params.")
     key = job_key_of(name)

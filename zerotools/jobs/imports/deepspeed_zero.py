@@ -33,8 +33,8 @@ _PATH_MEANS = "for the fp32 weights and the optimizer state, in memory-mapped fi
 def read_zero(reading: ConfigReading) -> None:
     """Translate stage and offload to keys of the job file.
 
-    Refuse settings that need another stage. The message names the position of the setting and the
-    position of the stage.
+    Refuse settings that need another stage. The message names the file positions of the setting and
+    of the stage.
     """
     stage, place = _stage(reading)
     _offload(reading, stage, place)

@@ -93,8 +93,8 @@ def _keys(
 
 
 def _ranks_of(run: RunSettings) -> Any:
-    """Return the number of ranks that the command, an option of accelerate or a preset states; None
-    if none of them states it.
+    """Return the number of ranks, if the command, an option of accelerate or a preset states it;
+    else None.
     """
     if run.ranks is not None:
         return run.ranks.value
@@ -117,9 +117,8 @@ def _steps(run: RunSettings, program: Program, directory: Path) -> list[str]:
 
 
 def _words(words: Iterable[str], configs: Mapping[str, Path]) -> list[str]:
-    """Return `words`, where each path that is a key of `configs` is replaced by its value there.
-
-    The value in `configs` is the new path.
+    """Return `words` with each config path replaced. `configs` maps a path in the words to its new
+    path.
     """
     return [_replaced(word, configs) for word in words]
 

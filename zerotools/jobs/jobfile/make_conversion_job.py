@@ -64,9 +64,9 @@ def refuse_relative_paths(words: Sequence[str]) -> None:
     """Raise BadRequest if a path in the conversion `words` is relative, for a caller that has no
     current directory.
 
-    A word after an option may be the value of the option, or an argument if the option has none. So
-    it is only checked that there are as many absolute paths and URLs as the command takes
-    arguments.
+    A word after an option may be the value of the option, or an argument if the option has no
+    value. So a relative word after an option is accepted if the command has enough absolute paths
+    and URLs for all its arguments.
     """
     before, may_be_arguments = "", list[str]()
     only_arguments = False
@@ -124,11 +124,11 @@ def command_words(words: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def conversion_tree(
-    words: Sequence[str], way: Sequence[str], parts: int, *, python: str, directory: Path
+    words: Sequence[str], options: Sequence[str], parts: int, *, python: str, directory: Path
 ) -> dict[str, Any]:
     """Return the job file of a job that runs the command `words` with the interpreter `python`.
 
-    The command was typed in `directory`. `way` is one of the sets of options that `option_sets`
+    The command was typed in `directory`. `options` is one of the sets of options that `option_sets`
     returns.
     """
     name = shlex.join(words)
@@ -139,7 +139,7 @@ def conversion_tree(
         "device": "cpu",
         "ranks": parts,
         "script": {
-            "command": command_words(words, way),
+            "command": command_words(words, options),
             "directory": str(directory),
         },
     }

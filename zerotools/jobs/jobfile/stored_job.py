@@ -103,8 +103,8 @@ def read_table(
 
 @cache
 def _of_an_older_job(item: Field[Any]) -> dict[str, Any]:
-    """Return the name of the key or table `item` -> its value for a job that was stored before
-    the key existed. The mapping is empty if the key has no default.
+    """Return {name of `item`: value}. The value is that of a job that was stored before the key or
+    table `item` existed. Return an empty mapping if this value is the default of the key.
     """
     if item.default_factory is not MISSING and is_dataclass(table := item.default_factory()):
         return {item.name: with_stored_defaults(table)}

@@ -280,10 +280,9 @@ def fixed_length(data: DataSpec, positions: int | None) -> int | None:
 
 
 def stated_length(data: DataSpec) -> int | None:
-    """Return the job's `sequence_length` if it limits prompt and response together; None if it is
-    not set.
+    """Return the job's `sequence_length` if it limits prompt and response together.
 
-    Return None also if prompt and response have separate limits.
+    Return None if it is not set, or if prompt and response have separate limits.
     """
     return data.sequence_length if data.truncation != SEPARATE else None
 
@@ -291,8 +290,7 @@ def stated_length(data: DataSpec) -> int | None:
 def bounds_length(data: DataSpec) -> bool:
     """Return whether the job file limits the length of a sequence.
 
-    If it does not, sequences are limited only by the model's maximum length, which few examples
-    reach.
+    Without such a limit, the only limit is the model's maximum length, which few examples reach.
     """
     stated = data.sequence_length is not None or data.truncation == SEPARATE
     return kind_of(data) not in ENCODED or data.packing or stated

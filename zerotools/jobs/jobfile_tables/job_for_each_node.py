@@ -20,7 +20,8 @@ _SOME_ADDRESS = "node:29500"
 def on_nodes(
     spec: JobSpec, nodes: int, *, address: str = _SOME_ADDRESS, node_rank: int = 0
 ) -> JobSpec:
-    """Return the job that node `node_rank` runs, for a Slurm job on `nodes` nodes.
+    """Return the job that node `node_rank` runs, for a Slurm job on `nodes` nodes. The micro batch
+    is not changed.
 
     `address` is the address at which the ranks of all nodes meet.
     """
@@ -31,11 +32,10 @@ def on_nodes(
 
 
 def of_node(spec: JobSpec, nodes: int, address: str, node_rank: int) -> JobSpec:
-    """Return the job that node `node_rank` runs, if Slurm has given `nodes` of the possible numbers
-    of nodes.
+    """Return the job that node `node_rank` runs after Slurm has started the job on `nodes` nodes.
 
-    The micro batch is chosen so that a rank does not need more memory for activations if the job
-    gets fewer nodes (see `elastic`).
+    If the job may get different numbers of nodes, the micro batch is chosen so that a rank never
+    needs more memory for activations than with the largest number of nodes (see `elastic`).
     """
     counts, each = spec.slurm.node_counts, spec.world_size
     if len(counts) > 1 and spec.engine == "torch":

@@ -18,7 +18,7 @@ _SIZE = 'bytes, or text such as `"10GiB"`'
 @dataclass(frozen=True, kw_only=True)
 class MemorySpec:
     """`[memory]`: the memory of the job. The daemon starts the job when this memory is free, also
-    beside running jobs that declare their memory. See [share the GPUs of a
+    while other jobs run, if they declare their memory, too. See [share the GPUs of a
     machine](../how-to/share-gpus.md).
     """
 

@@ -119,7 +119,7 @@ def _check_adopted(adopted: str, script: ScriptSpec) -> Iterator[str]:
 class AdoptedProcess:
     """A process that was already running when a job began to watch it.
 
-    The process is identified by its pid, its start time and the boot of the machine.
+    The process is identified by its pid, its start time, and the id of the machine's boot.
     """
 
     pid: int

@@ -272,7 +272,9 @@ class JobSpec:
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; None for the user's own program, which decides itself."""
+        """The ZeRO stage; None for the user's own program, because the program itself
+        chooses it.
+        """
         return None if self.engine == "script" else self.zero.stage
 
     @property
@@ -331,8 +333,8 @@ class JobSpec:
 
 
 def with_key(spec: JobSpec, table: str, **values: Any) -> JobSpec:
-    """Return a copy of `spec` in which the keys in `values` of the table `table` are set, as if by
-    the job file.
+    """Return a copy of `spec` in which the keys in `values` of the table `table` are set, as if the
+    job file had set them.
     """
     given = None
     if spec.given is not None:
@@ -420,8 +422,8 @@ class SizeRange:
     def sizes(
         self, batch: int, micro: int | None, shard: int | None, together: int = 1
     ) -> tuple[int, ...]:
-        """Return the world sizes in this range that are possible for the batch, in ascending
-        order.
+        """Return the possible world sizes in this range, in ascending order: those that divide the
+        batch.
 
         `batch` is the number of sequences in a step, and `micro` the number in a forward pass.
         `shard` ranks share one copy of the weights, and `together` ranks compute the same

@@ -25,7 +25,7 @@ class ValueKind(Enum):
 
 
 class KeyAction(Enum):
-    """How an import treats a key of a config."""
+    """The treatment of a config key by an import."""
 
     READ = "read"  # a reader interprets it
     TUNING = "tuning"  # DeepSpeed's own way to the same results
@@ -37,7 +37,12 @@ class KeyAction(Enum):
 class ConfigKey:
     """The declaration of one key of a config.
 
-    `why` is the reason that the report shows, and `default` is DeepSpeed's default.
+    Attributes:
+        kind: the type of the value.
+        action: the treatment of the key by an import.
+        why: the reason that the report shows.
+        default: DeepSpeed's default.
+        stage3: true if the key has an effect only at ZeRO stage 3.
     """
 
     kind: ValueKind

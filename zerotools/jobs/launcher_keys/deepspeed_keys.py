@@ -91,9 +91,10 @@ DeepSpeed uses it if `torch_adam` is set.
 def _zero(
     why: str, kind: ValueKind, *, stage3: bool = False, **defaults: Any
 ) -> dict[str, ConfigKey]:
-    """Declare the keys in `defaults` (name -> default), which all have the type `kind`.
+    """Declare the keys of `zero_optimization` in `defaults` (name -> default), which all have the
+    type `kind`. A name with the prefix `stage3_` is also declared without this prefix.
 
-    If `stage3` is true, DeepSpeed also accepts each name with the prefix `stage3_`.
+    If `stage3` is true, the keys have an effect only at stage 3.
     """
     return {
         f"zero_optimization.{spelling}": ConfigKey(kind, KeyAction.TUNING, why, default, stage3)

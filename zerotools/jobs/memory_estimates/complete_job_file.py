@@ -118,8 +118,8 @@ def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
 
 
 def _exported(model: Mapping[str, Any]) -> str | None:
-    """Return the path in the table `[model]` if it is the path of a checkpoint of zerotools, which
-    must be exported first; None if it is the path of a model directory.
+    """Return the path in the table `[model]` if it is a checkpoint of zerotools, which must be
+    exported before training; None if it is a model directory.
     """
     path = model.get("path")
     is_one = path is None or not Path(path).is_dir() or (Path(path) / CONFIG).is_file()

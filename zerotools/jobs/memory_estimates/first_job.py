@@ -158,8 +158,8 @@ def has_chat_template(directory: Path) -> bool:
 
 
 def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:
-    """Return the workload of the requested training, with one example in each forward pass and
-    without any change that saves memory.
+    """Return the workload of the requested training: one example in each forward pass, and no
+    setting that saves memory.
     """
     shape = read_shape(str(wanted.model))
     sequence = wanted.sequence or shape.usual_length

@@ -76,9 +76,9 @@ class Estimate:
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """The configurations that make the training fit, cheapest first.
+        """The configurations that make the training fit, the cheapest first.
 
-        Each changes as few settings as possible.
+        Each configuration changes as few settings as possible.
         """
         return self.search.found
 
@@ -383,8 +383,8 @@ def offload_of(layout: MemoryLayout) -> str:
 def estimate_work(
     work: Workload, machine: Machine, free: AllowedChanges, tables: Mapping[str, Mapping[str, Any]]
 ) -> Estimate:
-    """Estimate the memory of `work` for every ZeRO stage and offload, and find the changes that
-    make it fit. `free` says which settings may be changed.
+    """Estimate the memory of `work` for every ZeRO stage and offload, and find the changes of
+    settings that make it fit. `free` determines which settings may be changed.
 
     `tables` are the tables of a job file for the model and its adapters.
     """

@@ -37,9 +37,10 @@ def job_tree(
 ) -> dict[str, Any]:
     """Return the keys of a job file for the memory layout `layout` and the micro batch `micro`.
 
-    `tables` are the job file's tables for the model and its adapters. `batch` is the number of
-    sequences per step, which is rounded up to a multiple of the micro batches of all ranks. If it
-    is None, the smallest possible number is used.
+    `tables` are the job file's tables for the model and its adapters. `batch` is the requested
+    number of sequences per step. It is used only if every rank accumulates several micro batches
+    and `batch` is a multiple of the micro batches of all ranks. Otherwise the job gets the smallest
+    possible number.
     """
     tree: dict[str, Any] = {"gpus": layout.world_size}
     if not on_gpu:

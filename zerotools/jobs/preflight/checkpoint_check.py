@@ -126,11 +126,11 @@ def quantised_refusal(
     tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, Any]
 ) -> str | None:
     """Return the error message for the first of `tensors` (file, name, dtype) that is quantised;
-    None if no tensor is.
+    None if no tensor is quantised.
 
-    An integer tensor is taken for quantised if its name shows this (GPTQ uses `qweight`, gpt-oss
-    uses `gate_up_proj_blocks`), or if the model's `config` names a quantisation. Other integer
-    tensors may be counts or tables.
+    A float tensor is quantised if it has fewer than 16 bits. An integer tensor is quantised if its
+    name ends with `.weight`, or if the model's `config` names a method of quantisation. Other
+    integer tensors may be counts or tables.
     """
     found = config.get("quantization_config")
     method = found.get("quant_method") if isinstance(found, Mapping) else None

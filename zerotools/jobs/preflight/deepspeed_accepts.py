@@ -2,7 +2,7 @@
 
 The job's interpreter runs this file as a program, so it imports only the standard library and
 DeepSpeed. Its argument is a file with `{"config": ..., "world_size": n, "device": "cuda"}`. The
-last line that it prints is JSON: null, or the reason why DeepSpeed refuses the configuration.
+last line of its output is JSON: null, or the reason why DeepSpeed refuses the configuration.
 
 No process group is made and no kernel is compiled. Each rank of a job makes the same check when it
 starts.

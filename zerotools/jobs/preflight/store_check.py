@@ -84,8 +84,8 @@ def _answers(
 
 
 def _left_behind(environment: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Return a sentence that lists the variables for object stores that are set in `here` but not
-    in the job's `environment`; empty if there are no such variables.
+    """Return a sentence that lists the variables for object stores that are set in `here`, but
+    missing in the job's `environment`. Return an empty string if none is missing.
     """
     names = [n for n in sorted(here) if n.startswith(_OF_STORES) and n not in environment]
     if not names:

@@ -4,15 +4,16 @@
     submissions/1/batch.sh        the input of sbatch; one directory for each submit or resume
     submissions/1/submission.json the token that identifies the job in Slurm, and Slurm's number
     submissions/1/slurm.log       the output of the batch script and srun
-    submissions/1/end.json        how it ended; written once, only by the batch script
+    submissions/1/end.json        the end of the job; written once, only by the batch script
     stop.json                     a request to save and end
     state.json, view.json         the state of the job, and the job as users see it
     attempts/1/                   one start of the ranks; made once, by the process that starts them
-    attempts/1/beat-0             heartbeat of node 0: its number grows
+    attempts/1/beat-0             the heartbeat of node 0: a number that grows
     attempts/1/node-0/            the run directory of the supervisor on node 0
 
-All of it is below one directory of the user, on a file system that all nodes of the cluster share.
-Every record is written completely under another name, and then renamed.
+Each job has its own directory inside one directory of the user (`slurm_home`), on a file system
+that all nodes of the cluster share. Every record is written completely under another name, and then
+renamed.
 """
 
 from __future__ import annotations

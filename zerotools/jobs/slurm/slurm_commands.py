@@ -345,14 +345,14 @@ class ControllerJob:
         return self.state in PENDING or self.state in HELD_AGAIN
 
     @property
-    def goes(self) -> bool:
+    def runs(self) -> bool:
         """True if the job runs or is ending."""
         return self.state in GOING or self.completing
 
     @property
     def is_over(self) -> bool:
         """True if the job will not run any more."""
-        return not self.waits and not self.goes
+        return not self.waits and not self.runs
 
 
 def jobs_of_text(text: str) -> list[ControllerJob]:

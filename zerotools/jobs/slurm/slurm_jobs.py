@@ -113,9 +113,9 @@ class SlurmJobs:
         return (going or named)[0]
 
     def health(self) -> dict[str, Any]:
-        """Return an empty mapping in place of a daemon's health.
+        """Return an empty mapping, because there is no daemon.
 
-        Slurm sends no events, so callers poll the jobs.
+        It has no number of the last event, so callers poll the jobs instead of waiting for events.
         """
         return {}
 
@@ -202,7 +202,7 @@ class SlurmJobs:
             if silent is not None or numbers[each.path] is not None:
                 continue
             try:
-                numbers[each.path] = find_number(self._commands, each, submissions[-1], looks=1)
+                numbers[each.path] = find_number(self._commands, each, submissions[-1], tries=1)
             except (SlurmUnreachable, Unsupported, BadRequest) as error:
                 silent = str(error)
         listed: dict[str, ControllerJob] = {}
@@ -240,12 +240,12 @@ class SlurmJobs:
         end = directory.end(submission)
         if end is None and number is not None:
             place = directory.submission_path(submission)
-            if controller is None and (word := kept_word(place, number)) is not None:
+            if controller is None and (word := saved_report(place, number)) is not None:
                 controller, silent = word, None
             elif controller is None and silent is None:
                 controller = own_of(directory, self._commands.accounted(number))
             if controller is not None:
-                keep_word(place, controller)
+                save_last_report(place, controller)
         record = directory.submission(submission) or {}
         known = Known(
             view=own,
@@ -381,12 +381,12 @@ class SlurmJobs:
     def resume(
         self, job_id: str, *, nodes: int | None = None, max_nodes: int | None = None
     ) -> dict[str, Any]:
-        """Submit a finished job again, and return the job.
+        """Submit a finished job again, so that it continues from its newest checkpoint. Return the
+        job.
 
-        The job continues from its newest checkpoint.
-
-        The job gets `nodes` nodes, or at most `max_nodes` if that is set; by default the numbers of
-        the previous submission. Raises BadRequest and SlurmUnreachable.
+        The job gets `nodes` nodes; if `max_nodes` is also set, it gets from `nodes` to `max_nodes`
+        nodes. By default it gets the numbers of the previous submission. Raises BadRequest and
+        SlurmUnreachable.
         """
         directory = self.directory(job_id)
         newest = max(directory.submissions(), default=0)
@@ -457,9 +457,9 @@ def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
         return b"", 0, 0
 
 
-def keep_word(submission: Path, found: ControllerJob) -> None:
+def save_last_report(submission: Path, found: ControllerJob) -> None:
     """Save Slurm's report on a job that has ended, because the controller forgets the job after
-    minutes. `submission` is the directory of the submission.
+    some minutes. `submission` is the directory of the submission.
     """
     if found.state not in _FINAL or found.completing:
         return
@@ -469,7 +469,7 @@ def keep_word(submission: Path, found: ControllerJob) -> None:
             write_record(submission / ENDED, word)
 
 
-def kept_word(submission: Path, number: str) -> ControllerJob | None:
+def saved_report(submission: Path, number: str) -> ControllerJob | None:
     """Return the saved report on Slurm's job `number`; None if no report was saved."""
     word = read_record(submission / ENDED) or {}
     if word.get("number") != number or word.get("state") not in _FINAL:

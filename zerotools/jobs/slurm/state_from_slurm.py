@@ -1,13 +1,13 @@
 """Compute the state of a job under Slurm from its records and from Slurm's answer.
 
-This module does no I/O.
+This module does no I/O. The first matching case determines the state:
 
-end.json records how the job ended    this state, whatever Slurm reports
-Slurm lists it as waiting             queued, with Slurm's reason
-Slurm lists it as running             the state in its records
-Slurm reports that it ended           failed or cancelled: it could not record its end
-Slurm does not know it (any more)     the state in its records if they are fresh, else lost
-Slurm does not answer                 the last known state, which may be out of date
+    end.json exists                       the state in end.json, whatever Slurm reports
+    Slurm does not answer                 the last known state, which may be out of date
+    Slurm lists the job as waiting        queued, with Slurm's reason
+    Slurm lists the job as running        the state in the job's records
+    Slurm reports that the job ended      failed or cancelled: the job could not record its end
+    Slurm does not know the job any more  the state in the records if they are fresh, else lost
 
 Until the nodes of a job have written a record, `first_view` returns the job as users see it.
 """
@@ -94,7 +94,7 @@ class Known:
 
 def standing_of(known: Known) -> tuple[str, str | None]:
     """Return the job's state, one of `zerotools.jobs.states`, and a sentence with the reason for
-    this state (or None).
+    this state; None if no reason is known.
     """
     state, reason = _by_records(known)
     if known.end is not None:
@@ -115,7 +115,7 @@ def standing_of(known: Known) -> tuple[str, str | None]:
         if known.asked:
             return states.CANCELLED, "cancelled before it began"
         return states.QUEUED, _why_it_waits(found, reason if known.view else None)
-    if found.goes:
+    if found.runs:
         if found.state == "SUSPENDED":
             return state, "Slurm has suspended it"
         return (states.LAUNCHING if state == states.QUEUED else state), reason
@@ -161,8 +161,8 @@ def _unknown_to_slurm(known: Known, state: str, reason: str | None) -> tuple[str
 def _ended_by_slurm(
     found: ControllerJob, known: Known, reason: str | None
 ) -> tuple[str, str | None]:
-    """Return the state and the reason for a job that Slurm or a failure of its machine ended,
-    before the job recorded its end.
+    """Return the state and the reason for a job that ended before it recorded its end: Slurm ended
+    it, or its machine failed.
     """
     how = found.state.lower().replace("_", " ")
     told = f" ({found.reason})" if found.reason else ""

@@ -42,7 +42,7 @@ from zerotools.jobs.slurm.job_directory import (
 from zerotools.jobs.slurm.slurm_commands import SECONDS, ControllerJob, SlurmCommands
 
 LOOK_AGAIN_SECONDS = 1.0
-LOOKS = 3
+TRIES = 3
 SUBMIT_SECONDS = 3 * SECONDS
 """The time limit in seconds for waiting while another call submits the job. The submission consists
 of sbatch and the search for the job.
@@ -143,7 +143,7 @@ def _wait_for_other(commands: SlurmCommands, directory: JobDirectory, submission
         if time.monotonic() - looked > LOOK_AGAIN_SECONDS:  # who submits it may have been killed
             looked = time.monotonic()
             with suppress(SlurmUnreachable):
-                if find_number(commands, directory, submission, looks=1) is not None:
+                if find_number(commands, directory, submission, tries=1) is not None:
                     return True
         time.sleep(POLL_SECONDS)
     return False
@@ -203,7 +203,7 @@ def _hand_over(
         job_id: str | None = commands.submit(text, [*more, *options, f"--chdir={directory.path}"])
     except SlurmUnreachable as lost:
         try:
-            job_id = _looked_up(commands, token)
+            job_id = _number_of_token(commands, token)
         except SlurmUnreachable:
             directory.note_unanswered(number)
             return None
@@ -213,7 +213,7 @@ def _hand_over(
     except BadRequest:
         job_id = None
         with suppress(BadRequest, SlurmUnreachable, Unsupported):  # a wrapper may fail after sbatch
-            job_id = _looked_up(commands, token, 1)
+            job_id = _number_of_token(commands, token, 1)
         if job_id is None:
             _take_back(directory, place, stopped)
             raise
@@ -243,28 +243,27 @@ def script_of(
 
 
 def find_number(
-    commands: SlurmCommands, directory: JobDirectory, submission: int, *, looks: int = LOOKS
+    commands: SlurmCommands, directory: JobDirectory, submission: int, *, tries: int = TRIES
 ) -> str | None:
     """Return Slurm's number of a submission.
 
     Return None if the number is unknown, or if the submission was not queued.
 
-    If the number is not recorded, Slurm is asked `looks` times. Raises SlurmUnreachable.
+    If the number is not recorded, Slurm is asked at most `tries` times. Raises SlurmUnreachable.
     """
     record = directory.submission(submission) or {}
     known = record.get("job_id")
     if isinstance(known, str):
         return known
     token = record.get("token")
-    found = _looked_up(commands, token, looks) if isinstance(token, str) else None
+    found = _number_of_token(commands, token, tries) if isinstance(token, str) else None
     if found is not None:
         directory.note_number(submission, found)
     return found
 
 
 def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJob | None:
-    """Return `found`, the job that the controller reports, if it is the job in `directory`; else
-    None.
+    """Return `found`, a job of the controller, if it is the job in `directory`; else None.
 
     A controller that has lost its state may give the same number to another job.
     """
@@ -277,12 +276,12 @@ def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJo
     return found if found.comment == f"{COMMENT}{record.get('token')}" else None
 
 
-def _looked_up(commands: SlurmCommands, token: str, looks: int = LOOKS) -> str | None:
+def _number_of_token(commands: SlurmCommands, token: str, tries: int = TRIES) -> str | None:
     """Return Slurm's number of the job with the token `token`; None if Slurm does not have the job.
 
-    Slurm is asked several times, because a controller may need a moment to queue a job.
+    Slurm is asked up to `tries` times, because a controller may need a moment to queue a job.
     """
-    for again in range(looks):
+    for again in range(tries):
         if again:
             time.sleep(LOOK_AGAIN_SECONDS)
         for each in commands.own_jobs():

@@ -71,8 +71,8 @@ def read_text(path: Path, what: str) -> str:
 def text_of(data: bytes, source: str, what: str) -> str:
     """Return the text of a config or job file from its bytes, as `read_text` returns it.
 
-    If `data` has more bytes than the size limit, the file is refused; a caller needs to read only
-    one byte beyond the limit.
+    A file with more bytes than the size limit is refused. So a caller needs to read only one byte
+    more than the limit.
 
     Raises:
         BadRequest: there are more bytes than the limit, or they are not UTF-8.

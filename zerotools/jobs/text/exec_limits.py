@@ -41,7 +41,7 @@ def too_long(text: str, name: str | None = None) -> str | None:
     )
 
 
-def room_taken(arguments: Iterable[str], environment: Mapping[str, str]) -> int:
+def stack_bytes_needed(arguments: Iterable[str], environment: Mapping[str, str]) -> int:
     """Return the number of bytes that these arguments and variables need on the stack of a new
     process.
     """
@@ -49,9 +49,9 @@ def room_taken(arguments: Iterable[str], environment: Mapping[str, str]) -> int:
     return sum(string_bytes(text) + _POINTER_AND_NUL for text in strings)
 
 
-def room_of(stack_bytes: int) -> int:
-    """Return the number of bytes that all arguments and variables may take if the stack limit
-    is `stack_bytes`. A negative limit means no limit.
+def stack_bytes_allowed(stack_bytes: int) -> int:
+    """Return the number of bytes that all arguments and variables together may need if the stack
+    limit is `stack_bytes`. A negative limit means no limit.
     """
     quarter = _MOST_ROOM if stack_bytes < 0 else stack_bytes // 4
     return max(_LEAST_ROOM, min(quarter, _MOST_ROOM))

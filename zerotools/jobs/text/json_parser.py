@@ -218,9 +218,9 @@ class _Parser:
         raise Broken(before, "a comma is missing here", "write , after the value")
 
     def _watch_indentation(self, token: Token, name: str) -> None:
-        """Record the first key that has the same indentation as the line that opens its object.
+        """Record the first key that is not indented more than the line that opens its object.
 
-        This shows that a } is missing before the key.
+        Such a key shows that a } is missing before it.
         """
         opened = self.places.number(self._open[-1].start)
         line = self.places.number(token.start)

@@ -274,7 +274,7 @@ class _Pen:
 
     def _key(self) -> None:
         """If a colon follows the last token, record that the token is a key, so that no comma is
-        inserted between them.
+        inserted between the key and its value.
         """
         if _COLON.match(self.text, self.at):
             self._last = "key"

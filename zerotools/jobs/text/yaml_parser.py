@@ -312,8 +312,8 @@ def _key(line: str) -> str | None:
 
 
 def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
-    """Empty the lines that are not YAML, if they stand before the first known key or after the last
-    known key. Code fences are removed everywhere.
+    """Make each line empty that is not YAML and stands before the first known key or after the last
+    known key. Lines with code fences become empty everywhere.
     """
     known = {name.split(".")[-1] for name in keys.known}
     config = [i for i, line in enumerate(lines) if _key(line) in known]

@@ -19,7 +19,12 @@ from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 from zerotools.jobs.jobfile_tables.checkpoint import EXPORT
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.checkpoint_check import not_resumable
-from zerotools.jobs.text.exec_limits import LONGEST_STRING, room_of, room_taken, string_bytes
+from zerotools.jobs.text.exec_limits import (
+    LONGEST_STRING,
+    stack_bytes_allowed,
+    stack_bytes_needed,
+    string_bytes,
+)
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.job_environment import job_environment
@@ -271,7 +276,7 @@ def too_large(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
     """
     own = () if spec.engine != "script" else (*spec.script.command, *spec.script.launcher_options)
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    room, taken = room_of(stack), room_taken(own, environment) + _ADDED
+    room, taken = stack_bytes_allowed(stack), stack_bytes_needed(own, environment) + _ADDED
     if taken > room:
         yield (
             f"the job's arguments and its environment (script.command, env, captured_env: "

@@ -1,4 +1,4 @@
-"""Two charts of the recent past of all GPUs together: how busy they were, and their memory."""
+"""Two charts over time of all GPUs together: their utilisation, and their memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BETWEEN = "   "
 
 
 def gpu_charts(look: ScreenData, columns: int) -> list[Line]:
-    """Return both charts next to each other, in `ROWS` rows; empty if the past is unknown."""
+    """Return both charts next to each other, in `ROWS` rows; empty if no past values are known."""
     busy, used = list[Sequence[float | None]](), list[Sequence[float | None]]()
     for gpu in look.snapshot.gpus:
         if series := look.past.get(f"gpu.{gpu.uuid}.utilization_percent"):
@@ -35,7 +35,7 @@ def gpu_charts(look: ScreenData, columns: int) -> list[Line]:
 
 
 def _means(rows: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Return the mean of all rows at each time. Rows end at the same time."""
+    """Return the mean of all rows at each time. The last values of all rows have the same time."""
     found: list[float | None] = []
     for back in range(1, 1 + max(map(len, rows), default=0)):
         known = [value for row in rows if len(row) >= back and (value := row[-back]) is not None]

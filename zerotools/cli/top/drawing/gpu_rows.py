@@ -85,7 +85,7 @@ class GpuColumns:
 
 
 def gpu_lines(look: ScreenData, columns: int, rows: int, *, headed: bool) -> list[Line]:
-    """Return at most `rows` rows for the GPUs. Without GPUs, return the reason."""
+    """Return at most `rows` rows for the GPUs. If no GPUs are known, return the reason."""
     snapshot = look.snapshot
     if not snapshot.gpus:
         said = plain(snapshot.gpus_error or "NVML answers, and reports none")
@@ -186,8 +186,8 @@ def _clock_meaning(gpu: Gpu) -> str:
 
 
 def _notes(gpu: Gpu, *, roomy: bool) -> Line:
-    """Return the problems of a GPU, which are written before its owner. With `roomy`, usual states
-    are included.
+    """Return the problems of a GPU, which are written before its owner. If `roomy` is true, states
+    that are not problems are included.
     """
     notes: Line = []
     if gpu.xids:

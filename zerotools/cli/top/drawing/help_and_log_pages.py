@@ -54,7 +54,7 @@ FOLLOWING = 2
 
 
 def error_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the lines of a log that report an error or a warning, each with the lines after it."""
+    """Return the lines of a log that report an error or a warning, each with the next few lines."""
     kept: dict[int, None] = {}
     for number, line in enumerate(lines):
         if log_meaning(line):
@@ -70,8 +70,8 @@ def log_page(
     rows: int,
     nothing: str = "this log is still empty",
 ) -> list[Line]:
-    """Return the lines of a page of a log. The page begins with line `top` of the log, or, for
-    None, shows its end. If the log is empty, the page says `nothing`.
+    """Return the lines of a page of a log. The page begins with line `top` of the log. If `top` is
+    None, the page shows the end of the log. If the log is empty, the page shows the text `nothing`.
     """
     room = max(1, rows - 1)
     where = "follows" if top is None else f"line {top + 1} of {len(lines)}"

@@ -43,8 +43,8 @@ _Cell = Callable[[ScreenData, int], Line]
 
 
 def host_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
-    """Return at most `rows` rows. Disks get the cells that other values leave free; the disks with
-    the least free space come first.
+    """Return at most `rows` rows. Disks get the remaining cells; the disks with the least free
+    space come first.
     """
     cells: list[_Cell] = [_processors, _memory, _pressure, _network]
     if look.snapshot.host.pressure is None:
@@ -67,7 +67,9 @@ def host_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
 def _barred(
     name: str, share: float | None, said: Line, columns: int, past: Line, meaning: str
 ) -> Line:
-    """Return a cell with a name, the words `said`, and a bar that fills the remaining space."""
+    """Return a cell with a name, a bar, the words `said`, and a sparkline (`past`). The bar fills
+    the remaining space.
+    """
     room = columns - cell_len(name) - 2 - width(said) - (width(past) + 1 if past else 0)
     bar = max(min(BAR, room), min(LONG_BAR, room)) if room >= 3 else 0
     line: Line = [(f"{name} ", "strong"), *meter(share, bar, meaning), (" " if bar else "", "")]
@@ -104,8 +106,9 @@ def _memory(look: ScreenData, columns: int) -> Line:
 
 
 def _pressure(look: ScreenData, columns: int) -> Line:
-    """Return the cell of pressure: the percentage of the last 10 s in which tasks waited. A narrow
-    cell leaves out the processors, because the load has its own cell.
+    """Return the cell of pressure: the percentage of the last 10 s in which tasks waited for
+    memory, processors or I/O. A narrow cell leaves out the processors, because the load is in
+    another cell.
     """
     pressure = look.snapshot.host.pressure
     assert pressure is not None

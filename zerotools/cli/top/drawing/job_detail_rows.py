@@ -95,16 +95,16 @@ def job_page(look: ScreenData, job: Job, columns: int, rows: int, now: float) ->
     return [details[0], *lines, *details[1:]][:rows]
 
 
-def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: bool) -> list[Line]:
-    """Return the rows of checkpoints, curves and log, which share `room` rows."""
+def _rest(found: JobDetails, columns: int, rows: int, now: float, *, logged: bool) -> list[Line]:
+    """Return the rows of checkpoints, curves and log, at most `rows` rows together."""
     reported = found.reported
     lines: list[Line] = []
     if found.trouble:
         return [cut([(plain(found.trouble), "warning")], columns)]
-    tall = room >= CHART_FROM - 3
-    count = 1 if not tall else max(1, min(len(found.checkpoints), room // 6))
+    tall = rows >= CHART_FROM - 3
+    count = 1 if not tall else max(1, min(len(found.checkpoints), rows // 6))
     lines += checkpoint_lines(found.checkpoints, columns, count, now)
-    left = room - len(lines)
+    left = rows - len(lines)
     if reported.loss.shape.means:
         if tall and not logged:
             lines += _charts(reported, columns, left)
@@ -118,13 +118,13 @@ def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: boo
             lines.append(loss_line(reported, columns))
             if len(reported.eval_loss.shape.means) > 1 and left >= 5:
                 lines.append(eval_line(reported, columns))
-    left = room - len(lines)
+    left = rows - len(lines)
     return lines + (log_tail(found.log, columns, left) if logged else [])
 
 
 def _charts(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return a chart of the loss, and one of the speed if it is reported and there is enough space.
-    They have all of the given rows, unless the loss is flat.
+    """Return a chart of the loss, and a chart of the speed if it is reported and there is enough
+    space. The charts fill the given rows, unless the loss is flat.
     """
     least = LOWEST + FRAME
     if rows < 2 * least + 4 or reported.speed.last is None:
@@ -192,8 +192,8 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
 
 
 def _speed(job: Job) -> list[tuple[int, Line]]:
-    """Return figures of the last step, each with a number. The figure with the highest number is
-    left out first.
+    """Return figures of the last step, each with a number. If the space is not enough, the figures
+    with the highest numbers are left out first.
     """
     record = job["progress"] or {}
     forms = (
@@ -292,8 +292,9 @@ def speed_line(curve: CurveSummary, columns: int) -> Line:
 
 
 def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return a chart of the loss and of evaluations in `rows` rows. Two rows are for the title and
-    the steps. The other rows are at least `LOWEST`. Flat curves have only the title.
+    """Return a chart of the loss and of evaluations in `rows` rows, which include a row for the
+    title and a row for the steps. At least `LOWEST` rows are drawn between these two. If all curves
+    are flat, return only the title.
     """
     loss, evals = reported.loss, reported.eval_loss
     is_flat = LOSS.is_flat(loss.shape.points) and EVAL_LOSS.is_flat(evals.shape.points)

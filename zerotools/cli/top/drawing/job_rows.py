@@ -178,9 +178,9 @@ def progress_of(job: Job) -> tuple[int, int]:
 
 def seconds_left(job: Job) -> float | None:
     """Return the number of seconds until the last step, from the estimate of the ranks, or else
-    from the duration of the last step.
+    from the duration of the newest step.
 
-    None: the number is unknown, or the last step was too long ago.
+    Return None if the number is unknown, or if the newest step was too long ago.
     """
     done, total = progress_of(job)
     if job["state"] != RUNNING or not total or has_old_step(job):

@@ -36,8 +36,8 @@ _PILED = re.compile(
 
 
 def plain(text: object) -> str:
-    """Return a text on one line. Characters are removed that terminals show with different
-    widths.
+    """Return a text on one line. Characters that have different widths on different terminals are
+    removed.
     """
     return _PILED.sub(r"\1", _JOINING.sub("", render.clean(str(text))))
 
@@ -121,8 +121,8 @@ def side_by_side(
 
 
 def flowing(parts: Sequence[tuple[int, Line]], columns: int, rows: int) -> list[Line]:
-    """Put parts one after another into at most `rows` rows. Each part has a number, and the part
-    with the highest number is left out first.
+    """Put parts one after another into at most `rows` rows. Each part has a number. If there is not
+    enough space, the parts with the highest numbers are left out first.
     """
     kept = [part for part in parts if part[1]]
     while True:
@@ -215,8 +215,8 @@ def strip(
     top: float | None = None,
     meaning: str = "strip",
 ) -> Line:
-    """Return a sparkline of `values` in at most `columns` cells. The scale is from 0 to `top`;
-    None: from the smallest to the largest value.
+    """Return a sparkline of `values` in at most `columns` cells. The scale is from 0 to `top`. If
+    `top` is None, it is from the smallest to the largest value.
     """
     if not values:
         return []

@@ -1,4 +1,6 @@
-"""The choices of the user: a job, an order, a filter, a page. Only values."""
+"""The choices of the user: a job, an order, a filter, a page. The module has only
+immutable values.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ def _seconds_left(job: Job) -> float:
 def passing(only: str) -> Callable[[str], bool]:
     """Return a function that returns whether a text passes the filter `only`.
 
-    The text must have every word of the filter, and none of the words that begin with `-`. A word
-    is a regular expression, or, if it is none, a text. Upper and lower case are the same.
+    The text must contain every word of the filter, and no word that begins with `-` in the filter.
+    A word is a regular expression, or plain text if it is not a valid one. Case is ignored.
     """
     words = [word for word in only.split() if word != "-"]
     has = [_finder(word) for word in words if not word.startswith("-")]
@@ -63,18 +65,21 @@ class ViewState:
     """The choices of the user.
 
     Attributes:
-        chosen: the number of a job.
-        first: the row at the top of the table.
-        only: only jobs with these words in their number, name, owner or state are listed; see
-            `passing`.
-        typed: the user is typing this text.
-        asks, asked, wish: a question that waits for yes or no, the job that it is about, and the
-            action to take on yes.
+        chosen: the number of the chosen job.
+        order: the index of the order of jobs in `ORDERS`.
+        first: the index of the job in the top row of the table.
+        only: the filter: only jobs with these words in their number, name, owner or state are
+            listed; see `passing`.
+        typed: true while the user types the filter.
+        page: the page on the screen.
+        back: the page from which a log or the help was opened.
+        rank: the rank with the log that the log page shows.
+        top: the first line of the log page; None: the page shows the end of the log.
+        errors: true if the log page shows only lines with errors and warnings.
+        asks: a question that waits for yes or no; empty without a question.
+        asked: the number of the job that the question is about.
+        wish: the action to take on yes.
         said: the daemon's last response, with its meaning.
-        rank, top: the log page shows the log of this rank, from this line on; None: the end of the
-            log.
-        back: the page that a log or the help was opened from.
-        errors: the log page shows only lines with errors and warnings.
     """
 
     chosen: int | None = None
@@ -103,8 +108,9 @@ class ViewState:
         return sorted(found, key=ORDERS[self.order][1])
 
     def keep_chosen(self, listed: Sequence[Job], before: Sequence[Job]) -> ViewState:
-        """Return the state with a chosen job from `listed`: the same job as before, or, if it is
-        not listed any more, the job at its position.
+        """Return the state with a chosen job from `listed`.
+
+        This is the same job as before. If it is not listed any more, it is the job at its position.
         """
         numbers = [job["id"] for job in listed]
         if self.chosen in numbers:
@@ -116,7 +122,9 @@ class ViewState:
         return replace(self, chosen=numbers[min(place, len(numbers) - 1)])
 
     def moved(self, listed: Sequence[Job], by: int) -> ViewState:
-        """Return the state in which the job `by` rows further down is chosen."""
+        """Return the state after the choice has moved by `by` rows: down, or up if `by` is
+        negative.
+        """
         if not listed:
             return self
         numbers = [job["id"] for job in listed]

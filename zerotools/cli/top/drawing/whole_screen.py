@@ -63,7 +63,9 @@ class DrawnScreen:
     job_rows: int = 1
 
     def key_at(self, column: int, row: int) -> str | None:
-        """Return textual's name of the key at this position of the last line, or None."""
+        """Return textual's name of the key at this position of the last line; None if no key is
+        there.
+        """
         if row != len(self.lines) - 1:
             return None
         left, found = 0, None
@@ -166,8 +168,8 @@ Body = tuple[list[Line], ViewState, dict[int, int], int]
 
 
 def _body(look: ScreenData, state: ViewState, columns: int, rows: int, now: float) -> Body:
-    """Return the rows of the jobs and of the chosen job. The positions of jobs are counted from the
-    top of this part.
+    """Return the rows of the jobs and of the chosen job, with the positions of the jobs relative to
+    the first of these rows.
     """
     listed = state.listed(look.jobs)
     chosen = next((job for job in listed if job["id"] == state.chosen), None)
@@ -223,7 +225,7 @@ def _two_columns(
 
 def _trouble(look: ScreenData, columns: int, now: float) -> list[Line]:
     """Return a line with the reason why the daemon does not answer, and a line with the jobs that
-    make no progress, because the table may not show them.
+    make no progress. These jobs have a line here because the table may not show them.
     """
     lines: list[Line] = []
     if look.trouble:

@@ -1,11 +1,11 @@
 """Reads the values of the screen repeatedly, at little cost.
 
-read_screen_values   one reading of all values
-job_list             the jobs; all of them are listed only after a change
-job_details          one job: its checkpoints, and its log
-job_reports          the curves and checkpoints that a job reported, each time only new reports
-gpu_holders          the owners of processes on GPUs, and the memory of a GPU by owner
-disk_reader          disks and checkpoint directories, by a child process that may hang
-disk_reader_process  the child process
-cached_value         values that are not read every time
+read_screen_values   reads all values for one refresh
+job_list             lists the jobs; all of them only after a change, otherwise the running jobs
+job_details          reads one job: its checkpoints, and its log
+job_reports          reads curves and checkpoints from the reports of a job; each report only once
+gpu_holders          finds the owners of processes on GPUs, and the memory of a GPU by owner
+disk_reader          reads disks and checkpoint directories, by a child process that may hang
+disk_reader_process  the program of the child process
+cached_value         keeps values that are not read every time
 """

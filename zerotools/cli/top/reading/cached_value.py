@@ -13,8 +13,8 @@ SPARED = 50.0
 
 
 class CachedValue(Generic[T]):
-    """A value that is read again after `seconds` seconds, or later if reading it takes long.
-    `clock` returns monotonic seconds.
+    """A value that is read again after `seconds` seconds. If reading takes long, this pause is
+    longer. `clock` returns monotonic seconds.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
@@ -24,8 +24,8 @@ class CachedValue(Generic[T]):
         self._until = 0.0
 
     def get(self, read: Callable[[], T], about: object = None) -> T:
-        """Return the value. Call `read` if the known value is too old, or if it belongs to another
-        `about`, such as another job.
+        """Return the value. Call `read` if the known value is too old, or if it was read for
+        another `about`, such as another job.
         """
         begun = self._clock()
         if self._known is None or self._known[0] != about or begun >= self._until:

@@ -53,14 +53,14 @@ class CheckpointDirectory:
 
 
 class DiskNotAnswering(Exception):
-    """The error that the child process did not answer in time, or could not get the request. The
-    message has the cause.
+    """Raised if the child process does not answer in time, or cannot get the request. The message
+    has the cause.
     """
 
 
 class DiskReader:
-    """Sends requests to a child process, and replaces it if it hangs. Not for use by several
-    threads at once.
+    """Sends requests to a child process, and replaces it if it hangs. Several threads must not use
+    it at once.
 
     `command` starts the child, `clock` returns monotonic seconds, and `mounted` returns the mounts.
     """

@@ -146,7 +146,7 @@ def _watched_ranks(jobs: Sequence[Job]) -> dict[int, RankProcess]:
 
 
 def memory_by_owner(gpu: Gpu, holders: Sequence[GpuHolder]) -> tuple[GpuShare, ...]:
-    """Return how much memory of a GPU each owner holds. The owner with the most memory comes first.
+    """Return the memory of a GPU that each owner holds. The owner with the most memory comes first.
 
     Memory that no process holds is counted as residue, except for the amount that the driver itself
     needs.

@@ -50,8 +50,8 @@ class JobDetails:
 
 
 class JobDetailsReader:
-    """Reads the details of one job at a time, and remembers the reports of the last few jobs.
-    Pass no `places` for jobs on another machine.
+    """Reads the details of one job at a time, and keeps the reports of the last few jobs in memory.
+    For jobs on another machine, `places` must be None.
     """
 
     def __init__(
@@ -104,7 +104,9 @@ class JobDetailsReader:
 
 
 def newest_checkpoint(job: Job) -> ReportedCheckpoint | None:
-    """Return the newest checkpoint that the daemon has recorded for the job, or None."""
+    """Return the newest checkpoint that the daemon has recorded for the job; None without a
+    checkpoint.
+    """
     found = job["latest_checkpoint"] or {}
     step, path, verified = found.get("step"), found.get("path"), found.get("verified") or {}
     if type(step) is not int or not isinstance(path, str):

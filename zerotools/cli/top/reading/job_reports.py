@@ -20,8 +20,8 @@ STEADY = 300
 
 @dataclass(frozen=True, eq=False)
 class CurveShape:
-    """The values that a curve is drawn from: `points` (step and value) for a chart, and `means`
-    (the averages over equal parts of the curve) for a sparkline.
+    """The values to draw a curve from: `points` (step and value) for a chart, and `means` (averages
+    over equal parts of the curve) for a sparkline.
     """
 
     points: SeriesPoints = field(default_factory=dict)
@@ -38,8 +38,8 @@ class CurveSummary:
     Attributes:
         first, last, least: the first, the last and the least value; None if there is no point.
         last_step, least_step: the steps of the last and of the least value.
-        shape: the points to draw. It may be slightly older than the other fields: the same object
-            is kept until the drawing would change, so that the drawing can be cached.
+        shape: the points to draw. They may be slightly older than the other fields: the same object
+            is kept until a new point changes the drawing, so that the drawing can be cached.
     """
 
     shape: CurveShape = NO_SHAPE
@@ -74,10 +74,10 @@ class _Part:
 class LongCurve:
     """A curve with any number of points, kept in a limited number of parts.
 
-    A job of a million steps reports a million losses, and a screen has a few hundred columns. So
-    the steps are kept in parts of equal length, each with its minimum, its maximum and the sum of
-    its values. If there are too many parts, every two neighbours are joined to one part. Points are
-    added in the order of their steps. Not for use by several threads at once.
+    A job of a million steps reports a million losses, but a screen has only a few hundred columns.
+    So the steps are kept in parts of equal length, each with its minimum, its maximum and the sum
+    of its values. If there are too many parts, each pair of neighbours becomes one part. Points are
+    added in the order of their steps. Several threads must not use a curve at once.
     """
 
     def __init__(self, most: int = MOST_PARTS) -> None:
@@ -242,8 +242,8 @@ class ReportReader:
         )
 
     def _next_log(self, job: Job) -> _AttemptLog | None:
-        """Return the attempt to read next: first attempts of older jobs, then each attempt of this
-        job until it ends. None: no attempt is left.
+        """Return the attempt to read next: first the attempts of older jobs, then each attempt of
+        this job until it ends. Return None if no attempt is left.
         """
         if self._older is None:
             chain = history(self._client, job, pages=OLDER_PAGES)[:-1]
@@ -319,7 +319,7 @@ class _AttemptLog:
         self.begins = True
 
     def page(self) -> tuple[list[Mapping[str, Any]], bool]:
-        """Return the next records, and True if no further records exist so far."""
+        """Return the next records, and whether these are the last records so far."""
         if not self._offset:
             self._plan()
         before = self._offset

@@ -48,9 +48,9 @@ class ScreenData:
     """The values that one screen shows.
 
     Attributes:
-        trouble: the reason why the daemon does not answer; None if it does.
-        jobs, jobs_age_seconds: the jobs. If the daemon does not answer, they are so many seconds
-            old.
+        trouble: the reason why the daemon does not answer; None if it answers.
+        jobs: the jobs; if the daemon does not answer, the jobs that it listed last.
+        jobs_age_seconds: the age of `jobs` in seconds.
         holders: index of a GPU -> the processes on it.
         shares: index of a GPU -> the owners of its memory.
         chosen: the details of the job under the cursor.

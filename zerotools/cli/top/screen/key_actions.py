@@ -27,8 +27,8 @@ class UserAction:
 
 @dataclass(frozen=True)
 class KeyContext:
-    """The shown values that may change the effect of a key: the listed jobs, the rows of their
-    table, the lines of the log, and the rows of its page.
+    """The parts of the screen that may change the effect of a key: the listed jobs, the rows of
+    their table, the lines of the log, and the rows of the log page.
     """
 
     listed: Sequence[Job] = ()
@@ -41,7 +41,8 @@ Pressed = tuple[ViewState, UserAction | None]
 
 
 def press(state: ViewState, key: str, character: str | None, shown: KeyContext) -> Pressed:
-    """Return the state after a key was pressed, and the requested action or None.
+    """Return the state after a key was pressed, and the requested action; None if the key requests
+    no action.
 
     `key` is textual's name of the key, and `character` is the typed character.
     """
@@ -65,7 +66,7 @@ def typed(state: ViewState, text: str) -> ViewState:
 
 
 def chosen_of(state: ViewState, shown: KeyContext) -> Job | None:
-    """Return the job under the cursor, or None."""
+    """Return the job under the cursor; None if no job is listed."""
     return next((job for job in shown.listed if job["id"] == state.chosen), None)
 
 
@@ -115,8 +116,8 @@ def _in_log(state: ViewState, key: str, shown: KeyContext) -> ViewState:
 
 
 def _or_end(top: int, last: int) -> int | None:
-    """Return `top`, the first line of a log page. Return None if the page is at the end of the log;
-    it then stays at the end as the log grows.
+    """Return `top`, the first line of a log page. Return None if the page is at the end of the log,
+    so that it stays at the end as the log grows.
     """
     return None if top >= last else top
 

@@ -114,7 +114,9 @@ def background_of(
 
 
 def background_in(answer: bytes) -> str | None:
-    """Return the background in a response to OSC 11, `light` or `dark`, or None."""
+    """Return the background in a response to OSC 11: `light` or `dark`. Return None if `answer` is
+    not such a response.
+    """
     found = _ANSWER.search(answer)
     if found is None:
         return None
@@ -127,8 +129,8 @@ def ask_terminal(reading: int, writing: int, seconds: float = SECONDS) -> bytes:
     """Ask the terminal for its background (OSC 11). Return the response; empty if none came.
 
     `reading` and `writing` are file descriptors of the terminal. A terminal that does not know OSC
-    11 does not answer it. So a request for the type of the terminal (DA1) follows, which every
-    terminal answers, and the wait is short. Source: xterm, "Operating System Commands".
+    11 does not answer it. So a second request follows, for the type of the terminal (DA1). Every
+    terminal answers DA1, so the wait is short. Source: xterm, "Operating System Commands".
     """
     try:
         before = termios.tcgetattr(reading)

@@ -138,7 +138,7 @@ class Canvas(Widget, can_focus=True):
         self._resized()
 
     def render_line(self, y: int) -> Strip:
-        """Return one line as textual wants it."""
+        """Return one line of the screen in the form that textual draws."""
         line = self._lines[y] if y < len(self._lines) else []
         styles = self._styles_by_meaning
         segments = [Segment(text, styles.get(meaning)) for text, meaning in line if text]
@@ -247,7 +247,7 @@ class Top(App[int]):
             self._reading.do(partial(self._reads.look, chosen), then, self._fail)
 
     def show(self, chosen: int | None, look: ScreenData) -> None:
-        """Draw the new values `look`, which have the details of the job `chosen`."""
+        """Draw the new values `look`, which include the details of the job `chosen`."""
         before = [] if self.look is None else self.state.listed(self.look.jobs)
         self.look = look
         self.state = self.state.keep_chosen(self.state.listed(look.jobs), before)
@@ -309,7 +309,11 @@ class Top(App[int]):
             self._after(before, None)
 
     def _after(self, before: ViewState, wish: UserAction | None) -> None:
-        """Draw the screen in the state after a key or click, and carry out the requested action."""
+        """Draw the screen after a key or click has changed the state, and carry out the requested
+        action.
+
+        `before` is the state before the key or click.
+        """
         if self.look is not None and (self.state.only, self.state.order) != (
             before.only,
             before.order,

@@ -111,8 +111,8 @@ def _floor(yaml: YamlSettings, given: dict[str, ConfigValue]) -> None:
 
 
 def _data(yaml: YamlSettings) -> tuple[dict[str, ConfigValue], bool]:
-    """Return the files of `datasets` or `pretraining_dataset` as Trainer arguments, and True if
-    they contain examples, False if they contain plain text.
+    """Return the files of `datasets` or `pretraining_dataset` as Trainer arguments, and the kind of
+    data: True for examples, False for plain text.
     """
     given: dict[str, ConfigValue] = {}
     text = yaml.take("pretraining_dataset")

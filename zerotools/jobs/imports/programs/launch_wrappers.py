@@ -1,9 +1,10 @@
-"""Find the command that starts a training program, and the commands in front of it that wrap it.
+"""Find the command that starts a training program, and the commands that wrap it.
 
-srun -N 1 docker run --gpus all IMAGE bash -c "cd /src && torchrun --nproc_per_node 4 x.py" by
-............................................ kind words of the command
+    srun -N 1 docker run --gpus all IMAGE bash -c "cd /src && torchrun --nproc_per_node 4 x.py"
 
-`program_of` converts the command to the program of a job with engine `script`.
+For this line, `StartCommand.kind` is `torchrun`, `words` are the words from `torchrun` on, and `by`
+are the wrapping words from `srun` to `IMAGE`. `program_of` converts the command to the program of a
+job with engine `script`.
 """
 
 from __future__ import annotations
@@ -304,8 +305,9 @@ def program_of(
 ) -> Program:
     """Return the training program and the launcher of its ranks, for a job of engine `script`.
 
-    `program` is the first word of the program in the command. `settings` are its environment
-    variables. `source` is the file that contains the words; empty if they are not from a file.
+    `program` is the word of `start` that names the program. `settings` are the environment
+    variables of the command. `source` is the file that contains the command; it is empty for a
+    command line.
     """
     unknown: list[str] = []
     if start.kind in CONSOLE_MODULES:

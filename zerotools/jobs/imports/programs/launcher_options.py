@@ -65,13 +65,13 @@ def ranks_of(
     visible: ConfigValue | None,
     findings: Findings,
 ) -> tuple[ConfigValue | None, bool]:
-    """Return the number of ranks that the launcher's `options` ask for, or None.
+    """Return the number of ranks that the launcher's `options` request; None if they do not state a
+    number.
 
-    Also return True if no option states the number, and the launcher therefore starts one rank for
-    each GPU.
+    Also return whether the launcher starts one rank for each GPU, because no number is stated.
 
-    `visible` is CUDA_VISIBLE_DEVICES, if set. Every option is reported in `findings`. The options
-    of accelerate are not read here.
+    `visible` is CUDA_VISIBLE_DEVICES, if set. Every option is reported in `findings`, except the
+    options of accelerate, which another function reads.
     """
     if launcher == "accelerate":
         count = None if visible is None else _listed(visible)
@@ -179,7 +179,7 @@ def numa_of(
     affinity: ConfigValue | None,
     findings: Findings,
 ) -> NumaSetting | None:
-    """Return the launcher's setting that binds ranks to CPU cores, or None.
+    """Return the launcher's setting that binds ranks to CPU cores; None without such a setting.
 
     `affinity` is the environment variable AFFINITY, if set.
     """

@@ -20,8 +20,8 @@ class Program:
     """A training program, with everything that a job of engine `script` needs to start it.
 
     `command` is the value of `script.command`. `launcher` and `options` start the ranks, and `env`
-    has the environment variables. `name` is the usual name of the program. `unknown` lists the
-    words of the command that only a shell can compute.
+    has the environment variables. `name` is the usual name of the program. `unknown` has a message
+    for each word of the command that only a shell can compute.
     """
 
     name: str
@@ -46,16 +46,18 @@ class RunSettings:
             Trainer.
         who: the name of the program for messages.
         deepspeed: the DeepSpeed config that the arguments name.
-        accelerate, accelerate_file: the options of `accelerate launch`, and the config file to
-            which they are added.
-        launcher, ranks, numa: the program that starts one rank for each GPU, if any; its options
-            for the number of ranks, and for binding ranks to CPU cores.
+        accelerate: the options of `accelerate launch`, as a document with the keys of its config
+            file.
+        accelerate_file: the config file that the options of `accelerate launch` override.
+        launcher: the launcher, if it starts one rank for each GPU; else empty.
+        ranks: the number of ranks that the launcher's options state.
+        numa: the launcher's option that binds ranks to CPU cores.
         examples: true if the data are examples, false if they are text, None if only the data files
             show this.
         preferences: true if the data are pairs of answers.
         documents: path -> text of a file that the script itself writes.
-        program: the program that takes the arguments, if a command starts it.
-        findings: the findings of the reader.
+        program: the program that gets the arguments, if a command starts it.
+        findings: the rows and errors for the report.
     """
 
     source: str

@@ -229,7 +229,9 @@ def _beginning(start: StartCommand) -> str:
 
 
 def _instead(commands: Sequence[Command]) -> str:
-    """Return advice for the user if a script does not contain a launch line."""
+    """Return advice for a script without a launch line: the rest of a sentence that says what to
+    give instead.
+    """
     other = next((found for each in commands if (found := script_of(each.words))), None)
     if other is not None:
         return f": line {other.line} runs {other.source}; give that script with --launch"
@@ -375,7 +377,7 @@ def _grouped(
 
 
 def _is_known(word: Word, title: str, is_free: bool, places: _Places, findings: Findings) -> bool:
-    """Return whether the text of `word` is known.
+    """Return whether the text of `word` is known without a shell.
 
     If it is not known, a message is recorded. If `is_free` is true, no key of the job depends on
     the word, and the message is only a remark.

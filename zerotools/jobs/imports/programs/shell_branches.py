@@ -11,8 +11,8 @@ because the condition is known. Other branches have numbers above 0.
 
 
 class Branches:
-    """The branches that contain a position, outermost first, each with the number of its arm (such
-    as `then` or `else`).
+    """The branches that contain a position, the outermost branch first. Each branch has the number
+    of its current arm, such as 0 for `then` and 1 for `else`.
     """
 
     def __init__(self) -> None:

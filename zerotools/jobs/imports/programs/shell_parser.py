@@ -116,7 +116,7 @@ class _Text:
     def add(self, text: str, written: str | None = None) -> None:
         """Append `text` to the word.
 
-        `written` is the same text as it is in the script, if it differs.
+        If the script has other characters in place of `text`, `written` is the text in the script.
         """
         self.text += text
         self.written += text if written is None else written
@@ -277,8 +277,8 @@ class _Scanner:
     def _begins(self) -> str:
         """Skip blanks and comments, and return the kind of the next token.
 
-        Return `w` for a word, and `>` for a redirection. Anything else is the end of the command,
-        which is consumed.
+        Return `w` before a word, and `>` before a redirection. At the end of a command, move past
+        the end and return a line break.
         """
         while not self.at_end:
             if self._peek(2) == "\\\n":

@@ -54,8 +54,8 @@ def translate_settings(run: RunSettings, claims: Claims, findings: Findings) -> 
     report to `findings`.
 
     The batch size is read later by `read_batch_of`, because accelerate may set the number of ranks.
-    The config files that the settings name are also read later, because the arguments replace
-    `"auto"` in these files.
+    The config files that the settings name are also read later, because the Trainer arguments
+    replace `"auto"` in these files.
     """
     findings.take(run.findings)
     given = _named(run, findings)

@@ -248,9 +248,7 @@ def _renamed(given: Mapping[str, ConfigValue], names: Mapping[str, str]) -> dict
 
 
 def _always(run: RunSettings, name: str, value: Any) -> ConfigValue:
-    """Return an argument that the user did not give, with the value that the program always
-    uses.
-    """
+    """Return an argument that users cannot set, with the value that the program always uses."""
     place = run.source if run.program is None else run.program.place
     title = "the program" if run.program is None else Path(run.program.name).name
     return ConfigValue(name, title, place, value)

@@ -48,9 +48,9 @@ class ArgumentReading:
         return replace(given, value=value)
 
     def default(self, name: str, key: str) -> None:
-        """Use the program's default for the job's `key`, because the argument `name` is absent.
+        """If the program has a default for the absent argument `name`, use it for the job's `key`.
 
-        Other sources override a default.
+        Other sources override this value.
         """
         if name in self.run.defaults:
             self.weak(name, key, self.run.defaults[name])
@@ -63,16 +63,18 @@ class ArgumentReading:
         self.config.default(name, key, value, f"{self.run.who}'s default")
 
     def unsupported(self, given: ConfigValue, which: str) -> None:
-        """Report the value of an argument as not supported by jobs.
+        """Report that jobs do not support the value of an argument.
 
-        `which` names the supported values.
+        `which` is the end of the message: the supported values, or advice.
         """
         what = f"{given.said} = {format_value(given.value)}: is not supported; {which}"
         self.config.findings.unsupported.append(what)
 
     def path(self, given: ConfigValue, key: str, *, new: bool = False) -> None:
-        """Set the job's `key` to the path in an argument, made absolute: the job file may be
-        read from another directory. A missing file is reported, unless `new` is true.
+        """Set the job's `key` to the path in an argument. Unless `new` is true, a missing file is
+        reported.
+
+        The path is made absolute, because the job file may be read from another directory.
         """
         found = self.run.found(str(given.value))
         value: Any = str(Path.cwd() / found)

@@ -151,9 +151,10 @@ def _judge_unknown(
 
 
 def _is_foreign(document: Document, unknown: list[Trail]) -> bool:
-    """Return whether almost none of the document's keys are DeepSpeed's.
+    """Return whether the document is probably for another program: none of its keys is a key of
+    DeepSpeed, or similar to one.
 
-    `unknown` has the other keys.
+    `unknown` are the keys that DeepSpeed does not have.
     """
     known = [*KEYS, *SECTIONS]
     return not any(name in known for name in document.tree) and not any(
@@ -193,7 +194,8 @@ def judge_unknown_keys(
 def _placed(near: str, trail: Trail, document: Document) -> str:
     """Return a question with `near`, the key that the user probably meant, such as `fp16.enabled?`.
 
-    If the key at `trail` stands beside its own section, which is empty, add how to indent it.
+    A key of a section may be written below the section without indentation, so that the section is
+    empty. If this is the case for the key at `trail`, the question says how to indent it.
     """
     section, _, name = near.rpartition(".")
     if len(trail) > 1 or name != trail[-1] or document.tree.get(section, "") is not None:

@@ -55,8 +55,8 @@ class JobValue:
 class ConfigReading:
     """The state while one config is translated to one job.
 
-    `remaining` has the keys of the config that no reader has taken yet. Keys that remain at the end
-    are treated as the table of keys in `launcher_keys` says.
+    `remaining` has the keys of the config that no reader has taken yet. For a key that remains at
+    the end, the tables in `launcher_keys` determine the outcome.
     """
 
     source: str
@@ -85,9 +85,9 @@ class ConfigReading:
         return self.remaining.pop(name, None)
 
     def known(self, key: str) -> JobValue | None:
-        """Return the value of the job's `key` so far.
+        """Return the current value of the job's `key`; None if it has no value.
 
-        The value is from a claim, else it is the Trainer's default, else the job file's default.
+        The value is from a claim, or else the Trainer's default, or else the job file's default.
         """
         claim = self.claims.of(key)
         if claim is not None:
@@ -231,7 +231,9 @@ class Claims:
 
 
 def same_meaning(left: Any, right: Any) -> bool:
-    """Return whether two values have the same meaning, as 1 and 1.0 have, but not true and 1."""
+    """Return whether two values have the same meaning. For example, 1 and 1.0 have the same
+    meaning, but true and 1 do not.
+    """
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(map(same_meaning, left, right))
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)

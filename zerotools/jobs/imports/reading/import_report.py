@@ -58,8 +58,8 @@ def _wrapped(line: str) -> list[str]:
 class Wording:
     """The language of a report.
 
-    `translated` translates a sentence. `wrapped` translates a sentence and returns its lines, which
-    begin with FIRST and LATER.
+    `translated` translates a sentence. `wrapped` translates a sentence and returns it as lines: the
+    first line begins with FIRST, and the others with LATER.
     """
 
     translated: Callable[[str], str] = str
@@ -205,8 +205,8 @@ def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """Yield remarks on the rows of one outcome. The remarks tell only what the job file does not
-    show: why values were changed, and which keys were omitted.
+    """Yield remarks on the rows of one outcome, but only remarks that the job file does not show:
+    why values were changed, and which keys were omitted.
     """
     shown = [row for row in rows if row.outcome is not KeyOutcome.IGNORED and _says_more(row)]
     yield from _with_reasons(shown)
