@@ -45,7 +45,8 @@ def table_of(*formats: Format) -> FormatTable:
     return {form.name: form for form in formats}
 
 
-# Shards with optimizer state come before weights that were exported from them.
+# Formats of shards with optimizer state come first, because weights in other formats may have been
+# exported from these shards.
 FORMATS = table_of(
     MegatronFormat(),
     DcpFormat(),
@@ -117,9 +118,9 @@ def read_any(
     user), or zerotools recognises the format but does not read it (`Origin.refusal` has the
     reason).
     """
-    if path.name in ("", ".."):  # `.` and the like: outputs are named as their sources
+    if path.name in ("", ".."):  # an output gets the name of its source
         path = path.resolve()
-    if path.name in ("best", "latest") and path.is_file():  # hints next to a job's checkpoints
+    if path.name in ("best", "latest") and path.is_file():  # it names one of a job's checkpoints
         path = import_module("zerotools.runs.checkpoint_dirs").resolve_hint(path)
     options = ReadOptions(tag, layout, section)
     if not is_there(path):

@@ -26,9 +26,10 @@ from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.thinning_record import WORKSPACE_SUFFIX
 
 UNFINISHED = re.compile(rf"\.tmp-.*|.*\.partial|\..*{re.escape(WORKSPACE_SUFFIX)}")
-# A run's checkpoints: zerotools and torchtitan, the HF Trainer, verl, accelerate.
+# Names of a run's checkpoints in zerotools and torchtitan (step-), the HF Trainer (checkpoint-),
+# verl (global_step_) and accelerate (the other three).
 _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")
-# Where tools keep a run's checkpoints, or the one model of several that users mean.
+# Directories with a run's checkpoints, or with the model that users usually want.
 _FURTHER_IN = ("checkpoint", "checkpoints", "actor", "model", "sharded")
 _LEVELS = 2
 _COMPLETE: ContextVar[Path | None] = ContextVar("complete", default=None)
@@ -192,7 +193,7 @@ class Detection:
                 return _with_others(own, entry, found_there, ())
         inside = [name for name in sorted(names) if self._finished(path / name) is not None]
         known = [name for name in _FURTHER_IN if name in inside or _has_numbered(path / name)]
-        if {*names} == {*inside} and len(inside) == 1:  # nothing else could be meant
+        if {*names} == {*inside} and len(inside) == 1:  # there is only one candidate
             return self.at(path / inside[0])
         if known:
             found = self.at(path / known[0])
@@ -341,7 +342,7 @@ def _refuse_part_of_unfinished(path: Path) -> None:
             return
         try:
             is_there = (parent / WRITING).is_file()
-        except BadRequest:  # with access to a part of a bucket only, the parent is not visible
+        except BadRequest:  # the user may have access only to a part of a bucket
             return
         if is_there:
             refuse_being_written(parent)

@@ -111,7 +111,7 @@ class Format(ABC):
     `reshard` can also be written by this method.
     """
 
-    # Its names.
+    # Names.
     name: ClassVar[str]
     """The name of the format in `Origin.format`, in JSON, and in the table of formats."""
     title: ClassVar[str]
@@ -121,7 +121,7 @@ class Format(ABC):
     `name`.
     """
 
-    # How it is detected.
+    # Detection.
     signs: ClassVar[tuple[str, ...]] = ()
     """File names that identify a directory of this format. `find` looks for them by default, and
     the message that a directory is not a checkpoint lists them."""
@@ -140,7 +140,7 @@ class Format(ABC):
     is needed to get a Hugging Face model.
     """
 
-    # What it reads and holds.
+    # Options and content.
     read_options: ClassVar[frozenset[str]] = frozenset()
     """The fields of `ReadOptions` that `read` uses."""
     write_options: ClassVar[frozenset[str]] = frozenset()

@@ -34,7 +34,8 @@ from zerotools.formats.torch_optimizers import (
 from zerotools.io.distcp.metadata import Metadata
 
 STATE_ROLE = "state"
-# Roles of weights: an optimizer that calls its state so does not make weights of it.
+# Roles of weights. Optimizer state with such a name keeps its flat key, so that it is not read as a
+# weight.
 _WEIGHTS = ("param", "param16", "buffer", STATE_ROLE)
 _JOB_MODEL, _JOB_OPTIMIZER = "model.", "optim."
 

@@ -18,9 +18,9 @@ from zerotools.formats.dcp.section_words import is_optimizer_word, names_a_weigh
 from zerotools.io.distcp.metadata import Metadata, SavedTensor
 
 Path = tuple[str | int, ...]
-# No program nests deeper, and a path without end would cost more than the file that has it.
+# No known program nests deeper. Very long paths in a crafted file would need too much memory.
 DEEPEST = 32
-# Parts of a flat key that may be a section written into it.
+# The maximum number of words in a section name at the beginning of a flat key.
 _MAX_WORDS = 8
 _GROUPS = "param_groups."
 

@@ -281,7 +281,7 @@ def _notes(
         )
 
 
-# DeepSpeed's own: its fused kernels and its split of experts need them, or they count again.
+# Options that only DeepSpeed uses, and keys of a group that are written separately.
 _ANOTHERS = frozenset({"bias_correction", "moe", "params", "param_names", "state", "step"})
 _LONGEST = 16
 

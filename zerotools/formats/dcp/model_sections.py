@@ -30,7 +30,8 @@ from zerotools.formats.dcp.section_words import (
 from zerotools.io.distcp.metadata import SavedTensor
 
 ROOT = "."
-# Of so many models none is meant, and no optimizer is looked for: all pairs would be compared.
+# With more models than this, none is chosen and none is compared with the optimizers, because all
+# pairs would have to be compared.
 MOST = 64
 
 

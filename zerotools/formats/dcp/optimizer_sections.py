@@ -20,7 +20,7 @@ from zerotools.formats.dcp.section_words import is_model_word, is_optimizer_word
 from zerotools.io.distcp.metadata import SavedTensor
 
 STATE, GROUPS = "state", "param_groups"
-# Roles of nested state: `Q.0`.
+# The maximum number of words in a role. Nested state has roles such as `Q.0`.
 _DEEPEST_ROLE = 4
 
 
@@ -62,7 +62,7 @@ def find_optimizers(values: Sequence[FlatValue]) -> list[OptimizerSection]:
     optimizer.
     """
     grouped = [(path, value) for value in values if (path := _of_groups(value)) is not None]
-    # Options are numbers: what has a larger tensor there is a submodule of that name.
+    # Options are single values. A larger tensor shows that `param_groups` is only a submodule.
     modules = {path for path, value in grouped if not is_option(value)}
     by_groups = dict.fromkeys(path for path, _ in grouped if path not in modules)
     members: dict[Path, list[FlatValue]] = {path: [] for path in by_groups}
@@ -117,8 +117,8 @@ def _with_groups(path: Path, below: list[FlatValue], direct: set[str]) -> Optimi
         for value in below
         if _is_group(value, depth)
     }
-    # In one dict with the weights, a submodule may be called `state`: only values named after a
-    # weight or a param group are state.
+    # If the dict also holds weights, `state` may be a submodule. Then only values with the name of
+    # a weight or of a param group are optimizer state.
     is_mixed = any(not name.startswith((f"{STATE}.", f"{GROUPS}.")) for name in direct)
     known = grouped | direct
     state: dict[str, tuple[str, str]] = {}

@@ -121,7 +121,7 @@ def _record(path: Path) -> JobRecord | None:
         )
     except BadFile as error:
         raise_or_record(path / RECORD, error)
-        record_lost_unnamed(path / RECORD)  # names that are tied
+        record_lost_unnamed(path / RECORD)  # the tied names are lost
         return None
 
 

@@ -145,7 +145,7 @@ def _begins_as(checkpoint: Checkpoint, one: Tensor, other: Tensor) -> bool:
             for a, b in pairs
             if not a.box.is_empty
         )
-    except BadFile:  # reading the tensor reports it
+    except BadFile:  # reported when the tensor is read
         return True
 
 

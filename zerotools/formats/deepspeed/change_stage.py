@@ -38,7 +38,7 @@ def change_stage(logical: LogicalState, kind: str, stage: int | None) -> Logical
     if kind == STAGE_3:
         return _to_zero3(logical)
     made = logical if logical.kind != STAGE_3 else _with_weights(logical)
-    # A run of stage 0 has its optimizer there.
+    # At stage 0, this key of the model file has the optimizer.
     model = {**made.model, **_frozen(made, stage), pt_trees.OPTIMIZER: None}
     inner = (
         _zero12_state(made, stage) if logical.kind != kind else _staged(made.optimizer_state, stage)

@@ -101,7 +101,7 @@ def _state(
         state[role] = _number(foreign, f"known-{number}-{role}", role, scalar, known_storages)
     for role in roles:
         state[role] = None
-    # Without optimizer state, the weights are where fp32 masters begin, whatever their types.
+    # Without optimizer state, fp32 masters are made from the weights, whatever their dtype is.
     dtypes = {"param": _type_of(foreign, group, "param") if roles else FLOAT32}
     dtypes |= {role: _type_of(foreign, group, role) for role in roles}
     types = {role: dtype or FLOAT32 for role, dtype in dtypes.items()}
@@ -200,7 +200,7 @@ def _number(
 
 
 _TORCH_ADAM = "torch_adam"
-# Options of DeepSpeed's that choose the class, and are not options of it.
+# Options in the configuration that select the optimizer class. The class does not have them.
 _CHOICES = (_TORCH_ADAM, "adam_w_mode", "fp32_optimizer_states", ZERO_STAGE)
 
 

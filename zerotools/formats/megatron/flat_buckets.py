@@ -74,10 +74,10 @@ class _Param(NamedTuple):
 
 
 _Buckets = Mapping[tuple[int, str], Sequence[Tensor]]
-"""The buckets in order, by (number of the group, role)."""
+"""The buckets of each buffer in order, keyed by (N in `dp_group_idx_N`, role)."""
 _Found = Mapping[str, Sequence[tuple[int, _Param]]]
-"""For each parameter name, (number of the group, the parameter there) for each group that has a
-part of it.
+"""Name of a parameter -> (N in `dp_group_idx_N`, the parameter in this buffer) for each buffer that
+has a part of it.
 """
 
 
@@ -125,7 +125,7 @@ def with_state(tensors: Mapping[Key, Tensor], state: Mapping[Key, Tensor]) -> di
 
 
 def _buckets(stored: Mapping[Key, Tensor]) -> _Buckets:
-    """Return the buckets in order, keyed by (number of the buffer, role).
+    """Return the buckets in order, keyed by (N in `dp_group_idx_N`, role).
 
     The result is empty if parameters have several dtypes, or if a bucket or a role is missing.
     """
@@ -233,7 +233,7 @@ def _tensors(
         weight = weights[Key(name, "param")]
         for role in _ROLES:
             if role == "param" and weight.dtype.bits > 16:
-                continue  # the weight itself, once more
+                continue  # a copy of the fp32 weight
             dtype = buckets[0, role][0].dtype
             pieces = partial(_pieces, buckets, role, places, ranks)
             made[Key(name, role)] = Tensor(dtype, weight.shape, DerivedChunks(dtype, pieces))

@@ -128,7 +128,7 @@ def _of_run(
             record_lost_part(file, f"it should have the value {name} of the run, which is lost")
         if found is not None:
             yield name, found
-        elif name == "args":  # it lists tied weights
+        elif name == "args":  # only the arguments show which weights are tied
             record_lost_unnamed(file)
 
 

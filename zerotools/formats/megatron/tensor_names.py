@@ -30,7 +30,7 @@ _STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(?P<role>[^.]+)\.(?P<n
 _OPTIMIZER = re.compile(r"(?:chained_\d+\.)?optimizer\.", re.S)
 BUCKETS = re.compile(r"(?:chained_\d+\.)?optimizer\.distributed\.dp_group_idx_\d+\.", re.S)
 _RUN = ("rng_state", "rerun_state")
-# Both are the fp32 masters, in one form of the optimizer and in another.
+# Both roles mean the fp32 masters; each is used by one form of the optimizer.
 _MASTERS = ("fp32_param", "param")
 _LAYERS, _EXPERTS, _ONE_EXPERT = "layers.", ".experts.experts.", ".experts.local_experts."
 _BUFFERS = (".router.expert_bias", ".router.local_tokens_per_expert")

@@ -140,7 +140,7 @@ def _without_lost_chunks(
     there = store.chunk_indices({value.name for value in arrays})
     found = {}
     for value, array in arrays.items():
-        # zarr 2 numbers the chunk of a scalar 0; it has no indices
+        # In zarr 2, the chunk of a scalar is called 0, although a scalar has no indices.
         indices = {index[: len(array.shape)] for index in there.get(value.name, ())}
         lost = (index for index in product(*map(range, array.grid)) if index not in indices)
         found[value] = replace(array, missing=frozenset(lost))

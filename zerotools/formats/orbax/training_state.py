@@ -28,7 +28,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         if count is not None:
             numbers[Key(name, "step")] = count
     step = None if names.step is None else checkpoint.tensors.get(names.keys[names.step])
-    named = checkpoint.origin.step  # by the directory
+    named = checkpoint.origin.step  # from the name of the directory
     return TrainingState(
         groups=(ParamGroup(tuple(names.counts), {}),) if names.counts else (),
         scalars=scalars_below(checkpoint.root, numbers),

@@ -21,7 +21,8 @@ from zerotools.io.huggingface.divide_into_shards import ModelFileStyle, lay_out_
 
 INDEX = "model.safetensors.index.json"
 
-# Within a file the reference sorts by type, in the descending order of its enum, then by name.
+# In a file, the reference implementation sorts tensors by dtype, in the descending order of its
+# enum, and then by name.
 _ORDER = {
     dtype: rank
     for rank, dtype in enumerate(

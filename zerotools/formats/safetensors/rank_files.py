@@ -269,7 +269,7 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
     short = {part: there for part, there in files.items() if len(there) < ranks}
     cuts = {key: cut for key, tensor in tensors.items() if (cut := _cut_of(tensor)) is not None}
     whole = {name for part, there in files.items() if part not in short for name in there.values()}
-    known = {  # empty pieces of several ranks are one
+    known = {  # without tensors with empty pieces, which count as one piece
         cut.pieces for key, cut in cuts.items() if cut.last and _files(tensors[key]) <= whole
     }
     problems: list[Problem] = []
@@ -280,7 +280,7 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
         of_file = {key: cut for key, cut in cuts.items() if _files(tensors[key]) <= own}
         allowed = known or {n for n in range(2, ranks + 1) if ranks % n == 0}
         lost = {key: c for key, c in of_file.items() if not any(map(c.is_cut_into, allowed))}
-        absent = sorted(numbers - there.keys())  # a rank without any file is named by its number
+        absent = sorted(numbers - there.keys())  # `missing_shards` reports ranks without any file
         if not absent:
             continue
         first = next(iter(there.values()))
@@ -292,7 +292,7 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
             )
             continue
         said = f"other files of the model have {ranks} shards: copy or download the model again"
-        problems += [  # tensors that one rank has whole may have been in it, too
+        problems += [  # the lost file may also have held whole tensors
             Problem(f"{root / name} is missing; {said}", name, prevents_output=True)
             for name in missing
         ]

@@ -204,7 +204,7 @@ def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
         if first is not None and first.kind == WHOLE:
             try:
                 steps[file.name] = read_scalar(path, file.tensor(first.blocks[0][1])).value
-            except (BadFile, Unsupported):  # reading it reports the error
+            except (BadFile, Unsupported):  # reported when the tensor is read
                 return
     if len(set(steps.values())) < 2:
         return

@@ -27,8 +27,8 @@ WRAPPERS = ("model", "state_dict", "model_state_dict", "module")
 STATE_ROLE = "state"
 _DEEPEST = 32
 _MAX_NAMED = 5
-# A pickle's parts can be shared: as a tree it may be far larger than the file. A tree that shares
-# nothing takes each of its parts at most once per level.
+# Parts of a pickle can be shared, so the tree may be far larger than the file. In a tree without
+# shared parts, each part is visited at most once per level.
 _STEPS_PER_PART = 2 * _DEEPEST
 
 

@@ -92,7 +92,7 @@ def _loss_scaler(saved: Any) -> LossScale | None:
         return None
     options = {str(key): value for key, value in saved.items()}
     scale, dynamic = options.pop("scale", None), options.pop("dynamic", None)
-    if not isinstance(scale, int | float) or not abs(scale) <= LARGEST_SCALE:  # NaN is neither
+    if not isinstance(scale, int | float) or not abs(scale) <= LARGEST_SCALE:  # or NaN
         return None
     return LossScale(float(scale), dynamic is True, options)
 

@@ -174,7 +174,7 @@ def _aliases(model: ModelStates, trained: set[str]) -> dict[str, str]:
     for alias, name in tied_in_module(model.module or {}).items():
         if alias in aliases or name in aliases or _is_buffer(model, alias):
             continue
-        # The trained name holds the bytes, whichever comes first in the module.
+        # The name that was trained is the first name, whatever the order in the module is.
         if alias in trained and name not in trained:
             aliases[name] = alias
         elif alias not in trained:

@@ -141,7 +141,7 @@ def pairs_of(source: Checkpoint, mp_rank: int) -> Iterator[WeightPair]:
         return
     ties = _layers_of_ties(source, mp_rank)
     stacked = dict.fromkeys(name for group in mp_shard.groups for name in group.blocks)
-    for name in stacked:  # which no group has whole
+    for name in stacked:  # no group has all experts
         master, weight = mp_shard.tensors.get(Key(name, "param")), mp_shard.uncut.get(name)
         if master is not None and weight is not None and weight.shape == master.shape:
             yield name, master, weight

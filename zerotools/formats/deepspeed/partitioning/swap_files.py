@@ -121,7 +121,7 @@ def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
             f"since this save, copy it from {original_folder('N')} of the rank"
         )
     else:
-        if size >= needed:  # an older, longer file is written over from its beginning
+        if size >= needed:  # DeepSpeed does not truncate a longer, older file
             return None
         message = (
             f"{path} has {count_text(size, 'byte')}, but its partition needs {needed}: copy "

@@ -50,7 +50,7 @@ from zerotools.io.torchzip.tree_tensors import as_tensor
 
 STEP = "step"
 _LOST = object()
-# 0.12 steps the optimizer once to make its state, 0.14 does not.
+# DeepSpeed before 0.14 makes one step of the optimizer to create its state.
 _STEPS_ONCE_FOR_EACH = (0, 14)
 
 

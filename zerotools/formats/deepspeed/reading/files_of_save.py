@@ -241,7 +241,7 @@ def is_without_zero(model: ModelStates) -> bool:
     """
     if model.groups is not None or is_rank_file(model.file.name):
         return False
-    # Without a configuration it is of a version that listed no parameters anywhere.
+    # A file without a configuration is from a version that listed no parameters anywhere.
     return model.optimizer is not None or (model.ds_config is not None and not stage_of(model))
 
 
@@ -255,7 +255,7 @@ def _was_trained_with(model: ModelStates, optim: OptimStates) -> bool:
     if model.groups is not None or optim.groups is not None:
         return True
     if optim.kind == BF16_OPTIMIZER:
-        # Without ZeRO: of pipelines, which store the state twice, and of old versions.
+        # Pipelines without ZeRO, which store the state twice, and old versions have such files.
         return model.module is None or model.optimizer is None
     return not is_without_zero(model)
 

@@ -111,7 +111,7 @@ def _joined(
     key: Key, shards: Sequence[Tensor], stage: Sequence[MpShard], rules: ShardingRules
 ) -> Tensor:
     shapes = [shard.shape for shard in shards]
-    # Moments are shared like their parameter; buffers are whole everywhere unless a rule says
+    # Moments are split like their parameter. A buffer is whole on every rank unless a rule says
     # otherwise.
     otherwise = Replicated() if key.role == "buffer" else None
     rule = rules.rule_of(key.name, shapes, otherwise)

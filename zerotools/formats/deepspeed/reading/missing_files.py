@@ -99,7 +99,7 @@ def trained_by(mp_shard: MpShard) -> dict[str, int]:
         }
     found: dict[str, int] = {}
     saved: list[Any] = [optim.fields.tree for optim in mp_shard.optim_states if optim is not None]
-    if not saved and mp_shard.model.data_parallel_size == 1:  # what BF16_Optimizer stores twice
+    if not saved and mp_shard.model.data_parallel_size == 1:  # a copy of BF16_Optimizer's state
         saved = [mp_shard.model.optimizer]
     for tree in saved:
         for mapping in slice_mappings(tree):

@@ -197,7 +197,7 @@ def _optim_states(
         else:
             try:
                 optim_states[rank] = parse_optim_states(TorchFile.open(directory, names[rank]))
-            except BadFile as error:  # a hole, which the plan names together with the file
+            except BadFile as error:  # its partitions become holes
                 problems.append(Problem(str(error), names[rank]))
     for rank in range(size):
         if rank not in names:
@@ -256,7 +256,7 @@ def stage_3_models(
     for dp, there in names.items():
         if there is None:
             missing = _rank_file(listing, mp_rank, dp)
-            # Only the first rank's file lists tied weights.
+            # Only the first rank's file lists tied weights, so no output is possible without it.
             problems.append(replace(_missing(directory, missing, size), prevents_output=not dp))
     if not first.frozen_shapes:
         problems += _damaged(directory, [n for n in names.values() if n != first.file.name])

@@ -131,7 +131,7 @@ def _masters(
 
 def _loss_scaler(tree: Mapping[str, Any]) -> LossScale | None:
     scale = tree.get(CUR_SCALE)
-    if not isinstance(scale, int | float) or not abs(scale) <= LARGEST_SCALE:  # NaN is neither
+    if not isinstance(scale, int | float) or not abs(scale) <= LARGEST_SCALE:  # or NaN
         return None
     rules = {n: v for n, v in tree.items() if type(v) is int and n not in (CUR_SCALE, STATE_DICT)}
     return LossScale(float(scale), tree.get(DYNAMIC_LOSS_SCALE) is True, rules)

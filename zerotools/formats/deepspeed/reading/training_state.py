@@ -68,7 +68,7 @@ def _groups(mp_shard: MpShard) -> list[ParamGroup]:
     optim = first_of(mp_shard.optim_states)
     round_robin = is_round_robin(mp_shard.model, optim)
     names: dict[int, dict[str, None]] = {}
-    for flat in mp_shard.groups:  # several of one number: each expert-parallel rank's experts
+    for flat in mp_shard.groups:  # one per expert-parallel rank may have the same number
         ordered = optimizer_order(flat, round_robin=round_robin)
         names.setdefault(flat.number, {}).update(dict.fromkeys(ordered))
     saved = optim.param_groups or [param_group({}, [number]) for number in names]
@@ -160,7 +160,7 @@ def _configured_stage(model: ModelStates) -> int:
 def _world_size(mp_shards: Sequence[MpShard]) -> int | None:
     model = mp_shards[0].model
     data_parallel = len(mp_shards[0].optim_states) or model.data_parallel_size
-    if mics_keys(zero_optimization(model.ds_config)):  # some of them have the same partitions
+    if mics_keys(zero_optimization(model.ds_config)):  # several ranks have the same partitions
         data_parallel = model.data_parallel_size or data_parallel
     return data_parallel * len(mp_shards) if data_parallel else None
 

@@ -79,7 +79,7 @@ def read_config(path: Path) -> dict[str, Any]:
         BadRequest: the file does not contain a configuration.
     """
     try:
-        with path.open("rb") as stream:  # a user's, who may give a pipe
+        with path.open("rb") as stream:  # the user may pass a pipe, which has no size
             data = stream.read(LARGEST_CONFIG + 1)
         if len(data) > LARGEST_CONFIG:
             raise BadRequest(

@@ -135,7 +135,7 @@ def _prefix(path: Path, layer: Mapping[Any, Any]) -> str:
 def _blocks(path: Path, layer: Mapping[Any, Any]) -> tuple[ExpertBlock, ...]:
     total, ranks = _count(path, layer, NUM_EXPERTS), _count(path, layer, _RANKS)
     placed = _placed(layer.get(_PLACEMENT))
-    if placed is None:  # of DeepSpeed versions that know no other placement
+    if placed is None:  # saved by a version with only this placement
         each = total // ranks
         placed = {rank: [*range(rank * each, (rank + 1) * each)] for rank in range(ranks)}
     if sorted(placed) != [*range(ranks)]:
@@ -265,7 +265,7 @@ class ExpertNaming:
         if match is None:
             return name
         layer = match["layer"]
-        # Frozen experts are in no partition, and a file of experts may be lost: the more is right.
+        # Both counts may be too low: frozen experts are in no partition, and files may be lost.
         each = max(self.local.get(layer, 0), -(-self.total.get(layer, 0) // ep_size))
         return f"{layer}{expert_rank * each + int(match['number'])}{match['rest']}"
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from zerotools.core.errors import Unsupported
 from zerotools.io.files.directory_entries import names_if_readable
 
-_NUMBER = r"\d{1,5}"  # nothing looks for more files than that
+_NUMBER = r"\d{1,5}"  # limits the search for missing files
 _MODEL = re.compile(
     rf"(?:zero_pp_rank_(?P<dp>{_NUMBER})_)?mp_rank_(?P<mp>{_NUMBER})_model_states\.pt"
 )
-# Up to 0.3.13 the underscore before `optim` was missing.
+# Versions up to 0.3.13 have no underscore before `optim`.
 _OPTIM = re.compile(
     rf"(?P<bf16>bf16_)?zero_pp_rank_(?P<dp>{_NUMBER})_mp_rank_(?P<mp>{_NUMBER})"
     r"(?P<separator>_?)optim_states\.pt"

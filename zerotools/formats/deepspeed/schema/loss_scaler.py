@@ -96,7 +96,7 @@ def loss_scaler_of(saved: Mapping[str, Any]) -> LossScale | None:
     scale = options.pop(_SCALE, None)
     dynamic = options.pop("dynamic", None)
     dynamic = saved.get(DYNAMIC_LOSS_SCALE) is True if dynamic is None else dynamic is True
-    if not isinstance(scale, int | float) or not abs(scale) <= LARGEST_SCALE:  # NaN is neither
+    if not isinstance(scale, int | float) or not abs(scale) <= LARGEST_SCALE:  # or NaN
         return None
     return LossScale(float(scale), dynamic, options, f"{scaler.module}.{scaler.name}")
 

@@ -24,7 +24,7 @@ class UniversalFormat(Format):
     name = "universal"
     title = "a DeepSpeed universal checkpoint"
     is_nested = True
-    # `layout` is of tensor-parallel shards, which it has none of: it is taken, and changes nothing.
+    # `layout` is accepted but has no effect, because the checkpoint has no tensor-parallel shards.
     read_options = frozenset({"tag", "layout"})
     names_state = True
     write_options = frozenset({"stage"})

@@ -58,7 +58,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 SUFFIX = "_universal"
 _NEW, _EMPTY = "new", "empty"
 MODEL, STAGE_3_MODEL = model_file(0), model_file(0, 0)
-# These read the optimizer files of a tag, which a universal checkpoint has none of.
+# Scripts that read the optimizer files of a tag. A universal checkpoint has no such files.
 _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 
 

@@ -165,7 +165,7 @@ def states_of(
     """Yield (key, value) for each tensor and each plain number in the directories of the
     parameters. A lost master is yielded as a hole.
     """
-    # Of a tensor-parallel run the model file has the shapes of one rank.
+    # In a tensor-parallel run, the model file has the shapes on one rank, not the whole shapes.
     is_whole = model.model_parallel_size in (None, 1)
     for name, shape in shapes.items():
         folder = directory / ZERO / name
@@ -183,7 +183,7 @@ def states_of(
                 raise_or_record(directory / relative, error)
                 if file.name == MASTER:
                     yield Key(name, role), Tensor(FLOAT32, shape, ())
-                continue  # other state is a hole where other parameters have it
+                continue  # `lost_state` finds other lost state
             problems += _swapped(opened)
             value = _value(opened, shape, role)
             if is_whole and role != "step" and isinstance(value, Tensor) and value.shape != shape:

@@ -318,7 +318,8 @@ def _module(
         if key.role not in ("param", "buffer"):
             continue
         is_weight = key.name in trained or key.name in foreign.frozen
-        # An untrained tensor may be a buffer, which keeps its own type; loading casts the rest.
+        # An untrained tensor may be a buffer, so it keeps its dtype. DeepSpeed casts frozen weights
+        # when it loads them.
         dtype = foreign.precision if key.name in trained else tensor.dtype
         if foreign.kind == STAGE_3 and is_weight:
             module[key.name] = new_stored_tensor(f"empty-{key.name}", dtype, (0,))

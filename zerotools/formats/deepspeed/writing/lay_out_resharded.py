@@ -264,7 +264,7 @@ def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSetti
     layout = target_layout_of(logical, settings, saved, saved)
     try:
         return layout == target_layout_of(logical, AS_IS, saved, saved)
-    except Unsupported:  # sub-groups that only the settings explain
+    except Unsupported:  # the sub-groups match only `settings`
         return False
 
 

@@ -223,7 +223,7 @@ def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: in
         return False
     if settings.ds_config is None:
         return was or adds_up_in_fp32(logical.model.get(pt_trees.DS_CONFIG))
-    # A pipeline in bf16 has it, whatever the configuration says.
+    # A pipeline in bf16 uses BF16_Optimizer, whatever the configuration says.
     is_pipeline = logical.model.get(pt_trees.MODULE) is None
     return (was and is_pipeline) or adds_up_in_fp32(settings.ds_config)
 
@@ -333,7 +333,7 @@ def check_sub_groups(logical: LogicalState, ranks: int) -> None:
     """
     limit = sub_group_size_of(logical)
     for group in logical.groups:
-        # Each sub-group has a part of every expert-parallel rank, all cut alike.
+        # Each sub-group has one part for each expert-parallel rank, all with equal shapes.
         ep_size = logical.autoep_size or 1 if group.is_stacked else 1
         if split_sub_groups(group.shapes_on(ep_size), ranks // ep_size, limit) != [
             dict(part.shapes) for part in group.parts[::ep_size]

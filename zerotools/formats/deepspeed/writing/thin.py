@@ -119,7 +119,7 @@ def _without_state_of(optim: OptimStates) -> Any:
     saved: Mapping[str, Any] = optim.fields.tree
     left = without_state(saved)
     base = saved.get(pt_trees.BASE_STATE)
-    if isinstance(base, list) and any(base):  # elastic: without its step DeepSpeed fails
+    if isinstance(base, list) and any(base):  # elastic; DeepSpeed fails without the step
         left = {name: value for name, value in saved.items() if name != pt_trees.ELASTIC_STEP}
         left[pt_trees.BASE_STATE] = [{} for _ in base]
     return None if left is saved else {**outer, pt_trees.STATE_DICT: left}

@@ -223,7 +223,7 @@ def _model_files(
     first = FileDraft.of(_model_tree(tree, layout, 0), logical.model_file, filled).at(names[0])
     outputs = [first]
     if ranks > 1:
-        # Only the first rank of a run lists tied weights.
+        # Only the first rank's model file lists tied weights.
         tied = tree.get(pt_trees.SHARED_PARAMS)
         others = {**tree, pt_trees.SHARED_PARAMS: {}} if tied else tree
         drafts = [

@@ -171,7 +171,7 @@ def _in_buffer(
         first = file.first_byte(stored)
         for weight, begin in zip(own, places, strict=True):
             if role == "param" and weight.dtype.bits > 16:
-                continue  # the weight itself, once more
+                continue  # a copy of the fp32 weight
             offset = first + begin * stored.dtype.itemsize
             strides = row_major_strides(weight.shape)
             yield Local(weight.name, role, stored.dtype, weight.shape, file.name, offset, strides)
