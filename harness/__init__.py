@@ -1,17 +1,26 @@
-"""Code that tests and benchmarks share: processes that end with their starter, deadlines, ranks.
+"""Code that tests and benchmarks share: starting and ending processes, deadlines, ranks, faults.
 
-It is part of the checkout only, not of the wheel, and it imports neither `tests` nor `benchmarks`.
+This package is part of the checkout only, not of the wheel. It imports neither `tests` nor
+`benchmarks`.
 
-- `started`: processes that are ended with the test that started them; `leftovers` records them.
+- `started`: processes that end with the test that started them; `leftovers` records them.
 - `patience`: deadlines that grow with the load of the machine.
-- `ports`: the ports at which ranks meet.
-- `launching`: the ranks of a job, without a daemon; `rank_jobs` lets them run several jobs;
-  `one_rank` starts one in the terminal, for a debugger.
+- `ports`: free ports for the rendezvous of ranks.
+- `launching`: starts the ranks of a job without a daemon. `rank_jobs` lets ranks run several jobs,
+  and `one_rank` starts one rank in the terminal, for a debugger.
 - `forked`, `forkserver`: start Python programs, such as ranks, with torch already imported.
-- `invariants`: the rules that a daemon's state directory keeps at every moment.
-- `faults`: kills and errors at every durable system call; `soak`: random ones, for half an hour.
-- `kernel`: a control group in which the kernel ends what takes too much memory; where pages lie.
-- `gpu`: what only a GPU can show, in one command; with `--device cpu`, what CPUs can.
-- `browser`: a real browser without a screen.
-- `syscalls`: kills at the calls of a forked child, without strace.
+- `warm_interpreter`, `warm_client`: an interpreter for the jobs of real daemons that starts ranks
+  with torch already imported.
+- `invariants`: checks the rules that a daemon's state directory keeps at every moment.
+- `left_groups`: removes control groups that killed attempts left.
+- `faults`: kills processes, or makes calls fail, at every system call that makes data durable.
+- `soak`: random faults for half an hour.
+- `syscalls`: kills a forked child at its n-th system call, without strace.
+- `kernel`: a control group with a memory limit, and the NUMA nodes of memory pages.
+- `gpu`: all checks that need a GPU, in one command; with `--device cpu`, the checks that CPUs can
+  do.
+- `browser`: a headless browser for the tests of the page.
+- `nodes`, `slurm`: one job on several nodes, in network namespaces or on a Slurm cluster.
+- `stores`: object stores on loopback, and a proxy that causes faults.
+- `release`: makes a release.
 """

@@ -27,7 +27,9 @@ AXE_PACKAGE = "axe_playwright_python"
 
 
 def script_of_axe() -> str | None:
-    """Return the script of axe-core, or None if its package is not installed."""
+    """Return the JavaScript of axe-core, which checks accessibility; None if its package is not
+    installed.
+    """
     found = find_spec(AXE_PACKAGE)
     if found is None or found.origin is None:
         return None
@@ -35,7 +37,7 @@ def script_of_axe() -> str | None:
 
 
 def why_no_browser() -> str | None:
-    """Return why no browser can be started here, or None if one can."""
+    """Return the reason why no browser can be started here; None if one can be started."""
     if find_spec("playwright") is None:
         return "playwright is not installed (the extra `browser`)"
     if _program() is None:
@@ -49,7 +51,9 @@ def _program() -> str | None:
 
 @contextmanager
 def started_browser() -> Iterator[Any]:
-    """Start a browser of `playwright.sync_api`, and close it at the end of the block."""
+    """Return a context manager that starts a browser of `playwright.sync_api`, and closes it at the
+    end.
+    """
     from playwright.sync_api import sync_playwright
 
     alone = ("--no-sandbox",) if os.geteuid() == 0 else ()

@@ -1,4 +1,6 @@
-"""Start Python programs with torch already imported, by a `forkserver` of this process."""
+"""Starts Python programs with torch already imported, by a fork of a server process
+(`forkserver`).
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ SAME_FOR_ALL = {
 
 
 class Forked:
-    """One process, with the methods of `subprocess.Popen`. `kept` is that of `Started`."""
+    """A forked process, with methods like those of `subprocess.Popen`.
+
+    `kept` is True if a fixture ends the process: see `Started`.
+    """
 
     def __init__(self, command: Sequence[str], end: int, *, kept: bool = False) -> None:
         self.args = command
@@ -80,14 +85,15 @@ class Forked:
         return line
 
     def poll(self) -> int | None:
-        """Return the exit status, or None while it runs."""
+        """Return the exit status; None while the process runs."""
         return self._ended_within(0)
 
     def wait(self, timeout: float) -> int:
-        """Wait for the process, and return its exit status. `timeout` grows with the load.
+        """Wait for the process, and return its exit status. `timeout`, in seconds, grows with the
+        load.
 
         Raises:
-            subprocess.TimeoutExpired: it took longer, and was ended.
+            subprocess.TimeoutExpired: the process took longer, and was killed.
         """
         deadline = Deadline(timeout)
         while (status := self._ended_within(min(1.0, deadline.left))) is None:
@@ -110,11 +116,11 @@ class Forked:
         return self.returncode
 
     def is_running(self) -> bool:
-        """Return whether it runs."""
+        """Return whether the process runs."""
         return self.poll() is None
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it is over."""
+        """Send the signal `number` to the process, unless the process has ended."""
         if self.is_running():
             os.kill(self.pid, number)
 
@@ -123,11 +129,11 @@ class Forked:
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL, to this process only."""
+        """Send SIGKILL to this process only."""
         self.send_signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill it and all processes that it started."""
+        """Kill the process and all processes that it started."""
         if self.is_running():
             kill_family(self.pid)
         assert self._ended_within(END_SECONDS) is not None, f"{self} outlives SIGKILL"
@@ -138,10 +144,10 @@ forked_cpu_seconds = [0.0]
 
 
 class _Server:
-    """A process with `modules` imported, and its socket.
+    """A server process with `modules` imported, and the socket for requests to it.
 
-    That for DEEPSPEED is not forked from that for TORCH, which has trained a model: programs of
-    others, which judge ours, begin as they do alone.
+    The server for TORCH trains a model before the first request. The server for DEEPSPEED does not,
+    because programs of others, with which our results are compared, must start as usual.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
@@ -163,7 +169,7 @@ class _Server:
         err: IO[bytes],
         kept: bool,
     ) -> Forked:
-        """Start a program."""
+        """Start the program that `request` describes."""
         mine, theirs = os.pipe()
         try:
             data = json.dumps(request).encode()
@@ -175,11 +181,14 @@ class _Server:
 
     @property
     def is_own(self) -> bool:
-        """Whether this process has started it."""
+        """Whether this process has started the server."""
         return os.getpid() == self._owner
 
     def close(self) -> None:
-        """End it and all processes that it has started, unless another process uses it too."""
+        """Close the socket of the server.
+
+        If no other process has the socket, the server and all processes that it has started end.
+        """
         self._socket.close()
         if self.is_own:
             before = _children_cpu_seconds()
@@ -212,10 +221,10 @@ def start(
     err: IO[bytes] | None = None,
     kept: bool = False,
 ) -> Forked:
-    """Start `python ARGUMENTS`, which are `-P SCRIPT ...` or `-m MODULE ...`, in `cwd` with `env`.
+    """Start `python ARGUMENTS` in the directory `cwd` with the environment `env`.
 
-    The output goes to `out`, the errors to `err` or to `out` too. The process has `modules` already
-    imported.
+    `arguments` are `-P SCRIPT ...` or `-m MODULE ...`. The process has `modules` already imported.
+    Its output goes to `out`, and its errors go to `err` (None: to `out`).
     """
     with _making:  # a second server for the same modules would end the first and its processes
         server = _server(modules)
@@ -224,9 +233,9 @@ def start(
 
 
 def share(modules: Sequence[str]) -> None:
-    """Start the server for `modules`, which processes forked from this one then use, too.
+    """Start the server for `modules`, so that processes forked from this process use it, too.
 
-    It imports them while this process continues.
+    The server imports the modules while this process continues.
     """
     with _making:
         _server(modules)
@@ -241,7 +250,7 @@ def _server(modules: Sequence[str]) -> _Server:
 def output(
     modules: Sequence[str], arguments: Sequence[str], *, env: Mapping[str, str], timeout: float
 ) -> str:
-    """Run such a program until it ends, and return its output.
+    """Run a program until it ends, and return its output; see `start`.
 
     Raises:
         AssertionError: its exit status is not 0.
@@ -255,13 +264,13 @@ def output(
 
 
 def close_servers() -> None:
-    """End all servers of this process; those forked from others end first."""
+    """Close all servers that this process uses, the newest one first."""
     while _servers:
         _servers.popitem()[1].close()
 
 
 def close_server(modules: Sequence[str]) -> None:
-    """End the server for these modules, if this process has started it."""
+    """Close the server for `modules`, if this process has started it."""
     server = _servers.get(modules)
     if server is not None and server.is_own:
         del _servers[modules]

@@ -1,15 +1,16 @@
 """Starts Python programs that have torch imported already: `forkserver.py SOCKET MODULE...`.
 
-Importing torch and transformers takes a rank seconds of processor time, and hundreds of ranks are
-started. This process imports them once and forks. The arguments of a program are those of its
-command line, and a forked program without torch exits as the interpreter does.
+Importing torch and transformers takes seconds of processor time, and tests start hundreds of ranks.
+This process imports the modules once, and forks for each rank. `sys.argv` and the exit status of a
+forked program are the same as without this server.
 
-One request is a datagram: a JSON object with `arguments` (of `python`), `cwd` and `env`, and three
-descriptors, for its output, its errors and its end. On the last the server writes the pid at once
-and, at the end, the status of `waitpid` and the seconds of processor time. All programs are killed
-when the socket closes. A request that has `modules` and a fourth descriptor, a socket, starts
-another server, which imports them in addition to those of this one. Except for the modules this
-uses only the standard library, and only one thread may exist.
+A request is one datagram. It has a JSON object with `arguments` (of `python`), `cwd` and `env`, and
+three file descriptors: for the output, for the errors, and a pipe for reports. The server writes
+the pid to this pipe at once. When the program has ended, it writes the status of `waitpid` and the
+seconds of processor time. When the socket closes, the server kills all programs.
+
+Except for `MODULE...`, this file uses only the standard library. The process must have only one
+thread when it forks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NVIDIA_DEVICE = Path("/dev/nvidiactl")
 
 
 class Server:
-    """Forks a process per request, and reports its end."""
+    """Forks a process for each request, and reports when the process has ended."""
 
     def __init__(self, requests: socket.socket) -> None:
         self.requests = requests
@@ -45,7 +46,10 @@ class Server:
         self.reports: dict[int, tuple[int, int]] = {}
 
     def serve(self) -> dict[str, Any] | None:
-        """Serve until the socket closes; in a forked process return its request."""
+        """Answer requests until the socket closes, and return None.
+
+        This method also returns in each forked process, with the request for this process.
+        """
         while True:
             for key, _ in self.selector.select():
                 if key.fileobj is not self.requests:
@@ -98,7 +102,7 @@ class Server:
 
 
 def run(request: dict[str, Any]) -> None:
-    """Run the program in this process: `-m MODULE ...`, or `-P SCRIPT ...`."""
+    """Run the program of `request` in this process: `-m MODULE ...`, or `-P SCRIPT ...`."""
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
@@ -115,9 +119,10 @@ def run(request: dict[str, Any]) -> None:
 
 
 def leave(code: object) -> NoReturn:
-    """End as the interpreter does at `SystemExit(code)`, but without unloading the modules.
+    """End the process as the interpreter does at `SystemExit(code)`, but without unloading the
+    modules.
 
-    Unloading torch touches every shared page, which takes a quarter of a second.
+    Unloading torch touches every shared memory page, which takes a quarter of a second.
     """
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
@@ -130,8 +135,9 @@ def leave(code: object) -> NoReturn:
 
 
 def remember_processor() -> None:
-    """Cache the name of the processor, which DeepSpeed's Adam on the CPU asks for three times, one
-    second each."""
+    """Make py-cpuinfo cache its result. DeepSpeed's CPU Adam calls it three times, for a second
+    each.
+    """
     import cpuinfo
 
     found = cpuinfo.get_cpu_info()
@@ -139,10 +145,10 @@ def remember_processor() -> None:
 
 
 def train_tiny_model() -> None:
-    """Train a model of two ranks that exchange nothing, for one step.
+    """Train a small model for one step, as one of two ranks that exchange nothing.
 
-    What torch and transformers keep of the first model of a process is then there: patterns of
-    names, rules of sharded operations. Each rank would need up to a third of a second for it.
+    This fills caches of torch and transformers, such as patterns of names and rules of sharded
+    operations. Without this step, each rank would need up to a third of a second to fill them.
     """
     import torch
     import torch.distributed as dist
@@ -180,7 +186,7 @@ def train_tiny_model() -> None:
 
 
 def serve(requests: socket.socket, modules: list[str]) -> dict[str, Any] | None:
-    """Import `modules`, and serve as `Server.serve` does."""
+    """Import `modules`, and answer requests; see `Server.serve`."""
     for name in modules:
         importlib.import_module(name)
     if "deepspeed" in modules:

@@ -1,25 +1,26 @@
-"""Rules that a daemon's state directory keeps at every moment, whatever process is killed.
+"""Checks rules that a daemon's state directory keeps at every moment, whatever process is killed.
 
-`broken(state_dir, acknowledged)` reads the queue, the run directories and /proc, and returns one
-sentence for each broken rule. It only reads, and needs no daemon. A daemon may run meanwhile: the
-queue is read as of one moment, and a process or a checkpoint counts if it existed before that
-moment and still does.
+`broken(state_dir, acknowledged)` reads the queue, the run directories and /proc, and returns a
+sentence for each broken rule. It changes nothing, and works with or without a running daemon. The
+queue is read as of one moment. A process or a checkpoint counts only if it exists before and after
+that moment.
 
-- every acknowledged job exists, once;
-- at most one attempt of a job is not over, and it is the last;
-- a finished job has no process, and no attempt began after one that finished;
-- no process has the token of an attempt that is over, or an unknown token;
-- a GPU is leased once as a whole, or in shares of its memory, and to attempts that are not over or
-  left a process behind: no two share one that is leased as a whole;
-- no attempt began before the jobs that it was to start after had ended as they had to;
-- the jobs of an array are all there, as none of them was removed;
-- the job file of each job is there;
-- the events replay to the state that the job is in, each from where the last one led;
-- what lies under the name of a checkpoint verifies: every file has the size and the digest that the
-  manifest says, so that nothing else can be offered to a job that goes on.
+- Every acknowledged job exists once.
+- At most one attempt of a job has not ended, and it is the newest attempt.
+- A finished job has no process, and no attempt began after an attempt that finished.
+- No process has an unknown token, or the token of an attempt that has ended.
+- A GPU is leased to one attempt as a whole, or to several attempts in shares of its memory. Such an
+  attempt has not ended, or has left a process.
+- A job that waits for other jobs (`after`) began only when these jobs had ended as required.
+- All jobs of an array exist, unless one of them was removed.
+- The job file of each job exists.
+- The events of a job lead to its current state, and each event begins in the state in which the
+  previous one ended.
+- A directory with the name of a checkpoint is complete: every file has the size and the digest in
+  the manifest.
 
-The caller judges failed jobs, which the machine can cause: `failed(state_dir)` lists them, with the
-reasons.
+The machine can make jobs fail, so failed jobs break no rule. `failed(state_dir)` returns the failed
+jobs with the reasons.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ Row = Mapping[str, Any]
 
 
 def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
-    """Return one sentence for each broken rule.
+    """Return a sentence for each broken rule.
 
     Raises:
-        sqlite3.Error: no queue can be read.
+        sqlite3.Error: the queue cannot be read.
     """
     processes, directories = list(_tokens()), list((state_dir / "jobs").glob("*/attempt-*"))
     with closing(sqlite3.connect(state_dir / "zerotools.db", isolation_level=None)) as database:
@@ -75,14 +76,17 @@ def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
 
 
 def failed(state_dir: Path) -> dict[int, str]:
-    """Return the jobs that failed, with the reasons."""
+    """Return the reasons of failed jobs, keyed by the number of the job."""
     with closing(sqlite3.connect(state_dir / "zerotools.db")) as database:
         return dict(database.execute("SELECT id, reason FROM job WHERE state = 'failed'"))
 
 
 def unused_texts(state_dir: Path) -> set[int]:
-    """Return the numbers of the job files that no job refers to. A starting daemon deletes them,
-    and a running one has some while it queues an array."""
+    """Return the numbers of the stored job files that belong to no job.
+
+    A daemon deletes such job files when it starts. A running daemon has some while it queues an
+    array.
+    """
     with closing(sqlite3.connect(state_dir / "zerotools.db")) as database:
         database.row_factory = sqlite3.Row
         used = database.execute("SELECT text_number FROM job WHERE text_number IS NOT NULL")

@@ -1,7 +1,8 @@
-"""Start the ranks of a job as the supervisor does, without a daemon.
+"""Starts the ranks of a job as the supervisor does, without a daemon.
 
-Ranks on CPUs are forked from a process with torch imported: `harness.forked`. Ranks for GPUs, and
-those of a job that sets variables other than `READ_LATE`, are new processes.
+Ranks on CPUs are forked from a process that has imported torch (`harness.forked`). Ranks on GPUs
+are new processes, and so are the ranks of a job that sets environment variables other than
+`READ_LATE`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ TINY_GPT2 = {
 
 
 def job(text: Path, **changes: Any) -> dict[str, Any]:
-    """Return a job on `text` for one CPU rank; a table in `changes` is merged into the job's."""
+    """Return a job of one CPU rank that trains on the file `text`.
+
+    `changes` are keys of the job file. A table in `changes` is merged with the default table.
+    """
     tree: dict[str, Any] = {
         "device": "cpu",
         "ranks": 1,
@@ -89,9 +93,10 @@ def job(text: Path, **changes: Any) -> dict[str, Any]:
 
 
 class Mailbox:
-    """The supervisor's end of the notify socket, which reads every datagram at once.
+    """Receives the datagrams that ranks send to the supervisor.
 
-    The kernel keeps only a few datagrams, and ranks drop those that do not fit.
+    It reads each datagram at once, because the kernel's buffer holds only a few datagrams, and
+    ranks drop the rest.
     """
 
     def __init__(self, address: Path) -> None:
@@ -104,7 +109,11 @@ class Mailbox:
         self._thread.start()
 
     def wait_for(self, event: str) -> None:
-        """Wait until a datagram with `event` has come."""
+        """Wait until a datagram with the event `event` has arrived, or the run has ended.
+
+        Raises:
+            AssertionError: no such datagram has arrived.
+        """
 
         def has_come() -> bool:
             return any(item.get("event") == event for item in self.datagrams)
@@ -113,9 +122,10 @@ class Mailbox:
         assert has_come(), f"no {event} came: {self.datagrams[-3:]}"
 
     def wait_for_count(self, event: str, count: int, *, more: int = 0) -> None:
-        """Wait until `count` datagrams with `event` have come, and then `more` of any kind.
+        """Wait for `count` datagrams with the event `event`, and then for `more` datagrams of any
+        kind.
 
-        It stops earlier if no more can come because the run was shorter.
+        The wait also ends when the run ends.
         """
         assert self._comes(lambda: self._is_over() or self._counted(event, count) >= more)
 
@@ -131,17 +141,19 @@ class Mailbox:
         return any(item.get("phase") in ("done", "stopped") for item in self.datagrams)
 
     def _counted(self, event: str, count: int) -> int:
-        """Return the number of datagrams after the `count`th one of `event`; -1 if fewer came."""
+        """Return the number of datagrams after the `count`-th datagram of `event`; -1 if fewer have
+        arrived.
+        """
         places = [n for n, item in enumerate(self.datagrams) if item.get("event") == event]
         return len(self.datagrams) - 1 - places[count - 1] if len(places) >= count else -1
 
     @property
     def is_closed(self) -> bool:
-        """True if it was closed."""
+        """True if the mailbox was closed."""
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Read the remaining datagrams, and stop."""
+        """Read the remaining datagrams, and close the socket."""
         with _opened(self._address.parent) as folder, _datagram_socket() as sender:
             sender.sendto(b"", f"{folder}/{self._address.name}")
         self._thread.join()
@@ -156,7 +168,7 @@ class Mailbox:
 
 @dataclass
 class Attempt:
-    """Running ranks; `finish` waits for them."""
+    """The running ranks of an attempt. `finish` waits for them."""
 
     run_dir: Path
     processes: Sequence[Forked | Started]
@@ -167,15 +179,15 @@ class Attempt:
 
     @property
     def datagrams(self) -> list[dict[str, Any]]:
-        """All datagrams, in order of arrival."""
+        """All datagrams so far, in order of arrival."""
         return self.mailbox.datagrams
 
     def finish(self, seconds: float = DEADLINE_SECONDS) -> list[int]:
-        """Wait for all ranks and their datagrams, for `timeout` altogether, and return their exit
+        """Wait until all ranks have ended, read the remaining datagrams, and return the exit
         statuses.
 
         Raises:
-            AssertionError: they took longer; they are ended.
+            AssertionError: the ranks took longer than `seconds`, and were killed.
         """
         deadline = Deadline(seconds)
         while any(process.poll() is None for process in self.processes):
@@ -189,7 +201,7 @@ class Attempt:
         return [process.wait(0) for process in self.processes]
 
     def is_running(self) -> bool:
-        """Return whether `finish` has not returned yet."""
+        """Return whether neither `finish` nor `end` has closed the mailbox."""
         return not self.mailbox.is_closed
 
     def end(self) -> None:
@@ -199,22 +211,23 @@ class Attempt:
         self.mailbox.close()
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the datagrams of one event, in order of arrival."""
+        """Return the datagrams with the event `name`, in order of arrival."""
         return [datagram for datagram in self.datagrams if datagram.get("event") == name]
 
     def losses(self) -> dict[int, float]:
-        """Return the losses by step."""
+        """Return the losses, keyed by step."""
         return {datagram["step"]: datagram["loss"] for datagram in self.events("step")}
 
     def log(self, rank: int = 0) -> str:
-        """Return the output of a rank."""
+        """Return the output of the rank `rank`."""
         return (self.run_dir / f"rank-{rank}.log").read_text("utf-8")
 
 
 def resolved(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the job `tree` with all its keys, in the form that a submit stores.
+    """Return the job `tree` with all its keys, in the form in which a queue stores it.
 
-    A tree that a submit refuses is returned unchanged, for tests of ranks that refuse it.
+    If the job is not valid, `tree` is returned unchanged, so that tests can give such a job to a
+    rank.
     """
     try:
         return job_to_dict(job_from_dict(tree, source="job"))
@@ -225,10 +238,10 @@ def resolved(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 def start(
     run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY, token: str = "attempt"
 ) -> Attempt:
-    """Start an attempt of the job `tree`, with the job's `env`.
+    """Start the ranks of the job `tree`, with the environment variables of the job.
 
-    Checkpoints go to `run_dir/out` by default. A job for GPUs has a rank for each GPU. The nodes of
-    a job recognize attempts by `token`.
+    Checkpoints go to `run_dir/out` by default. A job on GPUs has one rank for each GPU. The nodes
+    of a job identify its attempts by `token`.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     spec = {"output_dir": str(run_dir / "out"), **tree}
@@ -257,7 +270,9 @@ def _start_rank(
     log: IO[bytes],
     modules: Sequence[str] | None,
 ) -> Forked | Started:
-    """Start a rank, which is forked if it would first import `modules`."""
+    """Start a rank. If `modules` is given, fork it from a process that has imported these
+    modules.
+    """
     if modules is not None:
         return forked.start(modules, arguments, cwd=Path.cwd(), env=env, out=log)
     return Started(
@@ -278,8 +293,11 @@ def run(run_dir: Path, tree: Mapping[str, Any], *, expect: int = 0) -> Attempt:
 
 
 def environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[str, str]:
-    """Return the variables of a rank on CPUs: inherited ones, its numbers, the address of the
-    meeting."""
+    """Return the environment variables of a rank on CPUs.
+
+    They are some variables of this process, the numbers of the rank, and the address at which ranks
+    meet.
+    """
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return {
         **kept,
@@ -297,8 +315,9 @@ def environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[st
 
 
 def _of_node(meeting: Mapping[str, Any] | None, rank: int, ranks: int) -> dict[str, str]:
-    """Return the variables that ranks of one of several nodes have in addition, or with other
-    values."""
+    """Return the variables that a rank needs in addition, or with other values, if the job has
+    several nodes.
+    """
     if not meeting:
         return {}
     host, _, port = meeting["address"].rpartition(":")

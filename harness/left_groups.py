@@ -1,4 +1,4 @@
-"""Control groups of attempts without a process: daemon, supervisor and keeper were killed."""
+"""Removes control groups that attempts left because daemon, supervisor and keeper were killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from zerotoolsd.supervisor.durable_files import read_json
 
 
 def remove_groups(place: Path) -> list[Path]:
-    """Remove the empty groups of all attempts in `place` and below it; return the removed ones."""
+    """Remove the empty control groups of all attempts below the directory `place`.
+
+    Returns the removed groups.
+    """
     try:
         directory = cgroups.find_delegation().directory
     except (NotDelegated, OSError):
@@ -22,7 +25,7 @@ def remove_groups(place: Path) -> list[Path]:
 
 
 def _group_of(plan: Path, directory: Path) -> AttemptGroup | None:
-    """Return the group of the attempt with this plan, or None if it does not exist."""
+    """Return the control group of the attempt with this plan; None if the group does not exist."""
     try:
         tree = read_json(plan) or {}
         name = group_name(tree["job_id"], tree["attempt"], tree["token"])

@@ -1,8 +1,7 @@
-"""Processes that tests started and have not ended.
+"""Records the processes that tests start, to find processes that are not ended.
 
-Each process that a test starts is recorded here. `tests/harness/guard.py` ends those that still run
-when the test is over, and fails that test: not a later one, in which Python happens to find the
-lost process.
+`tests/harness/guard.py` kills the recorded processes that still run when a test is over, and fails
+this test. Otherwise a later test would fail, in which Python happens to find the lost process.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from typing import Protocol
 
 
 class Running(Protocol):
-    """One or several processes."""
+    """One or several started processes."""
 
     def is_running(self) -> bool:
-        """Return whether any of its processes still runs."""
+        """Return whether any of the processes still runs."""
 
     def end(self) -> None:
-        """Kill all its processes and their descendants."""
+        """Kill the processes and all their descendants."""
 
 
 _noted: list[Running] = []
@@ -36,7 +35,9 @@ def running() -> list[Running]:
 
 
 def end_all(besides: Collection[Running] = ()) -> list[str]:
-    """End the processes that still run except `besides`, and describe them."""
+    """End the recorded processes that still run, except `besides`, and return their
+    descriptions.
+    """
     left = [one for one in running() if not any(one is other for other in besides)]
     for one in reversed(left):
         one.end()

@@ -1,9 +1,9 @@
-"""One CPU rank in this terminal, where `breakpoint()` stops it:
+"""Runs one CPU rank in this terminal, so that `breakpoint()` works:
 
     python -m harness.one_rank DIRECTORY [--job job.toml] [--steps 4]
 
-It trains the tiny Llama of the tests, or the job of a file with one rank. There is no supervisor,
-and therefore no datagrams, no log file and no restart.
+The rank trains the small Llama of the tests, or the job in a file, which must have one rank. There
+is no supervisor, so there are no datagrams, no log file and no restart.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from zerotools.jobs.jobfile.parse import job_to_dict, parse_job
 
 
 def job_tree(file: Path | None, steps: int) -> dict[str, Any]:
-    """Return the job of `file`, or one that reads a document of this checkout for `steps` steps.
+    """Return the job in `file`; without a file, a job of `steps` steps on a document of this
+    checkout.
 
     Raises:
         BadRequest: the file is not a job.
-        SystemExit: the job has more ranks than one.
+        SystemExit: the job has more than one rank.
     """
     if file is None:
         return dict(resolved(job(ROOT / "ARCHITECTURE.md", train={"steps": steps})))

@@ -1,8 +1,8 @@
-"""Ports at which ranks meet.
+"""Returns free TCP ports at which ranks meet.
 
-The kernel chooses ports from the range that it also uses for outgoing connections: until the first
-rank listens, another process may have taken the port. The ports below that range are only used on
-request.
+The kernel would choose a port from the range that it also uses for outgoing connections. So another
+process could take the port before the first rank listens. The ports here are below that range,
+where a port is only used on request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ different ports, and one that is forked begins anew; none returns a port again s
 
 
 def free_port() -> int:
-    """Return a free TCP port, a different one each time.
+    """Return a free TCP port. Each call returns a different port.
 
     Raises:
         OSError: no port is free.

@@ -1,8 +1,8 @@
-"""Shared code of ranks that run several jobs.
+"""Code of ranks that run several jobs, one after another.
 
-They import it by `runpy`, because only the trainer is importable in them, which this ensures.
-`runs.json` in the output directory has the jobs by name, in order. Rank 0 prints one JSON object
-with the result of each job by its name.
+A rank runs this file with `runpy`, because only the trainer is importable in a rank; this file
+makes the trainer importable. `runs.json` in the output directory has the jobs, keyed by name, in
+order. Rank 0 prints one JSON object: the result of each job, keyed by name.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: 
 
 
 def each_job(run: Callable[[Path, WorldGroup], Any]) -> None:
-    """Call `run` with the directory of each job in turn, and print the results on rank 0."""
+    """Call `run` with the directory of each job, one after another. Rank 0 prints the results."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
     spec = read_spec(parser.parse_args().run_dir)

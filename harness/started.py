@@ -1,4 +1,4 @@
-"""Processes as `subprocess` starts them, which end with the test that started them."""
+"""Starts processes as `subprocess` does. They end with the test that started them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ END_SECONDS = 20.0
 
 
 class Started(subprocess.Popen[Any]):
-    """A process in a new session. A wait that takes too long ends it.
+    """A process in a new session. If `wait` reaches its timeout, the process is killed.
 
-    `kept` means that a fixture of a module or a session ends it, instead of a single test.
+    `kept` is True if a fixture of a module or session ends the process, not the test that started
+    it.
     """
 
     def __init__(self, command: Sequence[Any], *, kept: bool = False, **options: Any) -> None:
@@ -30,10 +31,11 @@ class Started(subprocess.Popen[Any]):
         return f"process {self.pid}: {self.args!r}"
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the process, and return its exit status. `timeout` grows with the load.
+        """Wait for the process, and return its exit status. `timeout`, in seconds, grows with the
+        load.
 
         Raises:
-            subprocess.TimeoutExpired: it took longer, and was ended.
+            subprocess.TimeoutExpired: the process took longer, and was killed.
         """
         try:
             return super().wait(None if timeout is None else patient(timeout))
@@ -42,11 +44,11 @@ class Started(subprocess.Popen[Any]):
             raise
 
     def is_running(self) -> bool:
-        """Return whether it runs."""
+        """Return whether the process runs."""
         return self.poll() is None
 
     def end(self) -> None:
-        """Kill it and all processes that it started."""
+        """Kill the process and all processes that it started."""
         if self.is_running():
             kill_family(self.pid)
         super().wait(END_SECONDS)
@@ -59,8 +61,10 @@ class Started(subprocess.Popen[Any]):
 def run(
     command: Sequence[Any], *, timeout: float, check: bool = False, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """Run a command as `subprocess.run` does; `timeout` grows with the load, and all descendants
-    end."""
+    """Run a command as `subprocess.run` does, and kill its descendants when it has ended.
+
+    `timeout`, in seconds, grows with the load of the machine.
+    """
     if options.pop("capture_output", False):
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     said = options.pop("input", None)

@@ -1,13 +1,15 @@
-"""A forked child with traced system calls: ptrace(2).
+"""Traces a forked child with ptrace(2), and kills it at a system call.
 
-It is killed at the n-th call that may change a file (`run_until`), or a function is called before
-the n-th call that touches a file (`run_touching`).
+`run_until` kills the child at the n-th call that may change a file. `run_touching` calls a function
+before the n-th call that touches a given file.
 
-Every call that can make, fill, flush, rename or remove a file stops the child before it is made.
-Calls before the requested one continue, and at that one the child is killed: the disk then has the
-state that any kill at that moment leaves. In the same way every call that opens, asks for or reads
-one file stops the child, so that another process can be simulated at any moment. Threads of the
-child are traced, too. The caller must have no other child that ends meanwhile. Linux on x86-64.
+Every call that can create, write, flush, rename or remove a file stops the child before the call is
+done. The child continues until the n-th such call, and is killed there. So the disk has the state
+that any kill at that moment leaves. In the same way, `run_touching` stops the child before every
+call that opens, reads or queries one file, to simulate what another process does at that moment.
+
+Threads of the child are traced, too. The caller must have no other child that ends in the meantime.
+Only Linux on x86-64 is supported.
 """
 
 from __future__ import annotations
@@ -59,17 +61,20 @@ IS_SUPPORTED = platform.machine() == "x86_64"
 
 @dataclass
 class Traced:
-    """`calls` are the names of the calls that stopped the child, in order; the last call of a
-    killed child was not made. `status` is the exit status of a child that ended by itself."""
+    """The result of a traced child.
+
+    `calls` are the names of the calls that stopped the child, in order. If the child was killed,
+    its last call was not done. `status` is the exit status; None if the child was killed.
+    """
 
     calls: list[str] = field(default_factory=list)
     status: int | None = None
 
 
 def run_until(act: Callable[[], object], number: int | None = None) -> Traced:
-    """Run `act` in a child of a fork, and kill it before its call `number`, counted from 0.
+    """Run `act` in a forked child, and kill the child before its call `number`, counted from 0.
 
-    None lets it end. Its standard output and error are not captured.
+    If `number` is None, the child runs to its end. Its output is not captured.
 
     Raises:
         OSError: the system does not let a process trace its child.
@@ -90,9 +95,10 @@ def run_touching(
     number: int | None = None,
     change: Callable[[], object] = lambda: None,
 ) -> Traced:
-    """Run `act` in a child of a fork, and call `change` before its call `number`.
+    """Run `act` in a forked child, and call `change` before its call `number`, counted from 0.
 
-    Calls that open, ask for or read `file` are counted, from 0. The path of `file` has no links.
+    Only calls that open, read or query `file` count. The path of `file` must have no symbolic
+    links.
 
     Raises:
         OSError: the system does not let a process trace its child.
@@ -117,7 +123,7 @@ def run_touching(
 
 
 def _text_at(thread: int, address: int) -> bytes:
-    """Return the text at an address of the child, up to the end of the page."""
+    """Return the text at `address` in the memory of the child, up to the end of the page."""
     with suppress(OSError), Path(f"/proc/{thread}/mem").open("rb", buffering=0) as memory:
         memory.seek(address)
         return memory.read(min(_LONGEST, _PAGE - address % _PAGE)).partition(b"\0")[0]
@@ -191,10 +197,11 @@ class _Tracer:
                 self._go_on(thread, 0 if quiet else stopped)
 
     def _is_the_one(self, thread: int) -> bool:
-        """Pass the call at which a thread stopped to the judge; return whether the child is killed
+        """Examine the call at which `thread` has stopped. Return whether the child must be killed
         there.
 
-        A thread that another one's exit ended after its stop has no call to judge.
+        If the thread has ended since its stop, because another thread ended the process, the result
+        is False.
         """
         info = ctypes.create_string_buffer(_INFO_BYTES)
         if not self._ask(_GET_CALL_INFO, thread, _INFO_BYTES, ctypes.addressof(info)):
@@ -213,7 +220,10 @@ class _Tracer:
         self._ask(_CONT_TO_CALL, thread, 0, stopped_by)
 
     def _ask(self, request: int, thread: int, address: int, data: int) -> bool:
-        """Return false where the thread is gone: exit_group(2) and kill(2) end stopped threads."""
+        """Send a ptrace request for `thread`. Return False if the thread no longer exists.
+
+        exit_group(2) and kill(2) end stopped threads.
+        """
         if self._libc.ptrace(request, thread, address, data) >= 0:
             return True
         code = ctypes.get_errno()

@@ -1,9 +1,10 @@
-"""A Python that runs some programs with torch already imported: `warm_client.py ADDRESS
-ARGUMENT...`.
+"""Runs a program, if possible with torch already imported: `warm_client.py ADDRESS ARGUMENT...`.
 
-A program that `warm_interpreter` accepts runs in a process forked there, and this one represents
-it: it forwards signals and ends with its status. This interpreter itself runs all other programs.
-It uses only the standard library, as it is started with `-I -S`.
+`warm_interpreter` makes an interpreter from this program. The server at ADDRESS runs some programs
+in a process that is forked with torch imported. This process then forwards signals to the forked
+process, and ends with the same status. All other programs run in this process with Python itself.
+
+It uses only the standard library, because it is started with `-I -S`.
 """
 
 import json
@@ -16,7 +17,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, sign
 
 
 def main() -> None:
-    """Run the program of the command line."""
+    """Run the program that the command line names."""
     address, *arguments = sys.argv[1:]
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(f"\0{address}")

@@ -1,7 +1,8 @@
-"""An interpreter for jobs of real daemons, with torch already imported in ranks and model checks.
+"""An interpreter for jobs of real daemons, in which ranks and model checks have torch already
+imported.
 
-A job names it as its `python`. Importing torch takes each process 4 to 8 s, and is tested by jobs
-that use Python itself.
+A job names it as its `python`. Otherwise, each process would import torch, which takes 4 to 8 s.
+Other jobs use Python itself, so the import is tested, too.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ LOOK_SECONDS = 0.05
 
 @contextmanager
 def interpreter(path: Path, modules: Sequence[str], scripts: Sequence[str] = ()) -> Iterator[Path]:
-    """Make the program `path`, which runs the scripts of `WARM` and `scripts` with `modules`
-    imported.
+    """Return a context manager that makes an interpreter at `path`, and yields the path.
 
-    It works until the end of the block.
+    The interpreter runs the scripts `WARM` and `scripts` with `modules` already imported. It works
+    only inside the context.
     """
     address = uuid4().hex
     words = (sys.executable, "-I", "-S", str(CLIENT), address)
@@ -62,14 +63,18 @@ def _serve(listener: socket.socket, modules: Sequence[str], scripts: Set[str]) -
 
 
 def _program(arguments: list[str], scripts: Set[str]) -> list[str] | None:
-    """Return `arguments` in the form for `forked`, or None for programs that are run elsewhere."""
+    """Return `arguments` in the form that `forked` needs; None if the client must run the program
+    itself.
+    """
     if arguments[:1] == ["-P"] and arguments[1].endswith(WARM):
         return arguments
     return ["-P", *arguments] if arguments and arguments[0] in scripts else None
 
 
 def _stand_behind(client: socket.socket, modules: Sequence[str], scripts: Set[str]) -> None:
-    """Run the program of a client, and report its end; kill it if the client disconnects."""
+    """Run the program of a client, and send its exit status. If the client disconnects, kill the
+    program.
+    """
     with ExitStack() as stack:
         stack.enter_context(client)
         data, [fd], *_ = socket.recv_fds(client, 1 << 20, 1)

@@ -1,12 +1,18 @@
-"""Kills and errors at every durable system call, and the checks that follow.
+"""Kills processes, or makes calls fail, at every system call that makes data durable, and checks
+the result.
 
-- `tracing`: runs one process under strace, which kills it, or makes a call fail, at its N-th call.
-- `warm`: forks real daemons, supervisors and commands from a process that has them imported.
-- `held`: the program of such a process; it stops itself until it is traced.
+A story is a short scenario, such as "submit a job". A point is one system call of a story, at which
+a process is killed or the call fails. The process to which this happens is the victim.
+
+- `tracing`: runs a process under strace, which kills it, or makes a call fail, at its N-th call.
+- `warm`: starts daemons, supervisors and commands by a fork of a process that has imported them.
+- `held`: the program of such a process; it stops itself until strace is attached.
 - `stand_in`: a rank that trains nothing, but saves real checkpoints.
-- `daemons`: a state directory, its daemon, and a client that submits, cancels and cleans.
-- `stories`: short scenarios for the jobs of one daemon.
-- `attempts`: scenarios of a supervisor, its keeper and a rank, without a daemon.
-- `copies`: backup, restore and migration of the queue.
-- `points`: lists the points, samples them, and collects the result of each.
+- `daemons`: a state directory with its daemon, and a client that submits, cancels and cleans jobs.
+- `stories`: stories of the jobs of one daemon.
+- `attempts`: stories of a supervisor, its keeper and a rank, without a daemon.
+- `copies`: stories of the queue's file: backup, restore, migration.
+- `points`: lists all points, takes a sample of them, and collects the results.
+- `operations`, `interleavings`, `rules`: random operations on a daemon, several at once, and the
+  rules for jobs that are checked after each step.
 """

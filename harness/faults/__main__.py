@@ -1,11 +1,12 @@
-"""Kills real daemons, supervisors and ranks at every durable system call of many short stories.
+"""Kills daemons, supervisors and ranks at every system call that makes data durable.
 
     python -m harness.faults [--errors] [--story WORDS] [--sample N --seed S] [--jobs N]
 
-Each process runs under `strace -e inject=...:signal=KILL:when=N`, which kills it exactly before its
-N-th call. Then the other processes go on, and `harness.invariants` checks the result. With
-`--errors` the N-th calls fail instead, with ENOSPC, EIO and EMFILE, and no job may fail for that.
-Programs write a line when they begin and one when they are done, so that a second run is visible.
+Many short stories are run. Each process runs under `strace -e inject=...:signal=KILL:when=N`, which
+kills it exactly before its N-th call. Then the other processes continue, and `harness.invariants`
+checks the result. With `--errors`, calls from the N-th on fail with ENOSPC, EIO or EMFILE instead,
+and no job may fail because of that. The jobs write a line when they begin and a line when they end,
+so that a second run of a job is visible.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MEMORY = Path("/dev/shm")
 
 
 class Run:
-    """Tries points, several at a time, each in a new directory."""
+    """Runs stories with faults, several at a time, each in a new directory."""
 
     def __init__(self, directory: Path, jobs: int) -> None:
         self.directory = directory
@@ -43,7 +44,10 @@ class Run:
         self._number = 0
 
     def all_of(self, work: list[tuple[str, Story, tracing.Injection | None]]) -> list[Found]:
-        """Try each point, and return the results in the order of the points."""
+        """Run each of `work`, and return the results in the same order.
+
+        An item of `work` is (a name for messages, the story, the injection).
+        """
         places = [self.directory / f"p{self._number + n}" for n in range(len(work))]
         self._number += len(work)
         return list(self._pool.map(self._one, work, places))
@@ -64,8 +68,11 @@ class Run:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return 1 if anything was lost, doubled, orphaned or failed, 77 without
-    strace."""
+    """Run the command, and return the exit status.
+
+    The status is 1 if a job was lost, ran twice or failed, or if a process was left. It is 77
+    without strace.
+    """
     options = _parser().parse_args(arguments)
     if not tracing.is_installed():
         print("not run: strace is not installed")
@@ -94,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def stories_in(directory: Path) -> list[Story]:
-    """Return all stories; the files that they begin with are made in `directory`."""
+    """Return all stories. The files with which they begin are made in `directory`."""
     tensors = make_tensors(directory)
     return [*attempt_stories(tensors), *daemon_stories(tensors), *copy_stories(directory, tensors)]
 

@@ -1,9 +1,9 @@
-"""Stories of one attempt without a daemon: its supervisor, the parent `keeper`, a child rank.
+"""Stories of one attempt without a daemon. The process that is killed is:
 
-keeper       killed alone: the supervisor goes on
-supervisor   killed alone: the keeper ends the ranks and writes the record
-both         at the same time: the recorded exits of ranks count
-rank         killed alone, while it saves
+keeper       only the keeper; the supervisor continues
+supervisor   only the supervisor; the keeper ends the ranks and writes the exit record
+both         both at the same time; the exits of ranks that were recorded before count
+rank         only the rank, while it saves
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ ended."""
 class AttemptStory:
     """One attempt of a shell script that exits with 0.
 
-    With `stopped` it gets a request to stop, and exits with 0 then. With `closes` an export
-    follows. With `alone` its export kills the supervisor, so that the keeper has to write the
-    record.
+    With `stopped`, the script gets a request to stop, and then exits with 0. With `closes`, an
+    export follows the script. With `alone`, the export kills the supervisor, so that the keeper
+    must write the exit record. `victim` names the process that is killed.
     """
 
     victim: str
@@ -54,12 +54,12 @@ class AttemptStory:
 
     @property
     def name(self) -> str:
-        """The name of the story in the output."""
+        """The name of the story, for messages."""
         what = "stop" if self.stopped else "export" if self.closes else "exit"
         return f"{self.victim}: {what}{', alone' if self.alone else ''}"
 
     def run(self, path: Path, injection: Injection | None) -> Found:
-        """Run the story as `Story.run` does."""
+        """Run the story; see `Story.run`."""
         path.mkdir()
         run, token = path / "run", f"{abs(hash(str(path))):032x}"
         run.mkdir()
@@ -105,8 +105,10 @@ class AttemptStory:
         )
 
     def _let_go(self, path: Path, run: Path, victim: Victim) -> int | None:
-        """Let the rank continue as soon as it can be watched; return its pidfd, or None if it never
-        started."""
+        """Open a pidfd of the rank, and let the rank continue.
+
+        Returns the pidfd; None if the rank never started.
+        """
         pidfd = None
         while not victim.is_over():
             with suppress(OSError, ValueError):
@@ -172,7 +174,7 @@ class AttemptStory:
 
 
 def was_noted(run: Path) -> bool:
-    """Return whether the end of rank 0 was recorded in the run directory."""
+    """Return whether the run directory `run` has a record of how rank 0 ended."""
     try:
         return RankLedger.read(run / LEDGER, 1).lines()[0].status is not None
     except (OSError, ValueError):
@@ -180,7 +182,7 @@ def was_noted(run: Path) -> bool:
 
 
 def processes_with(token: str) -> list[str]:
-    """Return the processes with `token` in their environment."""
+    """Return the command lines of the processes with `token` in their environment."""
     found = []
     for pid in all_processes():
         with suppress(OSError):
@@ -191,17 +193,17 @@ def processes_with(token: str) -> list[str]:
 
 @dataclass(frozen=True)
 class SaveStory:
-    """A rank that saves three checkpoints, keeps two of them, and is killed meanwhile.
+    """A rank saves three checkpoints, keeps two of them, and is killed meanwhile.
 
-    The checkpoint that a resume would start from must verify, and no step that was reported as
-    saved may be lost.
+    Afterwards, the newest checkpoint must be undamaged, and its step must not be older than any
+    step that the rank reported as saved.
     """
 
     tensors: Path
     name: str = "rank: save"
 
     def run(self, path: Path, injection: Injection | None) -> Found:
-        """Run the story as `Story.run` does."""
+        """Run the story; see `Story.run`."""
         path.mkdir()
         run, out = path / "run", path / "out"
         run.mkdir()
@@ -237,7 +239,7 @@ class SaveStory:
 
 
 def attempt_stories(tensors: Path) -> list[AttemptStory | SaveStory]:
-    """Return all stories of attempts."""
+    """Return all stories of this module."""
     victims = (KEEPER, SUPERVISOR, BOTH)
     return [
         *(AttemptStory(victim) for victim in victims),

@@ -1,4 +1,6 @@
-"""Stories of the queue's file: an older schema, a backup, a restored backup, a removal."""
+"""Stories of the file that stores the queue: an older schema, a backup, a restored backup, the
+removal of a job.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,15 @@ COPY = "copy.db"
 
 @dataclass(frozen=True)
 class Template:
-    """The files of a `Place`, to copy as the start of others."""
+    """The files of a `Place`, which are copied as the start of other stories."""
 
     place: Place
 
     def copied(self, path: Path) -> Place:
-        """Copy the files to `path`, with the paths in the queues changed, and return the new
-        place."""
+        """Copy the files to `path`, and return the new place.
+
+        The paths that the queues contain are changed to the new place.
+        """
         place = Place(path, self.place.tensors)
         old = self.place.path
         moved(self.place.state, place.state, old, path)
@@ -45,7 +49,7 @@ class Template:
 
 
 def queue_up(place: Place, jobs: Mapping[str, Wanted]) -> None:
-    """Put jobs into the queue without a daemon."""
+    """Put `jobs` into the queue of `place` without a daemon."""
     place.state.mkdir(mode=0o700)
     store = Store(place.state)
     for name, wanted in jobs.items():
@@ -64,10 +68,10 @@ def queue_up(place: Place, jobs: Mapping[str, Wanted]) -> None:
 
 
 def run_all(place: Place, jobs: Mapping[str, Wanted]) -> None:
-    """Run the jobs to their ends.
+    """Run `jobs` with a daemon until all of them have ended.
 
     Raises:
-        AssertionError: they do not end.
+        AssertionError: a job did not end in time.
     """
     daemon = place.daemon()
     said = place.drive(jobs, daemon.is_running)
@@ -77,7 +81,7 @@ def run_all(place: Place, jobs: Mapping[str, Wanted]) -> None:
 
 
 def as_first_schema(place: Place) -> None:
-    """Make the queue one of the first schema, with the same jobs."""
+    """Replace the queue of `place` by a queue with the first schema and the same jobs."""
     path = place.state / DATABASE
     path.rename(newer := place.state / "newer.db")
     old = open_database(place.state, MIGRATIONS[:1])
@@ -92,13 +96,15 @@ def as_first_schema(place: Place) -> None:
 
 @dataclass(frozen=True)
 class BackupStory:
-    """`zerotools backup` is killed: no copy exists, or a whole one, and the queue is unchanged."""
+    """`zerotools backup` is killed. Afterwards, a complete copy or no copy exists, and the queue is
+    unchanged.
+    """
 
     template: Template
     name: str = "backup"
 
     def run(self, path: Path, injection: Injection | None) -> Found:
-        """Run the story as `Story.run` does."""
+        """Run the story; see `Story.run`."""
         place = self.template.copied(path)
         out = path / "out.db"
         victim = Victim("backup", [place.state, out], path, injection)
@@ -115,17 +121,18 @@ class BackupStory:
 
 
 def jobs_in(database: Path) -> list[tuple[int, str]]:
-    """Return numbers and states of the jobs in a queue."""
+    """Return (number, state) of each job in the queue file `database`."""
     with closing(sqlite3.connect(database)) as opened:
         return opened.execute("SELECT id, state FROM job ORDER BY id").fetchall()
 
 
 @dataclass(frozen=True)
 class RestoreStory:
-    """`zerotools restore` is killed, with a copy that shows jobs as waiting that have ended since.
+    """`zerotools restore` is killed while it restores an old copy. In this copy, jobs wait that
+    have already ended.
 
-    A daemon that starts then, or that refuses to start until the copy is restored again, starts
-    none of these jobs a second time.
+    A daemon that starts afterwards must not run any of these jobs a second time. It may refuse to
+    start until the copy is restored again.
     """
 
     template: Template
@@ -133,7 +140,7 @@ class RestoreStory:
     name: str = "restore"
 
     def run(self, path: Path, injection: Injection | None) -> Found:
-        """Run the story as `Story.run` does."""
+        """Run the story; see `Story.run`."""
         place = self.template.copied(path)
         place.acknowledged = {name: n for n, name in enumerate(self.jobs, 1)}
         victim = Victim("restore", [place.state, path / COPY], path, injection)
@@ -150,7 +157,9 @@ class RestoreStory:
 
 
 def copy_stories(directory: Path, tensors: Path) -> list[Story]:
-    """Return all stories of this module; the files that they begin with are made in `directory`."""
+    """Return all stories of this module. The files with which they begin are made in
+    `directory`.
+    """
     trained = Place(directory / "trained", tensors)
     run_all(trained, {"t": trained.training("t", 2)})
     first = Place(directory / "first", tensors)
@@ -173,15 +182,17 @@ def copy_stories(directory: Path, tensors: Path) -> list[Story]:
 
 
 def pruning(place: Place) -> dict[str, Wanted]:
-    """Return a finished job, removed with its checkpoints."""
+    """Return the job of the story "prune": it has finished, and is removed with its checkpoints."""
     return {"t": place.training("t", 2, GONE)}
 
 
 def migrating(place: Place) -> dict[str, Wanted]:
-    """Return a script that waits, and a training job that follows."""
+    """Return the jobs of the story "migrate": a script that waits in the queue, and a training job
+    after it.
+    """
     return {"waits": place.script("waits", ONCE), "t": place.training("t", 1)}
 
 
 def twice(place: Place) -> dict[str, Wanted]:
-    """Return two jobs that ended after the copy was made."""
+    """Return two jobs that wait in the copy of the queue, although they have already ended."""
     return {name: place.script(name, ONCE) for name in ("a", "b")}

@@ -1,4 +1,4 @@
-"""A state directory, its daemon, and a client that runs its jobs to their ends."""
+"""A state directory with its daemon, and a client that runs jobs until they end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GONE = "gone"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A job of a story: its job file, and the state that it must end in."""
+    """A job of a story: its job file `tree`, and the state `end` in which it must end."""
 
     tree: Mapping[str, Any]
     end: str
@@ -57,7 +57,9 @@ class Wanted:
 
 @dataclass
 class Place:
-    """The files of one point: state directory, log, lines of the jobs."""
+    """The files of one run of a story: the state directory, the log, and the files in which jobs
+    write lines.
+    """
 
     path: Path
     tensors: Path
@@ -81,23 +83,26 @@ class Place:
 
     @property
     def log(self) -> str:
-        """The end of the daemons' log."""
+        """The last 3,000 characters of the log of all daemons."""
         return (self.path / "log").read_text(errors="replace")[-3000:]
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of a daemon here."""
+        """The command-line options of a daemon for this place."""
         config = self.path / "config.toml"
         return ("--state-dir", str(self.state), "--config", str(config))
 
     def victim(self, injection: Injection | None) -> Victim:
-        """Start a daemon that the injection is applied to."""
+        """Start a daemon with `injection`."""
         return Victim("daemon", self.options, self.path, injection)
 
     def daemon(
         self, crash: CrashPoint | None = None, env: Mapping[str, str] | None = None
     ) -> Forked:
-        """Start a daemon without an injection; with `crash` it kills itself at a named point."""
+        """Start a daemon without an injection.
+
+        With `crash`, the daemon kills itself at this point of its code.
+        """
         env = {**(env or {}), **({} if crash is None else {crash_points.VARIABLE: crash.name})}
         return warm.start("daemon", self.options, self.path, env=env)
 
@@ -107,7 +112,10 @@ class Place:
         return path.read_text().splitlines() if path.exists() else []
 
     def script(self, name: str, program: str, end: str = "succeeded", **more: Any) -> Wanted:
-        """Return a job for a shell script; `$LINES` is the file of its lines."""
+        """Return a job that runs the shell script `program`.
+
+        In the script, `$LINES` is the path of the file for the job's lines.
+        """
         script = {
             "command": ["/bin/sh", "-c", program],
             "directory": str(self.path),
@@ -125,7 +133,7 @@ class Place:
         env: Mapping[str, str] = {},
         **more: Any,
     ) -> Wanted:
-        """Return a job of the built-in trainer, with a stand-in as its rank."""
+        """Return a job of the built-in trainer, with `stand_in` as its rank."""
         mine = {"LINES": str(self.path / f"{name}.lines"), "TENSORS": str(self.tensors)}
         tree = {"name": name, "device": "cpu", "ranks": 1, "env": {**mine, **env}}
         data = {"text": [str(self.path / "config.toml")]}
@@ -138,9 +146,10 @@ class Place:
         is_running: Callable[[], bool],
         seconds: float = SECONDS,
     ) -> str | None:
-        """Submit, wait, cancel and clean until all jobs are as wanted; then return None.
+        """Submit the jobs, and send the requests of the story until all jobs have ended.
 
-        Otherwise return one sentence, which is empty if the daemon ended before.
+        Returns None then. Returns an empty text if the daemon ended before, and a sentence if the
+        jobs did not end within `seconds`.
         """
         deadline, said = Deadline(seconds), "nothing was answered"
         while not deadline.has_passed():
@@ -203,17 +212,19 @@ class Place:
         return {**wanted.terms, "after": after} if after else dict(wanted.terms)
 
     def _resume(self, name: str, job: int) -> None:
-        """Resume a job that stays held.
+        """Resume a job that has been held for some time.
 
-        A held job may be about to be over, and a resume of a program that is over would run it
-        again.
+        A job may be held for a moment although its program has ended. If such a job is resumed, its
+        program runs again.
         """
         if time.monotonic() - self.held.setdefault(name, time.monotonic()) > HELD_SECONDS:
             self.client.resume(job)
             del self.held[name]
 
     def _retry(self, job: Mapping[str, Any]) -> None:
-        """Cancel the whole array of `job`, and retry it once that is done."""
+        """Cancel the whole array of `job`. When all jobs of the array have ended, retry the
+        array.
+        """
         if job["state"] not in TERMINAL:
             self.client.of_array(job["id"], {"do": "cancel"})
         elif all(
@@ -226,7 +237,7 @@ class Place:
         return (state == GONE) == (wanted.end == GONE)
 
     def _hold(self, name: str, job: Mapping[str, Any]) -> None:
-        """Hold the job once, after its second step, and release it."""
+        """After the second step of the job, hold the job once, and then release it."""
         if job["state"] == "paused":
             self.was_held.add(name)  # even if no answer came
             self.client.release(job["id"])
@@ -240,18 +251,22 @@ class Place:
             self.client.cancel(job["id"])
 
     def idle(self, name: str) -> int:
-        """Return how often a training job began again after its last step, and found nothing left
-        to do."""
+        """Return how often a training job was started again after it had ended, and found no step
+        left to do.
+
+        Returns 0 if such a start did any step.
+        """
         after = self.lines(name)
         after = after[after.index("done") + 1 :] if "done" in after else []
         is_idle = all(line == "done" or line.startswith("began ") for line in after)
         return sum(line.startswith("began ") for line in after) if is_idle else 0
 
     def wrong(self, jobs: Mapping[str, Wanted], *, ranks_die: bool = False) -> Iterator[str]:
-        """Yield which programs ran again, and which jobs ended in another state than expected.
+        """Yield a sentence for each job that ran again, and for each job that ended in a wrong
+        state.
 
-        With `ranks_die` a rank may have been killed between its last line and its exit: then the
-        next attempt finds nothing left to do.
+        With `ranks_die`, a rank may have been killed between its last line and its exit. So one
+        more attempt is allowed if it finds no step left to do.
         """
         with closing(sqlite3.connect(self.state / "zerotools.db")) as database:
             found = list(database.execute("SELECT name, state FROM job ORDER BY rowid"))
@@ -270,7 +285,7 @@ class Place:
 
 
 def make_tensors(directory: Path) -> Path:
-    """Make a `dcp` directory of one tensor, as `zerotools convert` writes it."""
+    """Make a DCP directory with one tensor, as `zerotools convert` writes it."""
     model, out = directory / "model", directory / "tensors"
     model.mkdir()
     header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
@@ -285,7 +300,10 @@ def make_tensors(directory: Path) -> Path:
 
 
 def moved(template: Path, state: Path, old: Path, new: Path) -> None:
-    """Copy a queue, or the state directory of an ended daemon, with the paths in it changed."""
+    """Copy a queue file, or the state directory of an ended daemon, from `template` to `state`.
+
+    In the copy, the path `old` is replaced by `new`.
+    """
     queue = state
     if template.is_dir():
         ignored = shutil.ignore_patterns("api.sock", "notify.sock")

@@ -1,12 +1,14 @@
-"""`held.py [--hold] ROLE ARGUMENT...`: the daemon, a supervisor or a command, after it is traced.
+"""A daemon, supervisor, command or rank that waits until strace is attached.
 
-With `--hold` it stops itself (SIGSTOP) before it begins. A supervisor can be held instead of its
-keeper: `--hold-child` stops the process that the keeper forks.
+`held.py [--hold] ROLE ARGUMENT...`. With `--hold`, the process stops itself (SIGSTOP) before it
+begins. With `--hold-child`, it stops the process that it forks: the supervisor, which is a child of
+its keeper. The roles:
 
-    daemon OPTIONS     zerotoolsd whose ranks are `stand_in.py`
-    supervisor DIR     the supervisor of a prepared attempt, and its keeper
-    backup DIR FILE, restore DIR FILE    as the commands
-    rank OPTIONS       a rank that is `stand_in.py`
+    daemon OPTIONS           zerotoolsd with `stand_in.py` as its ranks
+    supervisor DIR           the keeper and the supervisor of a prepared attempt
+    backup DIR FILE          `zerotools backup`
+    restore DIR FILE         `zerotools restore --release`
+    rank OPTIONS             the rank `stand_in.py`
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
 def daemon(arguments: list[str]) -> int:
-    """Run `zerotoolsd` with stand-ins as ranks, and without checks of the interpreter."""
+    """Run `zerotoolsd` with `stand_in.py` as its ranks, and without checks of the interpreter."""
     from zerotools.jobs.jobfile_tables.spec import JobSpec
     from zerotoolsd.app.run_daemon import main
     from zerotoolsd.service.admission.interpreter_check import Needs
@@ -37,14 +39,14 @@ def daemon(arguments: list[str]) -> int:
 
 
 def supervisor(arguments: list[str]) -> int:
-    """Run a supervisor, as `supervisor/entry.py` does."""
+    """Run the keeper and the supervisor, as `supervisor/entry.py` does."""
     from zerotoolsd.supervisor.main import main
 
     return main(arguments)
 
 
 def back_up(arguments: list[str]) -> int:
-    """Make a backup, as `zerotools backup` does."""
+    """Back up a queue, as `zerotools backup` does."""
     from zerotools.jobs.client import queue_backup
 
     queue_backup.back_up_queue(Path(arguments[0]), Path(arguments[1]))
@@ -52,7 +54,7 @@ def back_up(arguments: list[str]) -> int:
 
 
 def restore(arguments: list[str]) -> int:
-    """Restore a backup, as `zerotools restore --release` does."""
+    """Restore a queue, as `zerotools restore --release` does."""
     from zerotools.jobs.client import queue_backup
 
     queue_backup.restore_queue(Path(arguments[1]), Path(arguments[0]), release=True)
@@ -60,7 +62,7 @@ def restore(arguments: list[str]) -> int:
 
 
 def rank(arguments: list[str]) -> int:
-    """Run a rank with the supervisor's `arguments`."""
+    """Run a rank with the `arguments` that the supervisor gives it."""
     import runpy
 
     sys.argv = [str(STAND_IN), *arguments]
@@ -78,7 +80,9 @@ ROLES: dict[str, Callable[[list[str]], int]] = {
 
 
 def hold_child() -> None:
-    """Stop the next process that this one forks."""
+    """Stop the next process that this process forks (SIGSTOP), before the new process does
+    anything.
+    """
     fork: Callable[[], int] = os.fork
 
     def held(*_: Any) -> int:

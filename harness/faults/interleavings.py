@@ -2,10 +2,10 @@
 
     python -m harness.faults.interleavings [--minutes M] [--seed N] [--steps N]
 
-After each step `harness.invariants` and `harness.faults.rules` check the state directory and the
-jobs. After some steps the kills stop, and all jobs must end. Each round has a new daemon and a
-seed, and the next round uses the next seed. `--seed` of a failed round repeats its operations;
-which of them overlap depends on the machine, so that several tries may be needed.
+After each step, `harness.invariants` and `harness.faults.rules` check the state directory and the
+jobs. At the end of a round the kills stop, and all jobs must end. Each round has a new daemon and
+the next seed. With the `--seed` of a failed round, the same operations are done again. How they
+overlap depends on the machine, so several tries may be needed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MEMORY = Path("/dev/shm")
 
 
 class Round:
-    """One daemon, and the operations on it."""
+    """One round: a new daemon, and random operations on it."""
 
     def __init__(self, path: Path, tensors: Path, library: Path | None, seed: int) -> None:
         self.seed = seed
@@ -98,7 +98,7 @@ class Round:
         return True
 
     def step(self, together: list[Operation]) -> None:
-        """Begin these operations, wait for them, and check the rules."""
+        """Begin the operations `together`, wait for them, and check the rules."""
         self._states = self._known()
         with ThreadPoolExecutor(len(together)) as pool:
             list(pool.map(self._one, together))
@@ -109,7 +109,7 @@ class Round:
         self.look()
 
     def look(self) -> None:
-        """Record the rules that are broken."""
+        """Check the rules, and record errors in `wrong`."""
         with suppress(sqlite3.OperationalError):  # the queue is made just now
             self.wrong += broken(self.place.state, {*self.jobs} - self.removed)
             self.wrong += self.rules.broken(self.removed)
@@ -136,7 +136,7 @@ class Round:
                 self.wrong.append(f"{operation}: {error}")
 
     def _target(self, operation: Operation) -> int:
-        """Return a job in a state that suits the operation, or else any job."""
+        """Return a job for the operation: usually a job in a suitable state, otherwise any job."""
         meant = operations.MEANT.get(operation.name, STATES)
         fitting = [job for job, state in self._states.items() if state in meant]
         if operation.name == "array":
@@ -252,7 +252,7 @@ class Round:
                 time.sleep(operation.one_of((0.1, 0.3, 0.7)))
 
     def settle(self) -> None:
-        """Let all jobs end, and check the state directory."""
+        """Let all jobs end, and then check the state directory."""
         deadline, held = Deadline(END_SECONDS), dict[int, float]()
         while True:
             self.keep_up()
@@ -306,13 +306,16 @@ class Round:
             yield f"the daemon's log has a traceback: {self.place.log}"
 
     def close(self) -> None:
-        """Stop the daemon and all other processes."""
+        """Stop the daemon."""
         self.daemon.terminate()
         self.daemon.wait(30)
 
 
 def live_round(path: Path, tensors: Path, library: Path | None, seed: int, steps: int) -> Round:
-    """Run a round, up to its first step that breaks a rule."""
+    """Run a round of at most `steps` steps, and return it.
+
+    The round ends early after a step that breaks a rule.
+    """
     one = Round(path, tensors, library, seed)
     try:
         for number, together in enumerate(islice(operations.steps(seed), steps), 1):

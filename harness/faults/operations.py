@@ -1,7 +1,7 @@
-"""Operations on a daemon and its jobs, drawn at random: the same from the same seed.
+"""Random operations on a daemon and its jobs. The same seed gives the same operations.
 
-No answer of a daemon affects the draw, so a seed is enough to repeat the operations. How they
-overlap depends on the speed of the machine.
+No answer of a daemon affects the random choice, so the seed is enough to repeat the operations. How
+they overlap depends on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -110,9 +110,10 @@ LONGEST_DELAY = 0.25
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation, which begins `delay` seconds after its step.
+    """One operation, which begins `delay` seconds after the begin of its step.
 
-    `job` counts from the newest job in a state of `MEANT`.
+    `job` selects the job: 0 is the newest job in a suitable state (`MEANT`), 1 the second newest,
+    and so on.
     """
 
     name: str
@@ -127,12 +128,15 @@ class Operation:
         return f"{self.number}: {self.name}, job {self.job}, +{self.delay * 1e3:.0f} ms"
 
     def one_of(self, values: Any, salt: int = 0) -> Any:
-        """Return one of these values, the same each time; another `salt` chooses independently."""
+        """Return one of `values`; the choice is always the same for this operation and `salt`.
+
+        With another `salt`, the choice is independent.
+        """
         return Random(f"{self.number} {self.draw} {salt}").choice(list(values))
 
 
 def steps(seed: int) -> Iterator[list[Operation]]:
-    """Yield the operations that begin together, step after step, without end."""
+    """Yield, for each step, the operations that begin together. The sequence is infinite."""
     random, number = Random(seed), 0
     weights = {**SUBMITS, **REQUESTS, **KILLS}
     while True:
@@ -147,7 +151,10 @@ def steps(seed: int) -> Iterator[list[Operation]]:
 
 
 def job_of(place: Place, operation: Operation) -> Wanted:
-    """Return the job of a submit, with its options; `after` counts from the newest job."""
+    """Return the job that the operation submits, with its options.
+
+    Its option `after` has only conditions. The caller adds the job to which they apply.
+    """
     name = f"n{operation.number}"
     more: dict[str, Any] = {"max_restarts": 500, "retry": "always"}
     if operation.one_of(range(6), 1) == 0:

@@ -1,4 +1,4 @@
-"""The points, a sample of them, and the results."""
+"""Lists the points of stories, takes a sample of them, and counts the results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from harness.faults.tracing import ERRORS, OPENING, OPENING_ERRORS, Injection
 
 @dataclass(kw_only=True)
 class Found:
-    """The result of one point.
+    """The result of one run of a story.
 
-    `hit` is true if the call came, and `calls` counts the calls of a run without an injection.
-    `unseen` counts ranks that ended when no process was left to read their status. The point took
-    `seconds`.
+    Attributes:
+        hit: whether the call at which the injection happens was made.
+        seconds: the time that the run took.
+        calls: the number of calls by name, for a run without an injection.
+        wrong: a sentence for each error.
+        unseen: the number of ranks that ended when no process was left to read their exit status.
     """
 
     hit: bool = False
@@ -29,19 +32,21 @@ class Found:
 
 
 class Story(Protocol):
-    """One scenario for jobs, and the process to kill in it."""
+    """One scenario, and the process to kill in it."""
 
     @property
     def name(self) -> str: ...
 
     def run(self, place: Path, injection: Injection | None) -> Found:
-        """Run the scenario once in the new directory `place`."""
+        """Run the scenario once in the new directory `place`, with `injection` or without a
+        fault.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Point:
-    """One call of one story, and the injection at it."""
+    """One system call of a story, at which the process is killed or the call fails."""
 
     story: Story
     injection: Injection
@@ -51,7 +56,10 @@ class Point:
 
 
 def points_of(story: Story, calls: Counter[str], *, kills: bool, errors: bool) -> Iterator[Point]:
-    """Yield all points of a story that makes these calls."""
+    """Yield all points of a story. `calls` is the number of its calls, by name.
+
+    With `kills`, yield a kill at each call. With `errors`, yield each possible error of each call.
+    """
     for call, count in sorted(calls.items()):
         possible = OPENING_ERRORS if call in OPENING else ERRORS
         for number in range(1, count + 1):
@@ -62,7 +70,10 @@ def points_of(story: Story, calls: Counter[str], *, kills: bool, errors: bool) -
 
 
 def sampled(points: Sequence[Point], most: int | None, seed: int) -> list[Point]:
-    """Return `most` of the points in their order, chosen by `seed` from all stories alike."""
+    """Return `most` of the points, chosen at random with `seed`, in their order.
+
+    Every point has the same chance.
+    """
     if most is None or most >= len(points):
         return list(points)
     chosen = random.Random(seed).sample(range(len(points)), most)
@@ -83,7 +94,7 @@ class Totals:
     failed: list[str] = field(default_factory=list)
 
     def add(self, where: str, found: Found) -> None:
-        """Count one point."""
+        """Count the result `found` of the point `where`."""
         self.points += 1
         self.missed += not found.hit
         self.unseen += found.unseen
@@ -91,7 +102,7 @@ class Totals:
         self.note(where, found.wrong)
 
     def note(self, where: str, sentences: Iterable[str]) -> None:
-        """Count these errors."""
+        """Count errors of the point `where`, given as sentences."""
         for sentence in sentences:
             self._kind(sentence).append(f"{where}: {sentence}")
 
@@ -110,5 +121,5 @@ class Totals:
 
     @property
     def sentences(self) -> list[str]:
-        """All errors."""
+        """The sentences of all errors."""
         return [*self.lost, *self.doubled, *self.orphaned, *self.failed]

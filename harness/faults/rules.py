@@ -1,8 +1,11 @@
-"""Rules for jobs from one check to the next, in addition to `harness.invariants`.
+"""Checks rules for jobs, in addition to `harness.invariants`.
 
-- An event stays as it was written, unless its job was removed, and newer ones have higher numbers.
-- A job changes its state as the table of states says.
-- After a stop no command of its script begins; a command would write a stamp.
+The rules compare the current state with the previous check. A stamp is a line that a command of a
+job's script writes.
+
+- An event is not changed or lost, unless its job was removed. New events have higher numbers.
+- A job changes its state only as the table of states allows.
+- After a stop, no further command of the script begins.
 - A script that has succeeded has written its last stamp.
 - A cancelled job writes no stamp after its end.
 """
@@ -32,7 +35,9 @@ killed: it is the time of the last heartbeat."""
 
 
 class Rules:
-    """The rules for one daemon and its jobs; their scripts write stamps to `stamps`."""
+    """Checks the rules for the jobs of one daemon. Their scripts write stamps to the file
+    `stamps`.
+    """
 
     def __init__(self, state: Path, stamps: Path) -> None:
         self._state = state
@@ -43,7 +48,10 @@ class Rules:
         """The stamps, by the directory of the attempt and the rank."""
 
     def broken(self, removed: Collection[int]) -> list[str]:
-        """Return one sentence for each broken rule. `removed` jobs may be gone."""
+        """Return a sentence for each broken rule.
+
+        Jobs in `removed` need not exist.
+        """
         with closing(sqlite3.connect(self._state / "zerotools.db", isolation_level=None)) as queue:
             queue.execute("BEGIN")
             events = list(queue.execute("SELECT * FROM event ORDER BY seq"))
@@ -118,6 +126,6 @@ class Rules:
                 yield f"job {job} was cancelled, and went on {max(late):.2f} s later"
 
     def words(self, job: int) -> dict[float, str]:
-        """Return the stamps of a job, by time."""
+        """Return the stamps of a job, keyed by time in seconds since 1970."""
         mine = [w for (place, _), w in self._words.items() if place.parent.name == str(job)]
         return {moment: word for words in mine for moment, word in words}

@@ -1,17 +1,17 @@
-"""A rank that trains nothing, but saves real checkpoints.
+"""A rank that trains nothing, but saves real checkpoints: `stand_in.py --run-dir DIR`.
 
-`stand_in.py --run-dir DIR`. A step is a line in the file `$LINES`; a checkpoint holds a copy of the
-tensors in `$TENSORS` (a `dcp` directory), and is committed by the trainer's `Committer`. It resumes
-from the newest checkpoint that verifies, chosen as by the trainer.
+A step only writes a line to the file `$LINES`. A checkpoint is a copy of the tensors in `$TENSORS`
+(a DCP directory), committed by the trainer's `Committer`. The rank resumes from the newest
+undamaged checkpoint, as the trainer does. Environment variables:
 
-    EVERY=N        a checkpoint each N steps (default 1)
-    PACE=SECONDS   for a step (default 0)
-    CRASH=N        SIGKILL to itself after step N, only in the first attempt
-    WAIT=N         after step N, wait for a request to stop, or for the file OTHER, if it is named
-    ALONE=N        after step N, wait for a request to stop if it is the only rank
+    EVERY=N        save a checkpoint every N steps (default 1)
+    PACE=SECONDS   the duration of a step (default 0)
+    CRASH=N        in the first attempt, send SIGKILL to itself after step N
+    WAIT=N         after step N, wait for a request to stop, or for the file $OTHER if it is set
+    ALONE=N        like WAIT, but only if this is the only rank
 
-The ranks of an attempt do not wait for each other. Only the first one reports and saves; the others
-take as long.
+The ranks of an attempt do not wait for each other. Only the first rank reports and saves. The other
+ranks take as long.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EXIT_STOPPED, EXIT_BAD_CHECKPOINT, EXIT_NOT_SAVED = 75, 65, 1
 
 
 def record_of(step: int, steps: int) -> JobRecord:
-    """Return the record of a model of one tensor."""
+    """Return the record of a checkpoint at step `step`, for a model with one tensor."""
     return JobRecord(
         step=step,
         steps_total=steps,
@@ -67,7 +67,7 @@ def record_of(step: int, steps: int) -> JobRecord:
 
 
 class StandIn:
-    """One rank of one attempt."""
+    """One rank of one attempt, which trains nothing."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
@@ -80,7 +80,7 @@ class StandIn:
         self.committer = Committer(self.output, KeepPolicy(last=2), lambda _: None)
 
     def note(self, line: str) -> None:
-        """Append a line to the file of lines."""
+        """Append a line to the file `$LINES`. Only the first rank does this."""
         if not self.is_first:
             return
         with Path(os.environ["LINES"]).open("a", encoding="utf-8") as file:
@@ -119,7 +119,7 @@ class StandIn:
         return 0
 
     def save(self, step: int) -> bool:
-        """Save a checkpoint by the protocol of the trainer, and return whether it was saved."""
+        """Save a checkpoint as the trainer does, and return whether it was saved."""
         if not self.is_first:
             return True
         try:
@@ -134,7 +134,7 @@ class StandIn:
         return True
 
     def misbehave(self, step: int) -> None:
-        """Act as the job's variables require for `step`: crash or wait."""
+        """Crash or wait after step `step`, if the environment variables require it."""
         if self.attempt == 1 and step == int(os.environ.get("CRASH", "0")):
             os.kill(os.getpid(), signal.SIGKILL)
         alone = os.environ.get("ALONE", "0") if os.environ.get("WORLD_SIZE") == "1" else "0"

@@ -1,7 +1,6 @@
-"""Scenarios for the jobs of a daemon with a kill or a failing call.
+"""Stories of the jobs of a daemon, which is killed or has failing calls.
 
-After that a new daemon starts, runs the jobs to their ends, and `harness.invariants` checks the
-result.
+Afterwards, a new daemon runs the jobs until they end, and `harness.invariants` checks the result.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Jobs = Callable[[Place], dict[str, Wanted]]
 
 @dataclass(frozen=True)
 class DaemonStory:
-    """Jobs of one daemon. `begin` makes the files that it begins with."""
+    """Runs jobs with one daemon. `begin` makes the place with which the story begins."""
 
     name: str
     tensors: Path
@@ -46,7 +45,7 @@ class DaemonStory:
     begin: Callable[[Path], Place] | None = None
 
     def run(self, path: Path, injection: Injection | None) -> Found:
-        """Run the story as `Story.run` does."""
+        """Run the story; see `Story.run`."""
         place = self._place(path)
         jobs = self.jobs(place)
         victim = place.victim(injection)
@@ -63,7 +62,7 @@ class DaemonStory:
         return found
 
     def run_to(self, path: Path, crash: CrashPoint) -> Found:
-        """Run the story once, with a daemon that kills itself at a named point."""
+        """Run the story once, with a daemon that kills itself at the point `crash` of its code."""
         place = self._place(path)
         jobs = self.jobs(place)
         daemon = place.daemon(crash)
@@ -78,8 +77,9 @@ class DaemonStory:
 
 
 def in_a_chain(place: Place) -> dict[str, Wanted]:
-    """Return a job that starts after another has succeeded, and one that starts as soon as it
-    may."""
+    """Return two jobs. The second one starts after the first has succeeded, and not before a
+    certain time.
+    """
     second = place.script("second", ONCE)
     return {
         "first": place.script("first", ONCE),
@@ -88,13 +88,16 @@ def in_a_chain(place: Place) -> dict[str, Wanted]:
 
 
 def on_hold(place: Place) -> dict[str, Wanted]:
-    """Return a job on hold until the client releases it; then it starts before another."""
+    """Return a job that is on hold until the client releases it, and a job without a hold.
+
+    The first job has the higher priority.
+    """
     held = replace(place.script("held", ONCE), terms={"hold": True, "priority": 3})
     return {"held": held, "plain": place.script("plain", ONCE)}
 
 
 def several(place: Place) -> dict[str, Wanted]:
-    """Return two jobs submitted together."""
+    """Return an array of two jobs, which are submitted together."""
     program = ONCE.replace("$LINES", "$LINES-$ZEROTOOLS_ARRAY_INDEX.lines")
     one = place.script("both", program)
     env = {"LINES": str(place.path / "both")}
@@ -103,7 +106,9 @@ def several(place: Place) -> dict[str, Wanted]:
 
 
 def in_slices(place: Place) -> dict[str, Wanted]:
-    """As `several`, with job files so long that each is written in a separate transaction."""
+    """Return the jobs of `several` with very long job files, so that each job is written in its own
+    transaction.
+    """
     pad = {f"PAD{number}": "x" * 110_000 for number in range(2)}
     found = several(place)
     env = {**found["both-0"].tree["env"], **pad}
@@ -111,7 +116,9 @@ def in_slices(place: Place) -> dict[str, Wanted]:
 
 
 def retried(place: Place) -> dict[str, Wanted]:
-    """As `in_slices`; cancelled before any has started, and retried as a whole."""
+    """Return the jobs of `in_slices`, on hold: they are cancelled, and then the whole array is
+    retried.
+    """
     held = {"hold": True}
     return {
         name: replace(one, terms=held, is_retried=True) for name, one in in_slices(place).items()
@@ -119,7 +126,9 @@ def retried(place: Place) -> dict[str, Wanted]:
 
 
 def member_edited(place: Place) -> dict[str, Wanted]:
-    """As `in_slices`; each is edited while it is on hold, and has a short job file then."""
+    """Return the jobs of `in_slices`, on hold: each one is edited, which makes its job file
+    short.
+    """
     found = {}
     for name, one in in_slices(place).items():
         lines = str(place.path / f"{name}.lines")
@@ -131,12 +140,12 @@ def member_edited(place: Place) -> dict[str, Wanted]:
 
 
 def removed(place: Place) -> dict[str, Wanted]:
-    """As `in_slices`; each is removed when it is over."""
+    """Return the jobs of `in_slices`: each one is removed when it has ended."""
     return {name: replace(one, end=GONE) for name, one in in_slices(place).items()}
 
 
 def edited(place: Place) -> dict[str, Wanted]:
-    """Return a job that could not write its lines if it ran as it was submitted."""
+    """Return a job, on hold, that can write its lines only after it was edited."""
     job = place.script("edited", ONCE, max_restarts=0)
     right = job.tree["env"]["LINES"]
     tree = {**job.tree, "env": {"LINES": "/nowhere/lines"}}
@@ -144,9 +153,9 @@ def edited(place: Place) -> dict[str, Wanted]:
 
 
 def growing(place: Place) -> dict[str, Wanted]:
-    """Return an elastic job with one of two ranks; it gets both when the other job ends.
+    """Return an elastic job of one or two ranks, and a job that occupies the second rank at first.
 
-    It ends only with both ranks, or if it starts after that.
+    The elastic job grows when the other job ends. It ends only with both ranks.
     """
     other = {"LINES": str(place.path / "other.lines"), "OTHER": str(place.path / "t.lines")}
     first = place.script("other", UNTIL_STEP_2)
@@ -158,8 +167,9 @@ def growing(place: Place) -> dict[str, Wanted]:
 
 
 def making_room(place: Place) -> dict[str, Wanted]:
-    """Return a job that yields to one of higher priority after its second step, and then
-    continues."""
+    """Return a job that yields after its second step to a job of higher priority, and then
+    continues.
+    """
     high = place.script("high", ONCE)
     env = {"WAIT": "2", "OTHER": str(place.path / "high.lines")}
     return {
@@ -169,12 +179,12 @@ def making_room(place: Place) -> dict[str, Wanted]:
 
 
 def pausing(place: Place) -> dict[str, Wanted]:
-    """Return a job held after its second step, and then released."""
+    """Return a job that is held after its second step, and then released."""
     return {"t": replace(place.training("t", 4, env={"WAIT": "2"}), is_held=True)}
 
 
 def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
-    """Run the jobs to their ends with a new daemon, and return the errors."""
+    """Run the jobs with a new daemon until they end, check the result, and return the errors."""
     acknowledged = {n for name, n in place.acknowledged.items() if jobs[name].end != GONE}
     acknowledged |= place.again
     second = place.daemon()
@@ -197,7 +207,7 @@ def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
 
 
 def daemon_stories(tensors: Path) -> list[DaemonStory]:
-    """Return all stories that need no state directory of an earlier daemon."""
+    """Return all stories that begin with a new state directory."""
 
     def story(name: str, jobs: Jobs) -> DaemonStory:
         return DaemonStory(name, tensors, jobs)

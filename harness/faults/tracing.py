@@ -1,5 +1,6 @@
-"""Run one process under strace, which kills it at its N-th call of a kind, or makes such calls
-fail."""
+"""Runs a process under strace, which kills it at its N-th call of a kind, or makes such calls
+fail.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ _CALL = re.compile(rb"^(?:\d+ +)?([a-z0-9_]+)\(", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Injection:
-    """A kill, or the error `error`, at the `number`-th call `call` (from 1)."""
+    """A fault at the call number `number` (from 1) of the system call `call`.
+
+    The process is killed before this call. With `error`, this call and the next ones fail with
+    `error` instead.
+    """
 
     call: str
     number: int
@@ -50,8 +55,10 @@ class Injection:
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """The daemon kills itself the first time it reaches `zerotoolsd.attempts.crash_points.name`: no
-    strace."""
+    """A fault without strace: the daemon kills itself when it reaches a point of its code.
+
+    `name` is the name of the point in `zerotoolsd.attempts.crash_points`.
+    """
 
     name: str
 
@@ -60,14 +67,15 @@ class CrashPoint:
 
 
 def is_installed() -> bool:
-    """Return whether strace is installed and may trace."""
+    """Return whether strace is installed."""
     return shutil.which("strace") is not None
 
 
 def attach(pid: int, out: Path, injection: Injection | None) -> subprocess.Popen[bytes]:
-    """Trace the stopped process `pid`, without its children, and let it continue.
+    """Attach strace to the stopped process `pid`, without its children, and return strace's
+    process.
 
-    Without an injection its calls are only written to `out`.
+    Without an injection, strace only writes the calls of the process to the file `out`.
     """
     options = injection.options if injection else ["-e", f"trace={','.join((*CALLS, *OPENING))}"]
     said = out.with_suffix(".said").open("wb")
@@ -92,7 +100,7 @@ def _tracer_of(pid: int) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process has stopped itself, to be traced."""
+    """Return whether the process `pid` is stopped (SIGSTOP)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except OSError:
@@ -100,12 +108,14 @@ def is_stopped(pid: int) -> bool:
 
 
 def counted(out: Path) -> Counter[str]:
-    """Return the number of times each call occurs in the trace `out`."""
+    """Return how often each call occurs in the file `out`, which strace has written."""
     found = _CALL.findall(out.read_bytes()) if out.exists() else []
     return Counter(name.decode() for name in found if name.decode() in (*CALLS, *OPENING))
 
 
 def injected(out: Path) -> bool:
-    """Return whether a call in the trace `out` was injected."""
+    """Return whether strace has killed the process or made a call fail, according to its file
+    `out`.
+    """
     data = out.read_bytes() if out.exists() else b""
     return b"(INJECTED)" in data or b"killed by SIGKILL" in data

@@ -1,6 +1,7 @@
-"""Real daemons, supervisors and commands, forked from a process after it imported them.
+"""Starts real daemons, supervisors and commands by a fork of a process that has imported them.
 
-The imports of a daemon take a second, and so does a story; so the imports are done once.
+Importing a daemon's modules takes a second, as long as a whole story. So they are imported only
+once.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ def start(
     hold: str = "",
     env: Mapping[str, str] | None = None,
 ) -> Forked:
-    """Start a process of `held.py`, with `hold` as one of its options. Its output goes to
-    `place/log`."""
+    """Start a process of `held.py` with the role `role`. `hold` is one of its options, or empty.
+
+    Its output goes to the file `place/log`.
+    """
     command = ("-P", str(HELD), *((hold,) if hold else ()), role, *map(str, arguments))
     mine = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ZEROTOOLS"))}
     with (place / "log").open("ab") as log:
@@ -45,9 +48,9 @@ def start(
 
 
 class Victim:
-    """A process with an injection at its N-th call, or a count of its calls.
+    """A process under strace, with an injection. Without an injection, its calls are counted.
 
-    With `child` it is the process that the started one forks: a supervisor, the child of its
+    With `child`, this is the process that the started process forks: the supervisor, a child of its
     keeper.
     """
 
@@ -80,15 +83,18 @@ class Victim:
         raise ChildProcessError(f"{self.started} did not stop to be traced")
 
     def go(self) -> None:
-        """Let it begin."""
+        """Let the process begin."""
         os.kill(self.pid, signal.SIGCONT)
 
     def is_over(self) -> bool:
-        """Return whether it has ended. Its tracer ends with it."""
+        """Return whether the process has ended. Then strace has ended too."""
         return self.tracer.poll() is not None
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end, and return whether it ended within `seconds` of an idle machine."""
+        """Wait until the process has ended, and return whether it ended within `seconds`.
+
+        On a busy machine, the wait is longer: see `patience`.
+        """
         deadline = Deadline(seconds)
         while not self.is_over():
             if deadline.has_passed():
@@ -97,7 +103,7 @@ class Victim:
         return True
 
     def end(self) -> None:
-        """Kill this process only: its children continue."""
+        """Kill only this process. Its children continue."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.tracer.wait(20)
@@ -105,12 +111,12 @@ class Victim:
             self.started.wait(20)
 
     def was_hit(self) -> bool:
-        """Return whether the call came."""
+        """Return whether the process was killed by strace, or a call was made to fail."""
         return tracing.injected(self.trace)
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of one process."""
+    """Return the pids of the children of the process `pid`."""
     try:
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -121,9 +127,11 @@ _GET_INFO, _EXIT = 11, 1 << 3
 
 
 def exit_status(pidfd: int) -> int | None:
-    """Return the wait status of a process after any other process has waited for it.
+    """Return the exit status of a process as `waitpid` gives it, even after another process has
+    waited.
 
-    None means that it runs, or that the kernel has no such call (before Linux 6.15).
+    Returns None if the process still runs, or if the kernel does not support this (before Linux
+    6.15).
     """
     import fcntl
 

@@ -1,10 +1,17 @@
-"""The checks that need a GPU, in one command: a table of checks, each in a separate process.
+"""The checks that need a GPU, in one command. Each check runs in its own process.
 
     python -m harness.gpu --out DIR [--budget 500] [--device cpu] [--wheels DIR] [--only NAME ...]
 
-`rows` runs the checks, `table` writes the files, `looks` has them by name and in order. They are in
-`kernels`, `training`, `predicted`, `daemon_jobs`, `engines` and `figures`; `slow_copies` and
-`fake_rank` are ranks that they start. A check that fails, hangs or crashes is one row; those for
-which no time is left are skipped. `--device cpu` runs what CPUs can show, so that the command works
-on the day on which a GPU is there. It touches no clocks, no MIG mode, and resets nothing.
+- `rows`: runs the checks within a budget of seconds.
+- `table`: the table of results, and the files in which it is written.
+- `looks`: all checks by name, in the order in which they run. They are defined here and in
+  `attention_memory`, `kernels`, `training`, `predicted`, `machine`, `daemon_jobs`, `engines` and
+  `figures`.
+- `checks`: the type of a check, and code that the checks share.
+- `fake_rank`, `slow_copies`, `watched_rank`: ranks that checks start.
+
+Each check is a row of the table, also if it fails, hangs or crashes. When the budget is used up,
+the remaining checks are skipped. `--device cpu` runs the checks that a CPU can do, to test this
+command before a GPU is available. No check changes the clocks or the MIG mode of a GPU, or resets a
+GPU.
 """

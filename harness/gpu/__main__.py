@@ -12,7 +12,7 @@ from harness.gpu.table import AGAIN, LOG, Row, installed, summary, write
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the checks. Return 1 if one has failed, or if the budget had no time for one."""
+    """Run the checks. Return 1 if a check failed, or if the budget was too small for a check."""
     parser = argparse.ArgumentParser(prog="python -m harness.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="table, rows, log and memory")
     parser.add_argument("--budget", type=float, default=500.0, help="seconds for all checks")

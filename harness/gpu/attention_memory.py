@@ -1,4 +1,4 @@
-"""The check of the memory that attention keeps for the backward pass, by kernel."""
+"""Checks how many bytes attention keeps for the backward pass, for each attention kernel."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ IDS = 24
 
 
 class Case(NamedTuple):
-    """One case of attention: its length, type, and the kernels that it may take; none: no kernel of
-    scaled_dot_product_attention."""
+    """One case: an attention implementation (`way`), a sequence length and a dtype.
+
+    `attention` is the name of the implementation in the memory estimate. `kernels` are the kernels
+    of scaled_dot_product_attention that may run; empty if none of them may run.
+    """
 
     way: str
     length: int
@@ -48,7 +51,7 @@ class Case(NamedTuple):
 
 
 def cases(device: str, capability: tuple[int, int], ways: Sequence[str]) -> Iterator[Case]:
-    """Yield the cases of a GPU of this capability, or of a CPU."""
+    """Yield the cases for `device`; `capability` is the compute capability of a GPU."""
     from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
     from zerotoolsd.trainer.model.attention_choice import has_flash
 
@@ -66,12 +69,15 @@ def cases(device: str, capability: tuple[int, int], ways: Sequence[str]) -> Iter
 
 
 def attention_memory(device: str, directory: Path) -> Found:
-    """Compare the bytes that a model keeps, and the kernels that it takes, with the estimate."""
+    """Compare the bytes that a model keeps, and the kernels that run, with the estimate."""
     return _compared(device, WAYS)
 
 
 def flex_memory(device: str, directory: Path) -> Found:
-    """Compare the bytes of flex_attention, which is compiled for each length and type."""
+    """Compare the bytes that flex_attention keeps with the estimate, for each length and dtype.
+
+    torch compiles flex_attention for each of these cases.
+    """
     return _compared(device, [FLEX])
 
 
@@ -107,7 +113,7 @@ def _compared(device: str, ways: Sequence[str]) -> Found:
 
 
 def config_of(device: str) -> dict[str, Any]:
-    """Return the model: four heads of queries for each head of keys."""
+    """Return the config of the model, with four query heads for each key head."""
     sizes = LARGE if device == "cuda" else SMALL
     heads = sizes["num_attention_heads"]
     return {
@@ -119,7 +125,7 @@ def config_of(device: str) -> dict[str, Any]:
 
 
 def predicted(case: Case, device: str) -> int:
-    """Return the bytes of activations that the estimate predicts for a case."""
+    """Return the bytes of activations that the estimate predicts for `case`."""
     from zerotools.ops.estimate.architecture import architecture_of
 
     model = architecture_of(config_of(device), "config")
@@ -129,7 +135,7 @@ def predicted(case: Case, device: str) -> int:
 
 
 def _kept(case: Case, device: str) -> tuple[int, set[str]]:
-    """Return the bytes that a forward pass leaves, and the kernels that it takes."""
+    """Return (the bytes that a forward pass keeps, the names of the kernels that ran)."""
     import torch
 
     model, arguments = _model_of(case, device)
@@ -158,7 +164,7 @@ def _kept(case: Case, device: str) -> tuple[int, set[str]]:
 
 
 def _model_of(case: Case, device: str) -> tuple[Any, dict[str, Any]]:
-    """Return a model on the device with the case's attention, and its inputs."""
+    """Return a model on `device` with the attention of `case`, and the arguments of a call."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -192,8 +198,9 @@ def _forward(model: Any, case: Case, arguments: dict[str, Any]) -> Any:
 
 
 def _names() -> Any:
-    """Return a context that collects in `found` the kernels of scaled_dot_product_attention that
-    run."""
+    """Return a context manager. Its attribute `found` has the names of the kernels of
+    scaled_dot_product_attention that ran inside the context.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Names(TorchDispatchMode):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The type of a check and of its findings, and the jobs that checks train."""
+"""The type of a check and of its result, and code that the checks share."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ Losses = Mapping[int, float]
 
 
 class Found(NamedTuple):
-    """The findings of a check, as text, and whether they are as expected; None: the check could not
-    run. `memory` has lines for the file of memory."""
+    """The result of a check.
+
+    `words` describes the result. `ok` is True if the result is as expected, and None if the check
+    could not run. `memory` has lines for the file with memory measurements.
+    """
 
     words: str
     ok: bool | None
@@ -34,8 +37,15 @@ Look = Callable[[str, Path], Found]
 
 
 class Check(NamedTuple):
-    """One row: what passes, how many seconds it may take, and why a CPU cannot show it, if it
-    cannot. A check that is `shared` gives the same when others run beside it."""
+    """One check: a row of the table.
+
+    Attributes:
+        expected: describes the expected result.
+        seconds: the longest time that the check may take.
+        look: runs the check, with the device and an empty directory.
+        not_on_cpu: the reason why a CPU cannot run the check; None if a CPU can.
+        shared: whether other checks may run at the same time without a change of the result.
+    """
 
     expected: str
     seconds: float
@@ -45,12 +55,16 @@ class Check(NamedTuple):
 
 
 def own_cores() -> int:
-    """Return the number of cores for this check, whose neighbours use the others."""
+    """Return the number of CPU cores that this check may use; checks at the same time use the
+    others.
+    """
     return int(os.environ.get(CORES) or os.cpu_count() or 1)
 
 
 def tree_of(device: str, precision: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job of one rank and `STEPS` steps on `device`."""
+    """Return a job of one rank and `STEPS` steps on `device`. `changes` are tables of the job
+    file.
+    """
     train = {"steps": STEPS, "precision": precision, **changes.get("train", {})}
     more = {"model": {"config": GROUPED}, **changes, "train": train}
     tree = job(TEXT, **more)
@@ -63,8 +77,10 @@ def tree_of(device: str, precision: str, changes: Mapping[str, Any]) -> dict[str
 
 
 def same_sums(device: str, tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the job with settings that make two runs equal bit for bit: no attention kernel that
-    adds in any order."""
+    """Change the job `tree` so that two runs are equal bit for bit, and return it.
+
+    Attention kernels that add in a random order are not used.
+    """
     tree["model"]["attention"] = "eager"
     if device == "cuda":
         tree["env"] = {**SAME_SUMS, **tree.get("env", {})}
@@ -72,24 +88,26 @@ def same_sums(device: str, tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def curve(attempt: Attempt) -> dict[int, tuple[float, float]]:
-    """Return loss and gradient norm by step."""
+    """Return (loss, gradient norm) for each step of the attempt."""
     return {each["step"]: (each["loss"], each["grad_norm"]) for each in attempt.events("step")}
 
 
 def distances(wanted: Losses, found: Losses) -> Iterator[float]:
-    """Yield the relative distance of each loss; infinity for a missing one."""
+    """Yield the relative difference of each loss; infinity if the loss is missing."""
     for step, loss in wanted.items():
         distance = abs(found.get(step, math.inf) - loss) / loss
         yield distance if math.isfinite(distance) else math.inf
 
 
 def last_line(text: str) -> str:
-    """Return the last line with text."""
+    """Return the last line of `text` that is not empty."""
     return next((line for line in reversed(text.splitlines()) if line.strip()), "no output")
 
 
 def missing(module: str) -> Found | None:
-    """Return the finding that a module is missing; None: it is there."""
+    """Return the result of a check that needs the module `module`, if it is missing; None if it
+    exists.
+    """
     from importlib.util import find_spec
 
     return None if find_spec(module) else Found(f"{module} is not installed", None)

@@ -72,7 +72,9 @@ SHOWS = (
 
 @contextmanager
 def _daemon(directory: Path) -> Iterator[DaemonClient]:
-    """Yield the client of a new daemon with an empty state; its jobs end with it."""
+    """Start a daemon with an empty state, and yield its client. At the end, the daemon and its jobs
+    end.
+    """
     (directory / "config.toml").write_text(CONFIG)
     options = ("--state-dir", directory / "state", "--config", directory / "config.toml")
     path = f"{ROOT}:{ROOT / 'daemon'}"
@@ -94,10 +96,10 @@ def _answers(client: DaemonClient) -> bool:
 
 
 def _until(condition: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) -> Any:
-    """Return the first true value of `condition`.
+    """Wait until `condition` returns a true value, and return this value.
 
     Raises:
-        AssertionError: none came in time.
+        AssertionError: this did not happen in time. The message contains `what`.
     """
     deadline = Deadline(seconds)
     while not deadline.has_passed():
@@ -121,7 +123,7 @@ def _ended(client: DaemonClient, job: int) -> dict[str, Any]:
 
 
 def _script(device: str, directory: Path, program: str, **changes: Any) -> dict[str, Any]:
-    """Return a job for a Python program on one GPU, or as one rank on the CPU."""
+    """Return a job that runs the Python code `program` on one GPU, or as one rank on the CPU."""
     place = {"gpus": 1} if device == "cuda" else {"ranks": 1}
     command = [sys.executable, "-c", program]
     script = {"command": command, "directory": str(directory), "launcher": "plain"}
@@ -135,7 +137,10 @@ def _cause(view: Mapping[str, Any]) -> str:
 
 
 def warm_start(device: str, directory: Path) -> Found:
-    """Run a job, wait for a fork server, and run another, on a GPU that the machine has."""
+    """Run a job, wait until a fork server is ready, and check that a second job starts from it.
+
+    Each job must have a lease of a GPU that the machine has.
+    """
     seconds, how, view = list[float](), "", dict[str, Any]()
     with _daemon(directory) as client:
         for number in range(2):
@@ -174,7 +179,9 @@ def _used() -> int:
 
 @contextmanager
 def _stranger(size: int) -> Iterator[None]:
-    """Hold `size` bytes of the GPU in a process outside all jobs."""
+    """Return a context manager. Inside its context, a process outside all jobs holds `size` bytes
+    of GPU memory.
+    """
     command = (sys.executable, "-c", HOLDS, str(size))
     process = Started(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -187,7 +194,7 @@ def _stranger(size: int) -> Iterator[None]:
 
 
 def killed(device: str, directory: Path) -> Found:
-    """Kill a job that holds memory of the GPU, and wait until the driver has it back."""
+    """Kill a job that holds GPU memory, and check that the driver gets the memory back."""
     before = _used()
     with _daemon(directory) as client:
         tree = _script(device, directory, HOLDS)
@@ -208,8 +215,10 @@ def killed(device: str, directory: Path) -> Found:
 
 
 def stranger(device: str, directory: Path) -> Found:
-    """Hold memory of the GPU outside of the daemon, more than jobs put up with: a job waits with a
-    message, then runs."""
+    """Hold so much GPU memory outside of the daemon that a job must wait.
+
+    The job must say why it waits, and must run when the memory is free.
+    """
     import torch
 
     held = int(USUAL_PART * torch.cuda.mem_get_info()[1]) + GIB
@@ -239,7 +248,9 @@ def _is_good(view: Mapping[str, Any]) -> bool:
 
 
 def _of_cause(program: str, kind: str, words: str) -> Callable[[str, Path], Found]:
-    """Return the check that a program's end is of this kind, and that its cause has these words."""
+    """Return a check that runs `program` and expects a cause of the kind `kind` that contains
+    `words`.
+    """
 
     def look(device: str, directory: Path) -> Found:
         with _daemon(directory) as client:
@@ -252,7 +263,7 @@ def _of_cause(program: str, kind: str, words: str) -> Callable[[str, Path], Foun
 
 
 def spinning(device: str, directory: Path) -> Found:
-    """Run a program that computes for ever, and wait for the job's limit to end it."""
+    """Run a program that computes forever, and check that the job's stall limit ends it."""
     limit = STALL[device]
     with _daemon(directory) as client:
         stall = {"silence_limit": limit, "action": "end"}
@@ -266,8 +277,11 @@ def spinning(device: str, directory: Path) -> Found:
 
 
 def accelerated(device: str, directory: Path) -> Found:
-    """Start a program by accelerate with a config file that names another GPU and more
-    processes."""
+    """Start a program with accelerate, and check that the job's GPU and number of processes are
+    used.
+
+    A config file of accelerate names another GPU and more processes.
+    """
     if (absent := missing("accelerate")) is not None:
         return absent
     home = directory / "home"

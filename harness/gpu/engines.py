@@ -1,4 +1,4 @@
-"""Checks of DeepSpeed with and without a compiler for the GPU, and of torch.compile."""
+"""Checks of DeepSpeed with and without a CUDA compiler (nvcc), and of torch.compile."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ def _tree(device: str, stage: int, offload: Mapping[str, Any]) -> dict[str, Any]
 
 
 def deepspeed(*, compiles: bool) -> Look:
-    """Return the check of DeepSpeed's losses: with its compiled Adam if `compiles`, else without
-    nvcc."""
+    """Return the check of DeepSpeed's losses.
+
+    With `compiles`, DeepSpeed's own Adam is compiled. Otherwise nvcc is hidden, and torch's Adam is
+    used.
+    """
 
     def look(device: str, directory: Path) -> Found:
         if (absent := missing("deepspeed")) is not None:
@@ -86,7 +89,7 @@ def deepspeed(*, compiles: bool) -> Look:
 
 
 def _without_nvcc(directory: Path) -> dict[str, str]:
-    """Return variables that hide nvcc."""
+    """Return environment variables that hide nvcc."""
     folders = os.environ.get("PATH", "").split(os.pathsep)
     kept = [each for each in folders if not Path(each, "nvcc").exists()]
     empty = directory / "no-cuda"
@@ -94,7 +97,7 @@ def _without_nvcc(directory: Path) -> dict[str, str]:
 
 
 def compiled(device: str, directory: Path) -> Found:
-    """Compare losses of `train.compile` with those without it."""
+    """Compare the losses with and without `train.compile`."""
     attempts = {
         name: start(
             directory / name, tree_of(device, "fp32", {"train": {"compile": name == "compiled"}})

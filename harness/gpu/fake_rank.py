@@ -1,8 +1,9 @@
-"""Rank 0 of a job of eight with collectives that reach no other rank: torch's `fake` group.
+"""Rank 0 of a job of eight ranks, without the other ranks: collectives use torch's `fake` group.
 
-Run by `predicted`. It trains its steps, saves nothing, and prints one JSON object: the bytes that
-torch's allocator has reserved at most, those that the driver has given out since the start, and
-those that the ledger has, as `[tier, use, bytes]`.
+`predicted` starts this program. It trains, saves nothing, and prints one JSON object with sizes in
+bytes. `reserved` is the most that torch's allocator has reserved. `given` is the GPU memory that
+the driver has given to the process since the start. `ledger` has the bytes of the memory ledger as
+`[tier, kind of data, bytes]`.
 """
 
 from __future__ import annotations
@@ -41,53 +42,59 @@ RANKS = 8
 
 
 class FakeGroup(WorldGroup):
-    """A group that returns this rank's values for the other ranks."""
+    """A process group that behaves as if the other ranks had the same values as this rank."""
 
     def decided_by_rank_zero(self, decide: Any) -> Any:
-        """Decide here."""
+        """Call `decide` on this rank."""
         return decide()
 
     def gathered(self, value: Any) -> list[Any]:
-        """Return this rank's value for each."""
+        """Return `value` once for each rank."""
         return [value] * self.rank.world_size
 
     def total(self, values: list[float]) -> list[float]:
-        """Return the sums, where all ranks have the same."""
+        """Return the sums over the ranks, as if all ranks had these `values`."""
         return [value * self.rank.world_size for value in values]
 
     def total_of(self, values: torch.Tensor, own: torch.Tensor) -> tuple[list[float], float]:
-        """Return the sums, where all ranks have the same."""
+        """Return the sums over the ranks, as if all ranks had these `values`, and the scalar
+        `own`.
+        """
         return values.mul_(self.rank.world_size).tolist(), float(own)
 
     def wait_at_most(self, longest: Any) -> None:
-        """Do nothing: no rank is waited for."""
+        """Do nothing, because this rank waits for no other rank."""
 
 
 class Enough(Exception):
-    """All steps were taken."""
+    """Raised after the last step."""
 
 
 class Steps(Reporter):
-    """A reporter that ends the run after the last step, before anything is saved."""
+    """A reporter that ends the run after the last step, before a checkpoint is saved."""
 
     taken = 0
 
     def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
-        """Count a step that updated the weights."""
+        """Count a step that updated the weights. Raise `Enough` after the last step."""
         self.taken += not outcome.is_skipped
         if step == self._steps:
             raise Enough
 
 
 def first_part(output: Any, input: Any, *arguments: Any, **options: Any) -> None:
-    """Reduce as if the other ranks had zeros: a fake group leaves the output as it was, which may
-    be no numbers at all."""
+    """Reduce and scatter as if the other ranks had zeros.
+
+    torch's fake group would leave `output` unchanged, so it could contain NaN.
+    """
     output.copy_(input.view(-1)[: output.numel()].view_as(output))
 
 
 def given() -> int:
-    """Return the bytes of the GPU that the driver has given to this process; if it does not say so,
-    as in a container, those that all processes use."""
+    """Return the bytes of GPU memory that the driver has given to this process.
+
+    If the driver does not report this, as in a container, return the bytes of all processes.
+    """
     import pynvml
 
     pynvml.nvmlInit()
@@ -99,12 +106,12 @@ def given() -> int:
 
 
 def constant(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-    """Fill a tensor in place of drawing random numbers."""
+    """Fill `tensor` with a constant, which is faster than random numbers."""
     return tensor.fill_(0.02)
 
 
 def _of_all_ranks(run_dir: Path) -> JobSpec:
-    """Return the job in `run_dir`, which is written for one rank, for `RANKS`."""
+    """Change the job in `run_dir`, which has one rank, to `RANKS` ranks, and return it."""
     path = run_dir / "spec.json"
     tree = json.loads(path.read_text())
     path.write_text(json.dumps({**tree, "gpus" if tree["device"] == "cuda" else "ranks": RANKS}))
@@ -112,7 +119,7 @@ def _of_all_ranks(run_dir: Path) -> JobSpec:
 
 
 def main() -> None:
-    """Train, and print the memory held."""
+    """Train, and print the memory that was used."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
     run_dir: Path = parser.parse_args().run_dir

@@ -1,7 +1,7 @@
-"""Figures: speed compared with bare loops, the largest model in a fixed memory, copies compared
-with `cp`.
+"""Measurements: the speed compared with simple training loops, the largest model that trains in a
+fixed amount of memory, and the speed of conversions compared with `cp`.
 
-Each runs a benchmark as a person would; its tables are in the log.
+Each measurement runs a benchmark as a user would. The log contains its tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ START_SECONDS = 2.0
 
 
 def table_of(said: str, title: str) -> list[list[str]]:
-    """Return the rows of the Markdown table with the first column `title`, without its head."""
+    """Return the rows of the Markdown table in `said` with the first column `title`, without the
+    header.
+    """
     lines = said.splitlines()
     begin = next((n for n, line in enumerate(lines) if line.startswith(f"| {title} |")), None)
     rows = []
@@ -61,7 +63,9 @@ def _benchmark(table: str, cases: Sequence[str], read: Callable[[str], Found]) -
 
 
 def of_steps(said: str) -> Found:
-    """Compare tokens per second with those of the fastest other loop, by stage and offload."""
+    """Compare the tokens per second with the fastest other training loop, for each stage and
+    offload.
+    """
     rows = table_of(said, "stage, offload")
     failed = [line for line in said.splitlines() if UNMEASURED in line]
     words = "; ".join(f"stage {row[0]}: {row[1]} tokens/s, {row[-1]}" for row in rows)
@@ -70,7 +74,9 @@ def of_steps(said: str) -> Found:
 
 
 def of_largest(said: str) -> Found:
-    """Show the largest models; each has trained."""
+    """Return the sizes of the largest models. The check fails if a case has no model that
+    trains.
+    """
     rows = table_of(said, "engine")
     failed = [" ".join(row[:3]) for row in rows if not re.fullmatch(r"[\d.]+B", row[-1])]
     memory = [f"{row[0]}, stage {row[1]}, offload {row[2]}: {row[-1]}" for row in rows]
@@ -79,7 +85,9 @@ def of_largest(said: str) -> Found:
 
 
 def copies(device: str, directory: Path) -> Found:
-    """Compare consolidate and reshard on the local disk with `cp` of the same checkpoint."""
+    """Compare the time of `consolidate` and `reshard` on the local disk with `cp` of the same
+    checkpoint.
+    """
     found = copied("271M", directory)
     at_most = START_SECONDS + SLOWER * found["cp"][0]
     told = [f"{name} {size / MIB:,.0f} MiB in {took:.2f} s" for name, (took, size) in found.items()]
@@ -87,7 +95,7 @@ def copies(device: str, directory: Path) -> Found:
 
 
 def copied(model: str, directory: Path) -> dict[str, tuple[float, int]]:
-    """Return the seconds that each command takes, and the bytes that it writes."""
+    """Return (seconds, bytes written) for each command, with a checkpoint of `model`."""
     source, found = directory / "source", dict[str, tuple[float, int]]()
     made = [sys.executable, "-m", "benchmarks.zero_checkpoints", str(source)]
     run([*made, "--model", model, "--ranks", "4"], timeout=SECONDS, cwd=ROOT, check=True)
@@ -105,7 +113,7 @@ def copied(model: str, directory: Path) -> dict[str, tuple[float, int]]:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a directory."""
+    """Return the size of a file, or of all files in a directory, in bytes."""
     files = [path] if path.is_file() else path.rglob("*")
     return sum(each.stat().st_size for each in files if each.is_file())
 

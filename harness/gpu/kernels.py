@@ -1,4 +1,4 @@
-"""Checks of attention: which of torch's kernels there are, and that they compute the same."""
+"""Checks which of torch's attention kernels a GPU has, and that their results are equal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOLERANCE = 1e-5
 
 
 def attention(device: str, directory: Path) -> Found:
-    """Compare repeated heads of keys with shared ones, forward and backward."""
+    """Compare attention with repeated key heads and with shared key heads, forward and backward."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -32,7 +32,7 @@ def attention(device: str, directory: Path) -> Found:
 
 
 def kernels(device: str, directory: Path) -> Found:
-    """Compare the fused kernels that take a type with those that `has_flash` names."""
+    """Compare the fused kernels that support each dtype with the result of `has_flash`."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention

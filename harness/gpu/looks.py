@@ -1,8 +1,7 @@
-"""The checks, by name and in order: each examines the device that it is given, and returns its
-findings.
+"""All checks, by name and in the order in which they run.
 
-Run as `python -m harness.gpu.looks NAME DEVICE DIRECTORY`, its last line is
-`{"found", "ok", "memory"}`.
+Run as `python -m harness.gpu.looks NAME DEVICE DIRECTORY`. The last line of the output is a JSON
+object with the keys `found`, `ok` and `memory`.
 """
 
 from __future__ import annotations
@@ -35,8 +34,10 @@ MARKED_SECONDS = 60.0
 
 
 def versions(device: str, directory: Path) -> Found:
-    """Compare torch with the jobs' requirements and the device, and name the packages that later
-    checks miss."""
+    """Check that torch is new enough for jobs and supports the device.
+
+    The result also names the packages and programs that are missing for later checks.
+    """
     import torch
 
     from zerotools.io.files.optional_packages import REQUIREMENTS, is_older
@@ -51,7 +52,7 @@ def versions(device: str, directory: Path) -> Found:
 
 
 def _driver() -> str:
-    """Return the driver's version, as its module tells it."""
+    """Return the version of the NVIDIA driver, as its kernel module reports it."""
     try:
         said = DRIVER.read_text("utf-8")
     except OSError:
@@ -61,7 +62,7 @@ def _driver() -> str:
 
 
 def groups(device: str, directory: Path) -> Found:
-    """Split the group of the ranks into a mesh, and compare sums over one rank with the terms."""
+    """Check that sums over process groups of one rank are equal to the values themselves."""
     import os
 
     import torch
@@ -84,7 +85,7 @@ def groups(device: str, directory: Path) -> Found:
 
 
 def marked(device: str, directory: Path) -> Found:
-    """Run the tests that need a GPU."""
+    """Run the tests with the pytest mark `gpu`."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/daemon/trainer"]
     done = run(command, timeout=MARKED_SECONDS, cwd=ROOT, capture_output=True, text=True)
     said = done.stdout.rstrip().rpartition("\n")[2]
@@ -111,7 +112,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def main(name: str, device: str, directory: str) -> None:
-    """Run the check, and print its findings."""
+    """Run the check `name`, and print its result."""
     from harness.forked import close_servers
 
     found = CHECKS[name].look(device, Path(directory))

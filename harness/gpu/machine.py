@@ -1,4 +1,6 @@
-"""Checks of the machine: the driver's answers under load, and the memory of a training process."""
+"""Checks of the machine: how fast the driver answers, also under load, and the memory of a training
+process.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ memory."""
 
 
 def answers(device: str, directory: Path) -> Found:
-    """Measure the slowest of many readings of NVML, and the first."""
+    """Measure the time of the first reading of NVML, and the longest time of many further
+    readings.
+    """
     from zerotools.sensors.nvml import NvmlProbe
 
     probe, began = NvmlProbe(), time.monotonic()
@@ -65,8 +69,10 @@ def answers(device: str, directory: Path) -> Found:
 def slowest_of(
     count: int, read: Callable[[], str | None], until: Callable[[], bool] = lambda: True
 ) -> tuple[float, str | None]:
-    """Read at least `count` times, and until `until` is true. Return the seconds of the slowest
-    reading, and the last error."""
+    """Call `read` at least `count` times, and until `until` returns True.
+
+    Return (the time of the slowest call in seconds, the last error).
+    """
     slowest, error, done = 0.0, None, 0
     while done < count or not until():
         began = time.monotonic()
@@ -76,8 +82,11 @@ def slowest_of(
 
 
 def loaded_answers(device: str, directory: Path) -> Found:
-    """Measure the answers of NVML while four processes pin 64 GiB and hold it, and the size of
-    their contexts."""
+    """Measure the time of NVML readings while four processes pin up to 64 GiB of host memory and
+    hold it.
+
+    Also measure the size of a CUDA context.
+    """
     from zerotools.sensors.nvml import NvmlProbe
 
     free = psutil.virtual_memory().available // GIB
@@ -90,8 +99,10 @@ def loaded_answers(device: str, directory: Path) -> Found:
 
 
 def under_load(probe: GpuProbe, program: str, each: int, used: Callable[[], int]) -> Found:
-    """Measure `probe` while processes of the `program` pin `each` GiB; `used` is the memory of the
-    GPU that is in use."""
+    """Measure readings of `probe` while processes that run the code `program` pin `each` GiB.
+
+    `used` returns the GPU memory in use, in bytes.
+    """
     before = used()  # with a context of this process
     with _processes([sys.executable, "-c", program, str(each)]) as processes:
         reserved = sum(int(_line(process)) for process in processes)
@@ -138,10 +149,10 @@ def _processes(command: Sequence[str]) -> Iterator[list[Started]]:
 
 
 def _line(process: Started) -> str:
-    """Return the next line of a process.
+    """Return the next line that `process` prints.
 
     Raises:
-        AssertionError: it has ended without one; its error is in the log.
+        AssertionError: the process ended without a line. Its error is in the log.
     """
     assert process.stdout is not None
     line = str(process.stdout.readline()).strip()
@@ -157,13 +168,15 @@ def _tell(process: Started) -> None:
 
 
 def _have_said(processes: Sequence[Started]) -> bool:
-    """Return whether each has a line to read, or has ended."""
+    """Return whether each process has printed a line that was not read yet, or has ended."""
     pipes: list[Any] = [process.stdout for process in processes]
     return len(select.select(pipes, [], [], 0)[0]) == len(pipes)
 
 
 def host_memory(device: str, directory: Path) -> Found:
-    """Compare the estimate's constant with the memory of a rank of a tiny model."""
+    """Compare the host memory of a rank with a tiny model with the constant in the memory
+    estimate.
+    """
     # A variable of its own makes it a new process: one that is forked shares memory with others.
     tree = {**tree_of(device, "fp32", {"train": {"steps": 1}}), "env": {"OMP_NUM_THREADS": "1"}}
     attempt = start(directory / "rank", tree, script=WATCHED)

@@ -1,4 +1,4 @@
-"""The check of predicted memory: one rank of eight, with collectives that reach no other rank."""
+"""Checks the predicted memory with one rank of eight, without the other ranks (`fake_rank`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 
 
 def predicted(device: str, directory: Path) -> Found:
-    """Compare the memory of a rank with the estimate: on a GPU all of it, on a CPU the state."""
+    """Compare the memory of a rank with the estimate: all memory on a GPU, only the state on a
+    CPU.
+    """
     wrong, memory = list[str](), list[str]()
     for name, changes in CASES.items():
         tree = job_of(device, changes)
@@ -70,7 +72,7 @@ def predicted(device: str, directory: Path) -> Found:
 
 
 def job_of(device: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job of all ranks: on a GPU one of about a billion parameters."""
+    """Return the job of all eight ranks. On a GPU, its model has about a billion parameters."""
     large = device == "cuda"
     train = {"steps": 3, "batch_size": RANKS, "precision": "bf16"}
     data = {"text": [str(TEXT)], "sequence_length": 1024 if large else 32}
@@ -81,7 +83,9 @@ def job_of(device: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trained(run_dir: Path, tree: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Return the rank's output, or why it failed."""
+    """Train the job `tree` in `run_dir`. Return the JSON object that the rank prints, or an error
+    message.
+    """
     alone = {**tree, "gpus" if tree["device"] == "cuda" else "ranks": 1}
     attempt = start(run_dir, alone, script=SCRIPT)
     if attempt.finish(SECONDS) != [0]:

@@ -1,5 +1,7 @@
-"""Runs the checks within a budget of seconds, in their order: neighbours that may share the device
-side by side, the others one after another."""
+"""Runs the checks in their order, within a budget of seconds.
+
+Consecutive checks that may share the device run at the same time, all others one after another.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,17 @@ SLOWER = 2
 
 
 def in_order(checks: Mapping[str, Check]) -> dict[str, Check]:
-    """Return the checks with those first that may share the device."""
+    """Return the checks in an order in which the ones that may share the device come first."""
     return dict(sorted(checks.items(), key=lambda item: not item[1].shared))
 
 
 def run_all(
     device: str, budget: float, out: Path, checks: Mapping[str, Check] = CHECKS
 ) -> Iterator[Row]:
-    """Yield a row for each check when it has ended. `out` gets the output of all."""
+    """Run the checks, and yield a row for each check when it has ended.
+
+    The directory `out` gets the log with the output of all checks.
+    """
     out.mkdir(parents=True, exist_ok=True)
     cores = os.cpu_count() or 1
     end = time.monotonic() + budget
@@ -52,14 +57,16 @@ def run_all(
 
 
 def lanes_of(checks: Sequence[Check], cores: int) -> tuple[int, int]:
-    """Return how many of neighbouring checks run at a time, and the cores that each may use."""
+    """Return (how many of `checks` run at a time, the number of CPU cores for each)."""
     lanes = min(len(checks), cores // CORES_PER_LANE) if checks[0].shared else 1
     return max(1, lanes), cores // max(1, lanes)
 
 
 @dataclass
 class _Runner:
-    """Runs checks on `device` until `end`: `lanes` at a time, each with `cores`."""
+    """Runs checks on `device` until the time `end`: `lanes` checks at a time, each with `cores`
+    cores.
+    """
 
     device: str
     out: Path
@@ -69,7 +76,7 @@ class _Runner:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def row_of(self, name: str, check: Check) -> Row:
-        """Run a check; whatever keeps it from running is a row, too."""
+        """Run a check, and return its row. If the check cannot be run, the row has the reason."""
         if self.device == "cpu" and check.not_on_cpu is not None:
             return Row(name, check.expected, check.not_on_cpu, "skip", 0.0)
         if self.end - time.monotonic() < LEAST_SECONDS:
@@ -118,7 +125,7 @@ class _Runner:
 
 
 def answer_of(lines: Sequence[str]) -> Found:
-    """Return the findings of a check; `lines` are its output."""
+    """Return the result of a check from the lines that it has printed."""
     try:
         answer = json.loads(lines[-1])
         state: bool | None = answer["ok"]

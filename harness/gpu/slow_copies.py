@@ -1,7 +1,7 @@
-"""A rank with delayed copies between device and host, run instead of the trainer's `entry`.
+"""Runs a rank with delayed copies between device and host.
 
-On a GPU a kernel sleeps on the copy stream before each copy, so that code that does not wait for
-the copy reads the old values. On a CPU the thread sleeps.
+On a GPU, a kernel sleeps on the copy stream before each copy. So code that does not wait for the
+copy reads old values. On a CPU, the thread sleeps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMES = ("to_host", "add_to_host", "to_device")
 
 
 def delayed(kind: Any, name: str, delay: Callable[[Any], None]) -> None:
-    """Have the method `name` of the class `kind` call `delay` first."""
+    """Change the method `name` of the class `kind` so that it first calls `delay`."""
     inner = getattr(kind, name)
 
     def late(self: Any, source: Any, target: Any) -> Any:
@@ -31,7 +31,7 @@ def delayed(kind: Any, name: str, delay: Callable[[Any], None]) -> None:
 
 
 def on_stream(copies: Any) -> None:
-    """Let the copy stream sleep."""
+    """Let the copy stream of `copies` sleep."""
     import torch
 
     with torch.cuda.stream(copies._stream):
@@ -39,7 +39,7 @@ def on_stream(copies: Any) -> None:
 
 
 def main() -> None:
-    """Run the rank."""
+    """Run the rank, in place of the trainer's `entry`."""
     entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
     entry["make_importable"]()
     from zerotoolsd.trainer.engine_torch.master_weights import CudaCopyStream, DirectCopy

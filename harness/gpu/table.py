@@ -1,6 +1,7 @@
-"""The table of results: a row for each check, and the files in which they are written.
+"""The table of results: a row for each check, and the files in which the rows are written.
 
-It needs the standard library only, so that wheels can be installed before a check is imported.
+This module needs only the standard library, so that it can install packages before a check is
+imported.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ LOG, TABLE, LINES, MEMORY = "log.txt", "table.txt", "rows.jsonl", "memory.txt"
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one check: `state` is one of `STATES`, of which "late" is a check for which the
-    budget had no time."""
+    """The result of one check.
+
+    `state` is one of `STATES`. It is "late" if the budget was used up before the check ended.
+    """
 
     name: str
     expected: str
@@ -37,9 +40,10 @@ class Row:
 
 
 def installed(wheels: Path, out: Path) -> Row:
-    """Install the wheels of a folder for this interpreter, and ask no index for anything.
+    """Install the wheels in the directory `wheels` for this interpreter, without a package index.
 
-    Packages that they need may be missing: the affected checks report it.
+    Packages that the wheels need may be missing. Then the checks that need such packages report
+    this.
     """
     began, name, expected = time.monotonic(), "wheels", "installed from the folder alone"
     out.mkdir(parents=True, exist_ok=True)
@@ -59,12 +63,15 @@ def installed(wheels: Path, out: Path) -> Row:
 
 
 def lines_of(log: Path, place: int) -> list[str]:
-    """Return the lines of the log from the byte `place` on."""
+    """Return the lines of the file `log`, from byte `place` on."""
     return log.read_bytes()[place:].decode("utf-8", "replace").splitlines()
 
 
 def error_of(lines: Sequence[str]) -> str | None:
-    """Return the first line after a traceback, or else the last line."""
+    """Return the error message after a traceback in `lines`; without a traceback, the last line.
+
+    Returns None if all lines are empty.
+    """
     begun = False
     for line in lines:
         begun = begun or line.startswith("Traceback")
@@ -74,7 +81,9 @@ def error_of(lines: Sequence[str]) -> str | None:
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """Return the failures and late checks again, and the number of rows in each state."""
+    """Return the lines at the end of the table: the failed and late checks, and the number of rows
+    in each state.
+    """
     again = [f"{row.state} {row.name}: {row.found}" for row in rows if row.state in AGAIN]
     ok, failed, skipped, late = (sum(row.state == state for row in rows) for state in STATES)
     said = next((row.found for row in rows if row.name == "versions"), "")
@@ -83,7 +92,9 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def write(rows: Sequence[Row], out: Path) -> None:
-    """Write the table, the rows as JSON lines, and the memory measurements."""
+    """Write three files to the directory `out`: the table, the rows as JSON lines, and the memory
+    measurements.
+    """
     (out / TABLE).write_text("\n".join([*map(str, rows), *summary(rows)]) + "\n", "utf-8")
     (out / LINES).write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), "utf-8")
     memory = [f"{row.name}: {line}\n" for row in rows for line in row.memory]

@@ -1,5 +1,6 @@
 """Checks of the trainer: the same losses on a device as on the CPU, late copies, optimizers, and a
-run that is killed while it saves."""
+run that is killed during a save.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +67,11 @@ SIDE_BY_SIDE = 6
 
 
 def runs_of(device: str, precision: str, spill: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the jobs by name: on a GPU every stage with every offload, in one and in three micro
-    batches. In 16 bits FSDP2 sums the latter, over groups of one rank."""
+    """Yield (name, changes of the job) for each run.
+
+    On a GPU, these are all combinations of stage and offload, each with one and with three micro
+    batches. In 16 bits, FSDP2 sums the gradients of three micro batches over groups of one rank.
+    """
     many = device == "cuda"
     for stage in range(4):
         for offload, keys in OFFLOADS.items():
@@ -87,9 +91,12 @@ def runs_of(device: str, precision: str, spill: Path) -> Iterator[tuple[str, dic
 
 
 def gradients_apart(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, float]:
-    """Return the distance of each gradient: the norm of the difference relative to the norm of the
-    gradient, or 1/ELEMENT of the largest difference relative to the largest element, if that is
-    more. It is infinity for a gradient that is missing, not finite, or wrongly zero."""
+    """Return the relative difference of each gradient, keyed by name.
+
+    It is the larger of two values: the norm of the difference, relative to the norm of the
+    gradient; and 1/ELEMENT of the largest difference of an element, relative to the largest
+    element. It is infinity if a gradient is missing, not finite, or zero although it should not be.
+    """
     apart = dict[str, float]()
     for name, gradient in wanted.items():
         other, largest = found.get(name), float(gradient.abs().max())
@@ -106,7 +113,9 @@ def gradients_apart(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict
 
 
 def _failed(jobs: Mapping[str, Attempt]) -> list[str]:
-    """Wait for attempts, and return the last line of each that fails."""
+    """Wait for the attempts. For each attempt that failed, return its name and the last line of its
+    log.
+    """
     return [
         f"{name}: {last_line(attempt.log())}"
         for name, attempt in jobs.items()
@@ -115,8 +124,10 @@ def _failed(jobs: Mapping[str, Attempt]) -> list[str]:
 
 
 def trained(precision: str) -> Look:
-    """Return the check that losses in `precision`, and every gradient of the first step, are those
-    of fp32 on the CPU."""
+    """Return a check that trains in `precision` on the device and in fp32 on the CPU.
+
+    It compares the losses, and all gradients of the first step.
+    """
 
     def look(device: str, directory: Path) -> Found:
         plain = tree_of("cpu", "fp32", {"zero": {"stage": 0}})
@@ -150,7 +161,10 @@ def trained(precision: str) -> Look:
 
 
 def _watched(directory: Path, name: str, tree: dict[str, Any]) -> Attempt:
-    """Start a job that keeps gradients; fp16 begins with a scale that does not overflow."""
+    """Start a job that stores its first gradients (`watched_rank`).
+
+    In fp16, the first loss scale is so low that no gradient overflows.
+    """
     if tree["train"]["precision"] == "fp16":
         tree["fp16"] = {"initial_scale_power": 8}
     place = directory / name.replace(" ", "-").replace(",", "")
@@ -158,8 +172,10 @@ def _watched(directory: Path, name: str, tree: dict[str, Any]) -> Attempt:
 
 
 def late_copies(device: str, directory: Path) -> Found:
-    """Compare runs with offload bit for bit: again, with copies that begin late, and with kernels
-    that block the host."""
+    """Check that runs with offload are equal bit for bit, although copies begin late.
+
+    On a GPU, the runs are also repeated unchanged, and with kernels that block the host.
+    """
     ways: dict[str, tuple[Path, dict[str, str]]] = {
         "as usual": (ENTRY, {}),
         "late": (SLOW_COPIES, {}),
@@ -191,8 +207,9 @@ def late_copies(device: str, directory: Path) -> Found:
 
 
 def optimizers(device: str, directory: Path) -> Found:
-    """Compare a few steps of each optimizer, with its state on the host, with those on the CPU at
-    stage 0."""
+    """Compare the losses of each optimizer, with its state in host memory, with stage 0 on the
+    CPU.
+    """
     wrong, words, pairs = list[str](), list[str](), dict[str, tuple[Attempt, Attempt]]()
     for rule in RULES:
         train = {"steps": FEW, "optimizer": rule}
@@ -212,7 +229,9 @@ def optimizers(device: str, directory: Path) -> Found:
 
 
 def packed(device: str, directory: Path) -> Found:
-    """Compare the bytes of weights in nf4 with those that the CPU packs, then train adapters."""
+    """Check that the device packs weights in nf4 to the same bytes as the CPU. Then train
+    adapters.
+    """
     if (absent := missing("bitsandbytes") or missing("peft")) is not None:
         return absent
     import torch
@@ -245,8 +264,11 @@ def packed(device: str, directory: Path) -> Found:
 
 
 def _are_same(one: Any, other: Any, *, exactly: bool) -> bool:
-    """Compare what two devices have packed. Scales are rounded after their mean was subtracted,
-    which is a sum in any order: unless `exactly`, one in a hundred may have the next code."""
+    """Return whether two devices have packed the same values.
+
+    Without `exactly`, one scale in a hundred may differ by one. The reason is that the mean, which
+    is subtracted before a scale is rounded, is a sum in any order.
+    """
     if one.is_floating_point():
         return bool(((one - other).abs() <= TOLERANCE["fp32"] * one.abs()).all())
     apart = (one.int() - other.int()).abs()
@@ -258,7 +280,10 @@ def _are_same(one: Any, other: Any, *, exactly: bool) -> bool:
 
 
 def resuming(device: str, directory: Path) -> Found:
-    """Kill a run with dropout during a concurrent save, verify its checkpoints, and continue."""
+    """Kill a run with dropout during a background save, verify its checkpoint, and continue it.
+
+    The losses must be the same as the losses of a run that was not killed.
+    """
     model = {**DROPOUT, **(LARGE if device == "cuda" else {})}
     changes = {
         "model": {"config": model},
@@ -290,7 +315,7 @@ def resuming(device: str, directory: Path) -> Found:
 
 
 def _wait_for_staging(out: Path, attempt: Attempt) -> bool:
-    """Wait for the start of a save; return whether one came before the run ended."""
+    """Wait until the attempt begins a save. Return False if it ended before."""
     deadline = Deadline(SAVE_SECONDS)
     while attempt.processes[0].poll() is None and not deadline.has_passed():
         if any(out.glob(f"{checkpoint_dirs.STAGING_PREFIX}*")):

@@ -1,8 +1,8 @@
-"""A rank that keeps the gradients of its first step and its memory: run instead of the trainer's
-`entry`.
+"""Runs a rank that stores the gradients of its first step, and its memory.
 
-Gradients are those that the optimizer gets, as fp32 on the CPU, by name. `kept` reads them; the
-memory is that of the process when its first step is over, without pages of files.
+The gradients are the ones that the optimizer gets, as fp32 on the CPU, keyed by name; `kept` reads
+them. The memory is the memory of the process after its first step, without pages of files;
+`own_bytes` reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ ANONYMOUS = re.compile(r"^RssAnon:\s*(\d+) kB$", re.MULTILINE)
 
 
 def watched(path: Any, found: dict[str, Any]) -> None:
-    """Have the class `path` of an update keep in `found` what its first `fetch` of a name gives."""
+    """Change the class `path`, an `UpdatePath`, so that it stores gradients in `found`.
+
+    For each name, it stores the gradient of the first `fetch` of this name.
+    """
     inner = path.fetch
 
     def fetch(self: Any, names: Iterable[str], factor: float) -> None:
@@ -37,7 +40,9 @@ def watched(path: Any, found: dict[str, Any]) -> None:
 
 
 def ended_by(optimizer: Any, run_dir: Path, found: dict[str, Any]) -> None:
-    """Make the class `optimizer` write the findings after its first step."""
+    """Change the class `optimizer` so that it writes `found` and the memory to `run_dir` after its
+    first step.
+    """
     inner = optimizer.step
 
     def step(self: Any, *arguments: Any, **options: Any) -> None:
@@ -52,7 +57,7 @@ def ended_by(optimizer: Any, run_dir: Path, found: dict[str, Any]) -> None:
 
 
 def kept(run_dir: Path) -> dict[str, Any]:
-    """Return the gradients of the first step, by name; none if there was no step."""
+    """Return the gradients of the first step, keyed by name; empty if no step was done."""
     import torch
 
     path = run_dir / GRADIENTS
@@ -61,14 +66,14 @@ def kept(run_dir: Path) -> dict[str, Any]:
 
 
 def own_bytes(run_dir: Path) -> int:
-    """Return the memory of the process, without pages of files; 0 if there was no step."""
+    """Return the memory of the process in bytes, without pages of files; 0 if no step was done."""
     path = run_dir / MEMORY
     said = ANONYMOUS.search(path.read_text("ascii")) if path.exists() else None
     return int(said[1]) << 10 if said else 0
 
 
 def main() -> None:
-    """Run the rank."""
+    """Run the rank, in place of the trainer's `entry`."""
     entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
     entry["make_importable"]()
     from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights

@@ -1,1 +1,3 @@
-"""Features of the kernel that tests use: memory limits, and the NUMA nodes of pages."""
+"""Features of the Linux kernel that tests use: memory limits, and the NUMA nodes of memory
+pages.
+"""

@@ -1,9 +1,9 @@
-"""A control group with a memory limit, for tests that provoke the kernel's OOM killer.
+"""A control group with a memory limit, for tests in which the kernel's OOM killer kills a process.
 
-Only root can make it. It is a group directly below the root of the hierarchy of version 2, or of
-version 1 if that has the memory controller, and is removed afterwards. Its processes die of the
-limit of the group: the memory of the machine is never used up. No controller is enabled for other
-groups.
+Only root can make such a group. It is directly below the root of the cgroup hierarchy (version 2;
+or version 1, if version 1 has the memory controller), and is removed afterwards. Its processes are
+killed because of the limit of the group, so the machine does not run out of memory. No controller
+is enabled for other groups.
 """
 
 from __future__ import annotations
@@ -36,27 +36,30 @@ for line in sys.stdin:
 
 
 class NoLimit(Exception):
-    """No group with a limit can be made on this machine; the text explains why."""
+    """No group with a memory limit can be made on this machine. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class LimitedGroup:
-    """A group with a limit. `proc` is the content of /proc/PID/cgroup of a process in it."""
+    """A control group with a memory limit.
+
+    The file `proc` has the text of /proc/PID/cgroup for a process in the group.
+    """
 
     directory: Path
     proc: Path
 
     def read(self) -> CgroupMemory:
-        """Return the remaining memory, and the kernel's counters."""
+        """Return the remaining memory of the group, and the kernel's counters."""
         return read_cgroup_memory(self.proc, ROOT)
 
     def start(self) -> HungryProcess:
-        """Start a process in the group that has taken no memory yet."""
+        """Start a process in the group. The process allocates memory only on request."""
         return HungryProcess(self.directory / PROCS)
 
 
 class HungryProcess:
-    """A process that takes memory on request, and ends with its input."""
+    """A process that allocates memory on request. It ends when its standard input is closed."""
 
     def __init__(self, entrance: Path) -> None:
         command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(entrance)]
@@ -65,7 +68,7 @@ class HungryProcess:
         self._answer()
 
     def take(self, size: int) -> bool:
-        """Take this many bytes more; return False if it was ended."""
+        """Allocate `size` more bytes in the process. Return False if the process was killed."""
         try:
             self._process.stdin.write(f"{size}\n")  # type: ignore[union-attr]
         except BrokenPipeError:
@@ -76,15 +79,15 @@ class HungryProcess:
         return bool(self._process.stdout.readline())  # type: ignore[union-attr]
 
     def is_running(self) -> bool:
-        """Return whether it still runs."""
+        """Return whether the process still runs."""
         return self._process.is_running()
 
     def kill(self) -> None:
-        """Send SIGKILL."""
+        """Send SIGKILL to the process."""
         self._process.end()
 
     def status(self) -> int:
-        """Return its exit status: 0, or the negative number of the signal."""
+        """End the process, and return its exit status: 0, or the negative number of a signal."""
         with suppress(BrokenPipeError):
             self._process.stdin.close()  # type: ignore[union-attr]
         status = self._process.wait(20)
@@ -94,10 +97,10 @@ class HungryProcess:
 
 @contextmanager
 def limited(size: int, scratch: Path) -> Iterator[LimitedGroup]:
-    """Make a group with `size` bytes and no swap.
+    """Return a context manager that makes a group with a limit of `size` bytes and without swap.
 
     Raises:
-        NoLimit: this machine cannot have such a group.
+        NoLimit: no such group can be made on this machine.
     """
     name = f"zerotools-test-{os.getpid()}"
     place, line, settings = _kind(size)

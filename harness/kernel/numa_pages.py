@@ -1,4 +1,4 @@
-"""The NUMA node of the page at an address, according to the kernel (get_mempolicy(2))."""
+"""Returns the NUMA node of a memory page, according to the kernel (get_mempolicy(2))."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def node_of(address: int) -> int:
-    """Return the NUMA node of the page at `address`; a missing page is made.
+    """Return the NUMA node of the page at `address`.
+
+    If the page has no memory yet, the kernel allocates it.
 
     Raises:
         OSError: the kernel refuses.

@@ -1,1 +1,1 @@
-"""Two machines, each in a network namespace, that train one job while one of them is killed."""
+"""Two network namespaces, used as two machines that train one job while processes are killed."""

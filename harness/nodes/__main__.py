@@ -1,14 +1,15 @@
-"""One job on two machines, of which one is killed at ten moments, or loses its network.
+"""Trains a job on two machines. In each round, processes are killed, or the network fails.
 
     python -m harness.nodes [--moments 10] [--steps 240] [--only rank ...]
 
-Two daemons, each in a separate network namespace, train one job of two ranks each over the link
-between the namespaces. Each round has one fault: a rank, a supervisor, a daemon, or all processes
-of one machine get SIGKILL, or the link is down for some seconds. After each round: both jobs
-succeeded, every step was trained once more or once, the losses of all steps are those of an
-undisturbed run, the last checkpoint verifies, and no process of the job is left.
+A machine is a daemon in its own network namespace. The two daemons train one job, with two ranks
+each, over the link between the namespaces. Each round has one fault: SIGKILL of a rank, a
+supervisor, a daemon or all processes of a machine, or some seconds without the link. There are ten
+rounds for each fault, at ten moments of the run. After each round, these conditions must be true:
+both jobs have succeeded, all losses are the same as in a run without a fault, the last checkpoint
+is undamaged, and no process of the job is left.
 
-For root; needs iproute2.
+Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class _Rounds:
         )
 
     def _round(self, target: str | None, step: int, which: int) -> tuple[int, dict[int, float]]:
-        """Run one round; return the attempts of both machines, and the losses."""
+        """Run one round. Return (the number of attempts on both machines, the losses)."""
         self._number += 1
         jobs = [machine.submit(self._job(machine.node)) for machine in self._machines]
         both = list(zip(self._machines, jobs, strict=True))

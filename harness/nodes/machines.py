@@ -1,4 +1,4 @@
-"""A machine with a separate daemon, and the processes on it that may be killed."""
+"""A machine in a network namespace: its daemon, and the processes on it that can be killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TARGETS = ("rank", "supervisor", "daemon", "machine")
 
 
 class NodeMachine:
-    """Machine `node`, with the network of the namespace `name`."""
+    """The machine number `node`. Its processes run in the network namespace `name`."""
 
     def __init__(self, node: int, name: str, directory: Path) -> None:
         self.node, self.name = node, name
@@ -50,7 +50,7 @@ class NodeMachine:
         self.daemon: Started | None = None
 
     def start(self) -> None:
-        """Start the daemon, and return when it answers."""
+        """Start the daemon, and wait until it answers."""
         where = ("--state-dir", str(self.state), "--config", str(self.config))
         command = inside(self.name, [sys.executable, "-m", "zerotoolsd", *where])
         env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}"}
@@ -72,7 +72,7 @@ class NodeMachine:
         return int(self.client.submit(job_from_dict(tree, source="job"))["id"])
 
     def step(self, job: int) -> int:
-        """Return the newest step that the daemon knows of."""
+        """Return the newest step of the job that the daemon knows."""
         progress = self.client.job(job).get("progress") or {}
         return int(progress.get("step") or 0)
 
@@ -80,8 +80,9 @@ class NodeMachine:
         return self.client.job(job)["state"] in TERMINAL
 
     def kill(self, target: str, job: int) -> None:
-        """Send SIGKILL to a rank, to the supervisor, to the daemon, or to all processes of this
-        machine."""
+        """Send SIGKILL to `target`: "rank", "supervisor", "daemon", or "machine" for all
+        processes.
+        """
         if target == "machine":
             for pid in self.processes():
                 _kill(pid)
@@ -104,15 +105,19 @@ class NodeMachine:
         return max(runs, key=lambda path: path.stat().st_mtime)
 
     def processes(self) -> list[int]:
-        """Return the processes of this machine: daemon, fork servers, supervisors and ranks."""
+        """Return the pids of all processes of this machine: daemon, fork servers, supervisors and
+        ranks.
+        """
         return [pid for pid, words in _commands() if str(self.state) in words]
 
     def left(self, job: int) -> list[int]:
-        """Return the processes of the job's attempts."""
+        """Return the pids of the processes of all attempts of `job`."""
         return [pid for pid, words in _commands() if f"{self.state}/jobs/{job}/" in words]
 
     def losses(self, job: int) -> dict[int, float]:
-        """Return the losses by step; those of later attempts replace earlier ones."""
+        """Return the losses, keyed by step. If attempts did the same step, the loss of the last
+        attempt is used.
+        """
         found: dict[int, float] = {}
         directories = (self.state / "jobs" / str(job)).glob("attempt-*")
         for directory in sorted(directories, key=lambda path: int(path.name.split("-")[1])):
@@ -124,10 +129,10 @@ class NodeMachine:
         return found
 
     def wait_for(self, there: Any, what: str, seconds: float = 240.0) -> None:
-        """Wait until a condition is true.
+        """Wait until the function `there` returns True.
 
         Raises:
-            AssertionError: it did not become true in time.
+            AssertionError: this did not happen within `seconds`. The message contains `what`.
         """
         deadline = Deadline(seconds)
         while not there():

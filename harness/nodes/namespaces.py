@@ -1,4 +1,6 @@
-"""Two network namespaces, joined by a pair of interfaces: two machines with one cable."""
+"""Two network namespaces that are joined by a pair of interfaces, like two machines with a
+cable.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _SECONDS = 20.0
 
 @contextmanager
 def two_namespaces() -> Iterator[tuple[str, ...]]:
-    """Make the two namespaces, and yield their names. For root; needs iproute2."""
+    """Make two namespaces, yield their names, and remove them at the end. Needs root and
+    iproute2.
+    """
     names = tuple(f"zerotools-{os.getpid()}-{node}" for node in (0, 1))
     made: list[str] = []
     try:
@@ -35,17 +39,17 @@ def two_namespaces() -> Iterator[tuple[str, ...]]:
 
 
 def inside(name: str, command: Sequence[str]) -> list[str]:
-    """Return the command that runs in a namespace."""
+    """Return `command`, extended so that it runs in the namespace `name`."""
     return ["ip", "netns", "exec", name, *command]
 
 
 def cut(name: str, *, node: int) -> None:
-    """Disconnect the cable."""
+    """Disconnect the machine `node`, in the namespace `name`, from the other machine."""
     _ip("-n", name, "link", "set", f"zt{node}", "down")
 
 
 def join(name: str, *, node: int) -> None:
-    """Connect it again."""
+    """Connect the machine again after `cut`."""
     _ip("-n", name, "link", "set", f"zt{node}", "up")
 
 

@@ -1,4 +1,4 @@
-"""`python -m harness.release`, which `scripts/release` runs."""
+"""Makes a release: `python -m harness.release`, which `scripts/release` runs."""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def release(root: Path, options: argparse.Namespace) -> None:
-    """Take every step in a scratch clone of `root`; then, unless it is a dry run, take the
-    result."""
+    """Make the release `options.version` of the repository `root`, in a temporary clone.
+
+    Unless this is a dry run, fetch the result at the end.
+    """
     version, following = options.version, options.next
     source_edits.check_version(version)
     following = following or source_edits.next_of(version)
@@ -108,7 +110,7 @@ def check_start(root: Path, version: str, following: str) -> None:
     """Check that a release can begin.
 
     Raises:
-        BadRequest: it cannot.
+        BadRequest: a release cannot begin. The message is the reason.
     """
     base = source_edits.base_in(root)
     if ".dev" not in base or version_order(base) >= version_order(version):
@@ -124,7 +126,7 @@ def check_start(root: Path, version: str, following: str) -> None:
 
 
 def commit_release(clone: Path, version: str, key: Path | None) -> str:
-    """Make the commit and the annotated tag of the release; return the commit."""
+    """Make the commit and the annotated tag of the release in `clone`; return the commit."""
     today = datetime.fromtimestamp(time.time(), UTC).date()
     source_edits.set_base(clone, version)
     source_edits.date_changelog(clone, version, today)
@@ -137,7 +139,7 @@ def commit_release(clone: Path, version: str, key: Path | None) -> str:
 
 
 def open_next(clone: Path, version: str) -> None:
-    """Make the commit after a release, with the development version of the next one."""
+    """Make the commit that follows a release in `clone`. It sets the next development version."""
     source_edits.set_base(clone, f"{version}.dev0")
     source_edits.open_changelog(clone, version)
     git(clone, "commit", "--quiet", "-am", f"release: begin {version}")
@@ -146,7 +148,10 @@ def open_next(clone: Path, version: str) -> None:
 
 
 def take(root: Path, clone: Path, version: str, files: Sequence[Path]) -> None:
-    """Fetch commits, tag and files to `root`, and print the commands that upload them."""
+    """Fetch the commits and the tag from `clone`, and copy the files into `dist`.
+
+    Print the commands that upload them.
+    """
     branch = git(root, "branch", "--show-current")
     out = root / "dist"
     out.mkdir(exist_ok=True)
@@ -166,7 +171,7 @@ def take(root: Path, clone: Path, version: str, files: Sequence[Path]) -> None:
 
 
 def say(text: str) -> None:
-    """Print one line about a step."""
+    """Print a line about the progress."""
     print(text, flush=True)
 
 

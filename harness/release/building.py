@@ -1,4 +1,6 @@
-"""Build a wheel and a source distribution of a commit, equal byte for byte at any time."""
+"""Builds a wheel and a source distribution of a commit. The same commit always gives the same
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ def run(
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run the command, and return its output.
+    """Run `command`, and return its output.
 
     Raises:
-        BadRequest: it fails; the text has its last lines.
+        BadRequest: the command fails. The message has the last lines of its output.
     """
     done = subprocess.run(
         command,
@@ -42,18 +44,19 @@ def run(
 
 
 def git(root: Path, *arguments: str) -> str:
-    """Run git on the repository at `root`, and return its output."""
+    """Run git in the repository `root`, and return its output."""
     return run(["git", "-C", root, *arguments]).strip()
 
 
 def build_twice(root: Path, commit: str, out: Path, scratch: Path) -> tuple[Path, Path]:
-    """Build the wheel and the source distribution of `commit` in `out`.
+    """Build the wheel and the source distribution of `commit` in the directory `out`.
 
-    They are built of `git archive`, which everybody can make again, with the time of the commit.
-    The wheel is built of the source distribution. Tests and benchmarks are left out.
+    The source distribution is built from `git archive`, with the time of the commit, so anyone can
+    build it again. The wheel is built from the source distribution. Tests and benchmarks are left
+    out.
 
     Raises:
-        BadRequest: a second build has other bytes.
+        BadRequest: a second build has different bytes.
     """
     epoch = git(root, "show", "-s", "--format=%ct", commit)
     built = [_build(root, commit, epoch, scratch / name) for name in ("first", "second")]

@@ -1,4 +1,6 @@
-"""Check the content of a wheel and a source distribution, and their commands after installation."""
+"""Checks the content of a wheel and a source distribution, and their commands after
+installation.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def check_files(root: Path, commit: str, wheel: Path, source: Path) -> int:
 
 
 def in_wheel(tracked: Iterable[str]) -> set[str]:
-    """Return the names in a wheel of the files that it contains."""
+    """Return the paths inside a wheel of the files that belong into it; `tracked` are the files in
+    git.
+    """
     return {
         place + name.removeprefix(folder)
         for name in tracked
@@ -68,9 +72,10 @@ def _compare(path: Path, held: set[str], wanted: set[str]) -> None:
 
 @dataclass(frozen=True)
 class Environment:
-    """A new environment in `place`, made by the interpreter `python`.
+    """A new virtual environment in the directory `place`, made by the interpreter `python`.
 
-    With `offline` the required packages are those of the running Python, which `python` must be.
+    With `offline`, required packages are taken from the running Python. Then `python` must be the
+    running Python.
     """
 
     place: Path
@@ -79,7 +84,8 @@ class Environment:
 
 
 def try_installed(root: Path, distribution: Path, version: str, new: Environment) -> None:
-    """Install the file into a new environment, and run the commands there.
+    """Install the file `distribution` into a new environment, and run the commands of zerotools
+    there.
 
     Raises:
         BadRequest: a command fails, or its output is not as expected.

@@ -1,4 +1,4 @@
-"""Find the interpreters of the Python versions that a release supports."""
+"""Finds an interpreter for each Python version that a release supports."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _SAY = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 def supported(root: Path) -> list[str]:
-    """Return the versions in the classifiers of pyproject.toml, such as 3.11."""
+    """Return the Python versions that the classifiers in pyproject.toml name, such as 3.11."""
     tree = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
     named = (re.fullmatch(r".*:: (3\.\d+)", each) for each in tree["project"]["classifiers"])
     return [found[1] for found in named if found]
 
 
 def find_all(versions: Sequence[str]) -> Mapping[str, Path]:
-    """Return an interpreter of each version.
+    """Return the path of an interpreter for each of `versions`.
 
     Raises:
-        BadRequest: a version has no interpreter here.
+        BadRequest: a version has no interpreter on this machine.
     """
     found = {version: find(version) for version in versions}
     missing = [version for version, python in found.items() if python is None]
@@ -39,7 +39,7 @@ def find_all(versions: Sequence[str]) -> Mapping[str, Path]:
 
 
 def find(version: str) -> Path | None:
-    """Return an interpreter of this version: the running one, one in PATH, of uv or of pyenv."""
+    """Return an interpreter of this version: the running one, or one from PATH, uv or pyenv."""
     return next((path for path in _candidates(version) if _version_of(path) == version), None)
 
 

@@ -1,6 +1,8 @@
-"""Digests of the files, and signatures by the maintainer's SSH key, without a network.
+"""Writes digests of the files, and signatures with the maintainer's SSH key, without a network.
 
-ssh-keygen -Y verify -f allowed_signers -I NAME -n file -s FILE.sig <FILE
+A signature is checked with:
+
+    ssh-keygen -Y verify -f allowed_signers -I NAME -n file -s FILE.sig <FILE
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ NAMESPACE = "file"
 
 
 def write_sums(files: Sequence[Path], out: Path) -> Path:
-    """Write `SHA256SUMS` in `out`, which `sha256sum --check` reads."""
+    """Write the file `SHA256SUMS` for `sha256sum --check` to the directory `out`."""
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (out / SUMS).write_text("".join(lines), "utf-8")
     return out / SUMS
 
 
 def find_key(root: Path, given: Path | None) -> Path:
-    """Return the key to sign with: `given`, or the key that git is configured with.
+    """Return the key for signatures: `given`, or the signing key in git's configuration.
 
     Raises:
         BadRequest: no key is given or configured.
@@ -44,10 +46,10 @@ def find_key(root: Path, given: Path | None) -> Path:
 
 
 def sign(files: Sequence[Path], key: Path) -> list[Path]:
-    """Write a signature next to each file, and check it.
+    """Write a signature next to each file, and verify it.
 
     Raises:
-        BadRequest: ssh-keygen cannot sign with that key.
+        BadRequest: ssh-keygen cannot sign with `key`.
     """
     signatures = []
     for path in files:

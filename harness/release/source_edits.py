@@ -1,4 +1,4 @@
-"""Edits of the files that contain the version, for a release and for the commit after it."""
+"""Edits the files that contain the version, for a release and for the commit after it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def base_in(root: Path) -> str:
 
 
 def next_of(version: str) -> str:
-    """Return the release that is expected after `version`: 0.4.0 after 0.3.0."""
+    """Return the version that usually follows `version`, such as 0.4.0 after 0.3.0."""
     major, minor, _ = version.split(".")
     return f"{major}.{int(minor) + 1}.0"
 
@@ -46,16 +46,16 @@ def check_version(version: str) -> None:
 
 
 def set_base(root: Path, version: str) -> None:
-    """Write the version into the source."""
+    """Write `version` into the source."""
     path = root / VERSION_FILE
     path.write_text(_BASE.sub(f'BASE = "{version}"', path.read_text("utf-8"), count=1), "utf-8")
 
 
 def date_changelog(root: Path, version: str, day: date) -> None:
-    """Write the date of the section of `version`.
+    """Write the date `day` into the heading of the changelog's section for `version`.
 
     Raises:
-        BadRequest: it is not the first section, has a date already, or has no entry.
+        BadRequest: the section is not the first one, has a date already, or is empty.
     """
     path = root / CHANGELOG
     text = path.read_text("utf-8")
@@ -73,7 +73,7 @@ def date_changelog(root: Path, version: str, day: date) -> None:
 
 
 def open_changelog(root: Path, version: str) -> None:
-    """Add the section of the next release."""
+    """Add an empty section for the next release to the changelog."""
     path = root / CHANGELOG
     text = path.read_text("utf-8")
     first = _HEADING.search(text)
@@ -82,7 +82,7 @@ def open_changelog(root: Path, version: str) -> None:
 
 
 def date_citation(root: Path, version: str, day: date) -> None:
-    """Write version and date of the release into the citation."""
+    """Write the version and the date of the release into CITATION.cff."""
     path = root / CITATION
     lines = path.read_text("utf-8").splitlines()
     kept = [line for line in lines if not line.startswith(("version:", "date-released:"))]

@@ -1,15 +1,20 @@
-"""One job on two nodes of a Slurm cluster, with one process killed at each of ten moments.
+"""Trains a job on two nodes of a Slurm cluster. Each round has one fault, such as a killed process.
 
     python -m harness.slurm [--moments 10] [--steps 120] [--only slurmctld ...] [--directory DIR]
 
 A private cluster of three nodes on loopback trains a job of 2 x 2 ranks on CPUs, without a daemon.
-Each round has one fault: slurmctld or a slurmd gets SIGKILL and is started again; a rank, a
-supervisor, its companion process, or the batch script gets SIGKILL; a job of a partition of higher
-priority takes the nodes; an administrator queues the job again, which then has only one node. After
-each round: the job succeeded, no two of its attempts ran at one time, the losses of all steps are
-those of an undisturbed run, the last checkpoint verifies, and no process is left.
+There are ten rounds for each fault, at ten moments of the run. The faults:
 
-For root; needs Debian's packages (`./scripts/slurm`).
+- SIGKILL of slurmctld or a slurmd, which is then started again, or of all processes of a node
+- SIGKILL of a rank, a supervisor, its companion process, or the batch script
+- a job in a partition of higher priority takes the nodes
+- an administrator requeues the job, which then has only one node
+
+After each round, these conditions must be true: the job has succeeded, no two of its attempts ran
+at the same time, all losses are the same as in a run without a fault, the last checkpoint is
+undamaged, and no process is left.
+
+Needs root and Debian's packages (`./scripts/slurm`).
 """
 
 from __future__ import annotations
@@ -66,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Rounds:
-    """Rounds on one cluster, with files below `directory`."""
+    """Runs rounds on one cluster. The files are below `directory`."""
 
     def __init__(self, cluster: SlurmCluster, directory: Path, steps: int) -> None:
         self._cluster, self._directory, self._steps = cluster, directory, steps
@@ -106,9 +111,10 @@ class Rounds:
         return 1 if broken else 0
 
     def _check(self, losses: dict[int, float], *, exactly: bool) -> list[str]:
-        """Compare the losses with those of the undisturbed run, and return the errors.
+        """Compare the losses with the losses of the run without a fault, and return the errors.
 
-        With another number of ranks sums are rounded in another order.
+        Without `exactly`, small differences are allowed: with another number of ranks, sums are
+        rounded differently.
         """
         near = 0.0 if exactly else 2e-3
         differing = [
@@ -119,8 +125,10 @@ class Rounds:
         return [f"{len(differing)} losses differ, the first at {differing[0]}"] if differing else []
 
     def round(self, target: str | None, step: int) -> tuple[int, dict[int, float]]:
-        """Run one job, with the fault `target` at `step` (0: as it starts); return its attempts and
-        losses."""
+        """Run the job with the fault `target` at the step `step` (0: at its start).
+
+        Returns (the number of attempts, the losses).
+        """
         self._number += 1
         output = self._directory / f"out-{self._number}"
         tree = job(
@@ -143,14 +151,16 @@ class Rounds:
         return len(view["attempts"]), _losses(output)
 
     def submitted(self, tree: dict[str, Any]) -> tuple[JobDirectory, str]:
-        """Submit the job `tree`; return its directory, and its number with Slurm."""
+        """Submit the job `tree`. Return (its directory, Slurm's job id)."""
         spec = job_from_dict({**tree, "backend": "slurm"}, source="job")
         directory, number = submit_job(self._commands, self._home, spec)
         assert number is not None, "Slurm did not say which job it queued"
         return directory, number
 
     def ended(self, directory: JobDirectory, number: str) -> dict[str, Any]:
-        """Wait until the job has succeeded and no process of it is left; return its view."""
+        """Wait until the job has succeeded and none of its processes is left. Return the view of
+        the job.
+        """
         wait_for(lambda: self._is_over(directory.path.name), "the end of the job")
         view: dict[str, Any] = self._jobs.job(directory.path.name)
         assert view["state"] == "succeeded", f"{view['state']}: {view['reason']}"
@@ -182,11 +192,11 @@ class Rounds:
         return max((int(each["step"]) for each in lines if each.get("event") == "step"), default=0)
 
     def _is_over(self, name: str) -> bool:
-        """Return whether it is over; a queued job in a delay is started now."""
+        """Return whether the job has ended. If Slurm delays its start, the job is started now."""
         return self._urged(name)["state"] in TERMINAL
 
     def _urged(self, name: str) -> dict[str, Any]:
-        """Return the view of the job, without the delays that an administrator could end."""
+        """Return the view of the job, after ending delays as an administrator would."""
         view = self._jobs.job(name)
         if view["slurm"]["state"] not in (None, "RUNNING"):
             self._cluster.mend()
@@ -223,9 +233,10 @@ class Rounds:
                 self._go_on_by_hand(directory.path.name)
 
     def _go_on_where_forgotten(self, name: str) -> None:
-        """Resume the job if the controller has lost it.
+        """Resume the job if Slurm's controller has lost it.
 
-        This happens when a controller is killed at once; users are told to resume the job then.
+        This can happen if the controller is killed right after the submission. The documentation
+        tells users to resume the job then.
         """
         wait_for(lambda: self._step_of_newest(name) or self._is_halted(name), "a sign of life")
         if self._is_halted(name):
@@ -241,17 +252,19 @@ class Rounds:
         )
 
     def _go_on_by_hand(self, name: str) -> None:
-        """Resume the job, as Slurm takes a killed batch script for its end."""
+        """Resume the job after its batch script was killed, because Slurm then treats the job as
+        ended.
+        """
         wait_for(lambda: self._jobs.job(name)["state"] in TERMINAL, "the end by Slurm")
         if self._jobs.job(name)["state"] == FAILED:
             self._jobs.resume(name)
 
 
 def wait_for(is_there: Callable[[], bool], what: str) -> None:
-    """Wait until a condition is true.
+    """Wait until the function `is_there` returns True.
 
     Raises:
-        AssertionError: it did not become true in time.
+        AssertionError: this did not happen in time. The message contains `what`.
     """
     deadline = Deadline(ROUND_SECONDS)
     while not is_there():
@@ -260,7 +273,7 @@ def wait_for(is_there: Callable[[], bool], what: str) -> None:
 
 
 def _pid_of(target: str, directory: JobDirectory) -> int | None:
-    """Return the pid of one process of the newest attempt, or None if it has not begun."""
+    """Return the pid of the process `target` of the newest attempt; None if it has not started."""
     newest = max(directory.attempts(), default=0)
     for path in (directory.run_dir(newest, 1), directory.run_dir(newest, 0)):
         run = _record(path / "run.json")
@@ -290,14 +303,16 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _losses(output: Path) -> dict[int, float]:
-    """Return the last written loss of each step."""
+    """Return the loss of each step. If a step was done several times, this is the last loss."""
     lines = _records(output / "metrics.jsonl")
     return {int(each["step"]): float(each["loss"]) for each in lines if "loss" in each}
 
 
 def _refuse_overlap(directory: JobDirectory) -> None:
-    """Check that no attempt began before the previous one had ended, as reported by the ranks of
-    node 0."""
+    """Check that no attempt began before the previous one had ended.
+
+    The times are those in the progress files of node 0.
+    """
     last = 0.0
     for name in directory.attempts():
         lines = _records(directory.run_dir(name, 0) / "progress.jsonl")
@@ -308,7 +323,7 @@ def _refuse_overlap(directory: JobDirectory) -> None:
 
 
 def _left(directory: JobDirectory) -> list[int]:
-    """Return all processes of the job, including those that hang."""
+    """Return the pids of all processes of the job."""
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = process.info["cmdline"] or ()

@@ -1,12 +1,12 @@
-"""A private Slurm cluster on loopback: one controller, and a slurmd for each of its nodes.
+"""A private Slurm cluster on loopback: one controller, and a slurmd for each node.
 
 It needs root, and Debian's packages slurmctld, slurmd, slurm-client and munge (22.05 and later):
 
     apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge
 
-It has no database, and therefore no `sacct`; no control groups, so that it runs in containers; and
-two simulated GPUs on each node, which are terminals. It uses nothing outside of its directory
-except ports.
+It has no database, so there is no `sacct`. It uses no control groups, so it works in containers.
+Each node has two simulated GPUs, which are terminals. The cluster uses only its own directory and
+ports.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NODE_CPUS = 4
 
 
 def why_not() -> str | None:
-    """Return why no cluster can be started here, or None if one can."""
+    """Return the reason why no cluster can be started here; None if one can be started."""
     if os.geteuid() != 0:
         return "a private Slurm cluster needs root"
     lacking = [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
@@ -49,8 +49,10 @@ _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 class SlurmCluster:
-    """A cluster of `nodes` nodes: n1, n2, ... Use it as a context: all processes are killed at its
-    end."""
+    """A cluster with the nodes n1, n2, and so on.
+
+    It is a context manager: at the end, all its processes are killed.
+    """
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
         self.directory, self.nodes = directory, nodes
@@ -93,7 +95,7 @@ class SlurmCluster:
         self._end_steps()
 
     def _end_steps(self) -> None:
-        """Kill the processes of steps, which outlive the daemons, and their jobs."""
+        """Kill the processes of job steps and of jobs, which do not end with Slurm's daemons."""
         wanted = f"SLURM_CONF={self.conf}"
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
@@ -112,7 +114,7 @@ class SlurmCluster:
                 self.run(["scontrol", "release", number])
 
     def run(self, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-        """Run a client, such as `srun`, to its end."""
+        """Run a client, such as `srun`, and wait until it has ended."""
         given: Mapping[str, Any] = {"timeout": 120, "capture_output": True, "text": True, **options}
         return run(command, env=self.env, **given)
 
@@ -134,9 +136,9 @@ class SlurmCluster:
         self._wait_for(self._all_idle, "the nodes")
 
     def kill(self, name: str) -> None:
-        """Send SIGKILL to the controller, `slurmctld`, or to the slurmd of a node, such as `n1`.
+        """Send SIGKILL to the controller `slurmctld`, or to the slurmd of a node, such as `n1`.
 
-        The jobs of a node have separate processes, which continue.
+        The processes of jobs on the node continue.
         """
         process = self._processes[name]
         os.kill(process.pid, signal.SIGKILL)
@@ -145,7 +147,7 @@ class SlurmCluster:
     def kill_node(self, name: str) -> None:
         """Send SIGKILL to all processes of a node, to simulate a power failure.
 
-        The processes of its jobs are killed first, or they would report how the jobs ended.
+        First, the processes are killed that would report to Slurm how jobs have ended.
         """
         for process in psutil.process_iter(["name"]):
             if process.info["name"] == "slurmstepd" and self._is_of(process.pid, name):
@@ -158,8 +160,10 @@ class SlurmCluster:
                     os.kill(int(path.parent.name), signal.SIGKILL)
 
     def _is_of(self, pid: int, name: str) -> bool:
-        """Return whether a slurmstepd belongs to that node: it writes into the log of its
-        slurmd."""
+        """Return whether the slurmstepd with the pid `pid` belongs to the node `name`.
+
+        Such a process has the log file of the node's slurmd open.
+        """
         log = str(self.directory / "log" / f"slurmd-{name}.log")
         with suppress(OSError):
             links = (os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir())  # noqa: PTH115
@@ -167,7 +171,9 @@ class SlurmCluster:
         return False
 
     def start_again(self, name: str) -> None:
-        """Start a killed daemon, like a service manager; it answers some time later."""
+        """Start a killed daemon again, as a service manager does. It answers only some time
+        later.
+        """
         if name == "slurmctld":  # without -i, which would pass over its state
             self._begin("slurmctld", "-D")
         else:

@@ -1,12 +1,14 @@
-"""The job of `./scripts/demo` on a cluster: preempted, queued again, and ended on one node.
+"""Trains the job of `./scripts/demo` on a cluster: preempted, queued again, and ended on one node.
 
     python -m harness.slurm.demo_job
 
-Two nodes of a private cluster train it with 2 x 2 ranks to its 60 steps, undisturbed. Then the same
-job file again: at a third of the steps a job of a partition of higher priority takes the nodes, at
-two thirds an administrator queues it again with one node. The losses of all steps are the same
-within 0.2 %, as sums of other numbers of ranks are rounded in another order, and a second job goes
-on from its checkpoint on three nodes. For root; needs Debian's packages (`./scripts/slurm`).
+First, two nodes of a private cluster train the job with 2 x 2 ranks to its 60 steps, without
+interruption. Then the same job file is submitted again. At a third of the steps, a job of higher
+priority takes the nodes. At two thirds, an administrator requeues the job with one node. The losses
+of all steps must be equal within 0.2 %, because other numbers of ranks round sums differently.
+Finally, a second job continues from the checkpoint on three nodes.
+
+Needs root and Debian's packages (`./scripts/slurm`).
 """
 
 from __future__ import annotations
@@ -30,13 +32,16 @@ DEVICE = 'device = "cpu"\nranks = 2'
 
 
 class DemoRounds(Rounds):
-    """The job of the demo, under several names."""
+    """Trains the job of the demo under several names."""
 
     def named(
         self, name: str, nodes: tuple[int, int], steps: int, further: str = ""
     ) -> tuple[JobDirectory, str, Path]:
-        """Return the job with that name, on a number of nodes from the first to the second of
-        `nodes`."""
+        """Submit the job `name` of `steps` steps. It may use from `nodes[0]` to `nodes[1]` nodes.
+
+        Returns (its job directory, Slurm's job id, its output directory). `further` is an
+        additional line of the job file, or empty.
+        """
         tree = _demo_job(self._directory, name, steps, further)
         output = self._directory / name
         slurm = {"nodes": nodes[0], "max_nodes": nodes[1], "options": MEMORY}
@@ -76,7 +81,7 @@ class DemoRounds(Rounds):
 
 
 def _demo_job(directory: Path, name: str, steps: int, further: str) -> dict[str, Any]:
-    """Return the job file that the function in the demo script writes."""
+    """Return the job file that the function in `scripts/demo` writes."""
     text = DEMO.read_text("utf-8")
     begin = text.index("job_file() {")
     function = text[begin : text.index("\n}\n", begin) + 3]

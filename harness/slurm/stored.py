@@ -1,12 +1,13 @@
-"""A job under Slurm with a copy of its checkpoints in a store, and one that resumes from there.
+"""A job under Slurm copies its checkpoints to an object store, and a second job resumes from there.
 
     python -m harness.slurm.stored
 
-Two nodes of a private cluster train 2 x 2 ranks and copy each checkpoint to a store on loopback; a
-rank gets SIGKILL meanwhile. Then all files on the disk are deleted, and a second job resumes from
-the store on one node, to twice as many steps. Its losses are those of an uninterrupted job, within
-0.2 %, because sums are rounded in another order. For root; needs Debian's packages
-(`./scripts/slurm`) and the extra `remote`.
+Two nodes of a private cluster train 2 x 2 ranks, and copy each checkpoint to a store on loopback.
+In the meantime, a rank gets SIGKILL. Then all files on the disk are deleted. A second job resumes
+from the store on one node, and does twice as many steps. Its losses must be those of an
+uninterrupted job within 0.2 %, because other numbers of ranks round sums differently.
+
+Needs root, Debian's packages (`./scripts/slurm`) and the extra `remote`.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ STEPS = 40
 
 
 class StoredRounds(Rounds):
-    """Jobs with a directory in a store."""
+    """Runs jobs that copy their checkpoints to a directory in a store."""
 
     def named(self, name: str, steps: int, **changes: Any) -> tuple[JobDirectory, str, Path]:
-        """Return a job that writes to a directory of that name."""
+        """Submit the job `name` of `steps` steps. `changes` are further keys of the job file.
+
+        Returns (its job directory, Slurm's job id, its output directory).
+        """
         output = self._directory / name
         tree = job(self._text, ranks=2, train={"steps": steps}, checkpoint={"every": EVERY})
         return *self.submitted({**tree, "output_dir": str(output), **changes}), output

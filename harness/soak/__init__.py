@@ -1,5 +1,6 @@
-"""Random faults for half an hour, and checks of the result.
+"""Causes random faults for half an hour, and checks the result.
 
-- `rounds`: the jobs of a round, of several kinds, and the state that each must end in.
-- `trouble`: faults of daemon, supervisors, ranks, disk, descriptors and NVML.
+- `__main__`: runs rounds until the time is over.
+- `rounds`: the jobs of a round, of several kinds, and the states in which they must end.
+- `trouble`: faults of the daemon, supervisors, ranks, the disk, file descriptors and NVML.
 """

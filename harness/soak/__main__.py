@@ -1,11 +1,10 @@
-"""Jobs of all kinds under random faults, round after round, with a check of the invariants after
-each.
+"""Runs jobs of all kinds under random faults, and checks the result after each round.
 
     python -m harness.soak [--minutes 30] [--seed N] [--every SECONDS]
 
-In a round some two dozen jobs run while daemon, supervisors, keepers and ranks are killed or
-stopped, the disk fills, descriptors run out and NVML fails. Then the faults stop, all jobs end,
-`harness.invariants` checks the result, and the next round begins on the same queue.
+In a round, 18 jobs run while daemon, supervisors, keepers and ranks are killed or stopped, the disk
+fills, file descriptors run out and NVML fails. Then the faults stop, and all jobs must end.
+`harness.invariants` checks the result. The next round begins with the same queue.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def soak(options: argparse.Namespace, directory: Path) -> int:
-    """Run all rounds."""
+    """Run rounds until the time is over. Return the exit status."""
     place = Place(directory / "place", make_tensors(directory), CONFIG)
     library = nvml_library(directory)
     machine = Machine(place, options.seed, library)
@@ -83,7 +82,7 @@ def soak(options: argparse.Namespace, directory: Path) -> int:
 def one_round(
     place: Place, machine: Machine, number: int, every: float, tally: Tally, *, gpus: bool
 ) -> list[str]:
-    """Run one round, and return the errors."""
+    """Run the round `number`, and return the errors."""
     jobs = rounds.jobs_of(place, number, machine.random, gpus=gpus)
     machine.calm.clear()
     trouble = threading.Thread(target=machine.make_trouble, args=(every,))
@@ -106,7 +105,7 @@ def one_round(
 
 
 def remove(place: Place, jobs: dict[str, Wanted]) -> None:
-    """Clean up after a round: the disk is small."""
+    """Remove the jobs of a round with their files, because the disk is small."""
     ids = [place.acknowledged[name] for name in jobs]
     place.client.clean({"jobs": ids, "outputs": True})
     for name in jobs:
@@ -115,7 +114,7 @@ def remove(place: Place, jobs: dict[str, Wanted]) -> None:
 
 
 def summary(tally: Tally, machine: Machine) -> str:
-    """Return the figures so far."""
+    """Return a line with the numbers of faults and jobs so far."""
     return (
         f"{sum(machine.done.values())} faults, {sum(tally.jobs.values())} jobs, "
         f"{machine.restarts} daemons started again; {tally.steps_kept} of {tally.steps_run} steps "

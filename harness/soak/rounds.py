@@ -1,4 +1,4 @@
-"""The jobs of a round, and the check that each ended in the expected state."""
+"""The jobs of a round, and the check that each job ended in the expected state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_STEPS = 200
 
 
 def jobs_of(place: Place, number: int, random: Random, *, gpus: bool) -> dict[str, Wanted]:
-    """Return jobs of all kinds, by name."""
+    """Return the jobs of the round `number`, keyed by name. They are of all kinds."""
     found: dict[str, Wanted] = {}
     for index in range(8):
         name = f"r{number}-train-{index}"
@@ -43,13 +43,13 @@ def jobs_of(place: Place, number: int, random: Random, *, gpus: bool) -> dict[st
 
 
 def pace_of(wanted: Wanted) -> float | None:
-    """Return the seconds of a step, or None for a job that does not train."""
+    """Return the seconds that a step of the job takes; None for a job that does not train."""
     pace = wanted.tree["env"].get("PACE")
     return None if pace is None else float(pace)
 
 
 def count(place: Place, jobs: Mapping[str, Wanted], tally: Tally) -> None:
-    """Add the finished jobs of a round to the tally."""
+    """Add the finished jobs of a round to `tally`."""
     with closing(sqlite3.connect(place.state / "zerotools.db")) as database:
         times = {
             n: e - s for n, s, e in database.execute("SELECT name, started, ended FROM job") if s
@@ -63,7 +63,7 @@ def count(place: Place, jobs: Mapping[str, Wanted], tally: Tally) -> None:
 
 
 def wrong(place: Place, jobs: Mapping[str, Wanted]) -> Iterator[str]:
-    """Yield the errors, after the last job has ended."""
+    """Yield a sentence for each error, after the last job of the round has ended."""
     yield from broken(place.state, [place.acknowledged[name] for name in jobs])
     yield from place.wrong(jobs, ranks_die=True)
     for job, why in failed(place.state).items():

@@ -1,7 +1,7 @@
-"""Faults of a daemon and its jobs, and their end.
+"""Causes faults of a daemon and its jobs, and ends them.
 
-Every fault is chosen by one random number generator, so that a seed gives the same faults in the
-same order; their effect depends on the machine.
+One random number generator chooses all faults, so the same seed gives the same faults in the same
+order. Their effect depends on the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DISK_BYTES = 96 << 20
 
 
 class Machine:
-    """The daemon, its disk and its GPUs."""
+    """The daemon, its disk and its GPUs, in which faults are caused."""
 
     def __init__(self, place: Place, seed: int, library: Path | None) -> None:
         self.place = place
@@ -71,7 +71,7 @@ class Machine:
         return True
 
     def make_trouble(self, mean_seconds: float) -> None:
-        """Cause one fault after another until `calm` is set."""
+        """Cause one fault after another, about every `mean_seconds`, until `calm` is set."""
         while not self.calm.wait(self.random.expovariate(1 / mean_seconds)):
             name, act = self.random.choice(self._kinds)
             with suppress(OSError, ChildProcessError):
@@ -156,7 +156,7 @@ class Machine:
 
 
 def mount(path: Path) -> bool:
-    """Mount a small disk at `path`; return whether this process may."""
+    """Mount a small disk at `path`. Return False if this process is not allowed to."""
     path.mkdir(mode=0o700, exist_ok=True)
     options = f"size={DISK_BYTES},mode=700"
     command = ["mount", "-t", "tmpfs", "-o", options, "zerotools-soak", str(path)]
@@ -165,14 +165,19 @@ def mount(path: Path) -> bool:
 
 
 def nvml_environment(library: Path | None, state: Path) -> dict[str, str]:
-    """Return the variables of a daemon that loads the NVML of `nvml_library`, with its answers in
-    `state`."""
+    """Return the environment variables of a daemon that loads the `library` from `nvml_library`.
+
+    The library reads its answers from the file `state`.
+    """
     found = {} if library is None else {"LD_LIBRARY_PATH": str(library.parent)}
     return {"NVML_DOUBLE": str(state), **found}
 
 
 def nvml_library(directory: Path) -> Path | None:
-    """Compile a libnvidia-ml.so.1 with answers from a file; return None without a compiler."""
+    """Compile a replacement of libnvidia-ml.so.1 that reads its answers from a file.
+
+    Returns its path; None without a compiler.
+    """
     source = Path(__file__).parents[1] / "nvml_double.c"
     library = directory / "libnvidia-ml.so.1"
     command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(source)]

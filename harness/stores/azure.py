@@ -1,16 +1,16 @@
 """Azure Blob Storage on loopback: Microsoft's Azurite, which keeps all blobs in memory.
 
-`scripts/azurite` installs it by npm into a separate directory. It checks the signatures of
-requests, and honours ranges, `If-Match`, `If-None-Match: *`, lists of blocks, and pages of
+`scripts/azurite` installs Azurite with npm into a separate directory. Azurite checks the signatures
+of requests. It supports ranges, `If-Match`, `If-None-Match: *`, lists of blocks, and pages of
 listings.
 
-It does not:
+It differs from Azure:
 
-- answer 416 to a range behind the end of a blob, as Azure does, but 206 with no bytes;
-- know `startFrom` of a listing (obstore's `offset`): it begins with the first key;
-- have more than one account, which has a public key, nor rights for single containers, nor Entra ID
-  over plain HTTP;
-- wait or slow down: `harness.stores.faults` causes such faults.
+- For a range behind the end of a blob, it answers 206 with no bytes, not 416.
+- It ignores `startFrom` of a listing (obstore's `offset`): a listing begins with the first key.
+- It has only one account, with a public key. It has no access rights for single containers, and no
+  Entra ID over plain HTTP.
+- It never waits or limits the rate of requests: `harness.stores.faults` causes such faults.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _VERSION = "2021-12-02"
 
 
 def why_not() -> str | None:
-    """Return why Azurite cannot be started here, or None if it can."""
+    """Return the reason why Azurite cannot be started here; None if it can be started."""
     if shutil.which("node") is None:
         return "Node.js is not installed, in which Azurite runs"
     return None if PROGRAM.exists() else "Azurite is not installed; scripts/azurite does it"
 
 
 class AzureServer(ListeningServer):
-    """Azurite with the named containers, all empty. `container` is the first of them."""
+    """Azurite with empty containers. `container` is the first of them."""
 
     def __init__(self, containers: Sequence[str] = (CONTAINER,)) -> None:
         super().__init__()
@@ -66,11 +66,11 @@ class AzureServer(ListeningServer):
             self.ask("PUT", f"/{name}", {"restype": "container"})
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a blob into the first container, bypassing all proxies."""
+        """Write a blob into the first container. The request bypasses all proxies."""
         self.ask("PUT", f"/{self.container}/{quote(key)}", {}, data)
 
     def get(self, key: str) -> bytes:
-        """Return the bytes of a blob in the first container, bypassing all proxies.
+        """Return the bytes of a blob in the first container. The request bypasses all proxies.
 
         Raises:
             urllib.error.HTTPError: the blob does not exist.
@@ -78,12 +78,16 @@ class AzureServer(ListeningServer):
         return self.ask("GET", f"/{self.container}/{quote(key)}", {})
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """Return all blobs of the first container below a prefix, with their sizes in bytes."""
+        """Return the size in bytes of each blob in the first container that begins with `prefix`,
+        by name.
+        """
         return self._listed({"prefix": prefix})
 
     def uploads(self) -> list[str]:
-        """Return the keys with uploaded blocks and without a blob. Azure removes such blocks in a
-        week."""
+        """Return the keys that have uploaded blocks, but no blob.
+
+        Azure removes such blocks after a week.
+        """
         every = self._listed({"include": "uncommittedblobs"})
         return sorted(every.keys() - self.sizes().keys())
 
@@ -100,8 +104,9 @@ class AzureServer(ListeningServer):
             query["marker"] = marker
 
     def ask(self, method: str, path: str, query: dict[str, str], data: bytes = b"") -> bytes:
-        """Send any request below the account, signed, bypassing all proxies; return the body of the
-        answer.
+        """Send a signed request to a path of the account, and return the body of the answer.
+
+        The request bypasses all proxies.
 
         Raises:
             urllib.error.HTTPError: the status is not 2xx.
@@ -126,7 +131,7 @@ class AzureServer(ListeningServer):
 
 
 def client_env(url: str) -> dict[str, str]:
-    """Return the variables with which object_store, and so obstore, uses the Azurite at `url`."""
+    """Return the environment variables with which obstore uses the Azurite at `url`."""
     return {
         "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
         "AZURE_STORAGE_ACCOUNT_KEY": KEY,

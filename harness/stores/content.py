@@ -1,4 +1,4 @@
-"""The bytes of one object in HTTP answers: ranges of them, and conditional requests."""
+"""Answers HTTP requests for the bytes of one object, with ranges and conditions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.stores.loopback import Asked
 
 @dataclass(frozen=True)
 class Content:
-    """An object. `modified` is in seconds since 1970."""
+    """The bytes of an object. `modified` is its modification time, in seconds since 1970."""
 
     data: bytes | mmap
     etag: str
@@ -22,15 +22,16 @@ class Content:
 
 
 def etag_of(data: bytes) -> str:
-    """Return the MD5 in quotes."""
+    """Return the ETag of `data`: its MD5 in quotes."""
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
 def answer_of(content: Content, asked: Asked) -> tuple[int, dict[str, str], bytes | mmap]:
-    """Return the answer to a GET or HEAD: 200, 206, 304, 412 or 416 with headers and body.
+    """Return the answer to a GET or HEAD: status 200, 206, 304, 412 or 416, headers and body.
 
-    It supports one range (also of a suffix, and without an end), `If-Match`, `If-None-Match` and
-    `If-Range` with an ETag. Several ranges are answered by the whole, as many servers do.
+    It supports one range (also of the last bytes, or without an end), and `If-Match`,
+    `If-None-Match` and `If-Range` with an ETag. The answer to several ranges is the whole object,
+    as with many servers.
     """
     headers = {
         "ETag": content.etag,

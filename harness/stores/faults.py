@@ -1,4 +1,5 @@
-"""A proxy in front of a store, which forwards HTTP/1.1 and causes the faults of its rules.
+"""A proxy in front of a store, which forwards HTTP/1.1 requests and causes faults according to
+rules.
 
     with S3Server() as store, FaultProxy(store.url) as proxy:
         env = client_env(proxy.url)
@@ -8,9 +9,9 @@
         assert proxy.counts == {"begin": 1, "part": 5, "complete": 1}
 
 No fault is random: a rule selects requests by their number, or by their properties. To stop a
-program at every request that it makes, let it run to its end once, read `total`, and run it that
-many times more, each with a rule of another `number`. If a client sends several requests at once,
-their order depends on the client.
+program at every request that it makes, first run it without a rule, and read `total`. Then run it
+once for each `number` up to `total`, with a rule for this `number`. If a client sends several
+requests at once, their order depends on the client.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _STORE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Seen:
-    """A request that came to the proxy: the `number`-th since the last `reset`, from 1."""
+    """A request that the proxy received. `number` counts the requests since the last `reset`, from
+    1.
+    """
 
     number: int
     kind: str
@@ -45,10 +48,11 @@ class Seen:
 
 @dataclass
 class Rule:
-    """A fault for the requests that match all properties that are not None.
+    """A fault for some requests.
 
-    Of those that match, the rule skips those before the `first` (from 1), and those after the next
-    `times`.
+    A request matches if it has all properties of the rule that are not None. Of the matching
+    requests, the fault happens to the request number `first` (from 1) and the following ones: to
+    `times` requests in total, or to all if `times` is None.
     """
 
     trouble: Trouble
@@ -63,7 +67,9 @@ class Rule:
     """The number of requests that have matched so far."""
 
     def takes(self, seen: Seen) -> bool:
-        """Return whether the fault applies to this request, and count it if it matches."""
+        """Return whether the fault happens to the request `seen`. If the request matches, count
+        it.
+        """
         fits = (
             (self.kind is None or self.kind == seen.kind)
             and (self.number is None or self.number == seen.number)
@@ -76,8 +82,9 @@ class Rule:
 
 
 class FaultProxy(LoopbackServer):
-    """Forwards to the server at `upstream`. If several rules apply to a request, all their faults
-    occur."""
+    """Forwards requests to the server at `upstream`. If several rules apply to a request, all their
+    faults happen.
+    """
 
     def __init__(self, upstream: str) -> None:
         super().__init__()
@@ -108,14 +115,14 @@ class FaultProxy(LoopbackServer):
         first: int = 1,
         times: int | None = None,
     ) -> Rule:
-        """Add a rule with the fields of `Rule`."""
+        """Add a rule with the fault `what` and these properties; see `Rule`."""
         rule = Rule(what, kind, number, path, where, first, times)
         with self._lock:
             self._rules.append(rule)
         return rule
 
     def reset(self) -> None:
-        """Remove all rules, and forget all requests."""
+        """Remove all rules, and clear the list of requests."""
         with self._lock:
             self._rules.clear()
             self.seen.clear()
@@ -185,7 +192,10 @@ class FaultProxy(LoopbackServer):
         connection.send(status, headers, body, length)
 
     def _forward(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
-        """Return the answer of the store; its headers have `content-length` only for a HEAD."""
+        """Send the request to the store, and return its answer.
+
+        The header `content-length` is kept only in the answer to a HEAD.
+        """
         store = HTTPConnection(self._host, timeout=_STORE_SECONDS)
         try:
             store.putrequest(asked.method, asked.target, skip_host=True, skip_accept_encoding=True)
@@ -211,7 +221,7 @@ class FaultProxy(LoopbackServer):
 
 
 def _without(listing: bytes, paths: list[str]) -> bytes:
-    """Return a listing in XML without the objects at these paths."""
+    """Return the XML of a listing, without the objects at `paths`."""
     text = listing.decode("utf-8")
     for tag, above in (("Contents", 2), ("Blob", 3)):  # /bucket/key, /account/container/key
         gone = {path.split("/", above)[-1] for path in paths}

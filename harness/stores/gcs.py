@@ -1,19 +1,19 @@
 """Google Cloud Storage on loopback, in a small server.
 
-Emulators of GCS on the package index answer its JSON API. obstore uses the XML API, by Rust's
-object_store, and of that this part:
+Emulators of GCS on PyPI answer its JSON API. But obstore uses the XML API (through Rust's
+object_store). This server answers the following part of the XML API:
 
 - GET, HEAD, PUT and DELETE of an object, with ranges, `If-Match`, `If-None-Match`, generations
-  (`x-goog-generation`) and `x-goog-if-generation-match` (0: no object may exist yet);
-- PUT with `x-goog-copy-source`;
-- pages of the listing (`list-type=2`, prefix, delimiter, start-after, max-keys, tokens);
-- multipart uploads: begun, parts, completed, aborted; a part but the last of less than 5 MiB is
-  refused, as there.
+  (`x-goog-generation`) and `x-goog-if-generation-match` (0: no object may exist yet)
+- PUT with `x-goog-copy-source`
+- pages of a listing (`list-type=2`, prefix, delimiter, start-after, max-keys, tokens)
+- multipart uploads: begin, parts, complete, abort; as with GCS, all parts except the last one must
+  have at least 5 MiB
 
-It follows Google's description, and has not been compared with Google's servers. It checks neither
-credentials nor the checksums that a client sends; it has no versions of objects, no metadata of
-users, no batches, no resumable uploads. Objects are in memory, and the process that started it can
-read them.
+The server follows Google's description, and was not compared with Google's servers. It does not
+check credentials or the checksums that a client sends. It has no versions of objects, no metadata
+of users, no batches, and no resumable uploads. Objects are in memory, and the process that started
+the server can read them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Answer = tuple[int, dict[str, str], bytes | mmap]
 
 
 class GcsServer(LoopbackServer):
-    """The XML API of GCS with the named buckets, all empty."""
+    """The XML API of GCS with empty buckets of these names."""
 
     def __init__(self, buckets: Sequence[str] = (BUCKET,), page_keys: int = 1000) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class GcsServer(LoopbackServer):
         return client_env(self.url)
 
     def put(self, key: str, data: bytes, bucket: str | None = None) -> None:
-        """Write an object, bypassing all proxies."""
+        """Write an object. This bypasses all proxies."""
         with self._lock:
             self._write(bucket or self.bucket, key, data)
 
@@ -68,7 +68,7 @@ class GcsServer(LoopbackServer):
         return bytes(self.objects[bucket or self.bucket][key].data)
 
     def sizes(self, prefix: str = "", bucket: str | None = None) -> dict[str, int]:
-        """Return all objects below a prefix, with their sizes in bytes."""
+        """Return the size in bytes of each object that begins with `prefix`, by name."""
         held = self.objects[bucket or self.bucket]
         return {key: len(held[key].data) for key in sorted(held) if key.startswith(prefix)}
 
@@ -174,8 +174,9 @@ class GcsServer(LoopbackServer):
 
 
 def client_env(url: str) -> dict[str, str]:
-    """Return the variables with which object_store, and so obstore, uses the server at `url`
-    without a token."""
+    """Return the environment variables with which obstore uses the server at `url`, without a
+    token.
+    """
     key = {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": ""}
     return {
         "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**key, "private_key_id": ""}),

@@ -4,17 +4,19 @@
         repo = hub.add(HubRepo("team/model", private=True))
         sha = repo.commit({"config.json": b"{}", "model.safetensors": data})
 
-It answers the requests of `huggingface_hub` to list and download: info of a repository at a
-revision, pages of its tree (`Link`), paths-info, refs, whoami; HEAD and GET of `resolve`, with
-ranges, `ETag` and `X-Repo-Commit`. A small file is a redirect (307) to another path of the Hub; a
-large one is a redirect (302) to another server with a signed link, with `X-Linked-Etag` and
-`X-Linked-Size`. That server refuses a request with a token, as S3 and CDNs do, and an expired link.
+The server answers the requests with which `huggingface_hub` lists and downloads files: the info of
+a repository at a revision, pages of its tree (`Link`), paths-info, refs, whoami, and HEAD and GET
+of `resolve`, with ranges, `ETag` and `X-Repo-Commit`. For a small file, `resolve` redirects (307)
+to another path of the Hub. For a large file, it redirects (302) to a signed link on another server,
+with `X-Linked-Etag` and `X-Linked-Size`. That other server refuses an expired link, and a request
+with a token, as S3 and CDNs do.
 
-A client that may not see a repository gets the answer of the Hub: 401 without a token, 404 with
-one, and 401 for an unknown token; for the files of a gated repository 401 or 403.
+A client that may not see a repository gets the status that the Hub would send: 401 without a token,
+404 with a token, and 401 with an unknown token. For the files of a gated repository, it is 401 or
+403.
 
-It follows the use that huggingface_hub 2.4 makes of the answers. It takes no commits over HTTP, has
-no Xet (clients get no `X-Xet-Hash`, and so use plain HTTP), no pull requests, no rate limits.
+The server has what huggingface_hub 2.4 uses. It accepts no commits over HTTP. It has no Xet
+(without `X-Xet-Hash`, clients use plain HTTP), no pull requests, and no rate limits.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ class _Refused(Exception):
 
 
 class HubServer(LoopbackServer):
-    """The added repositories, for the tokens that may read the private ones, by name.
+    """A Hub with the repositories that were added.
 
-    Links to large files point to `cdn_url`: `cdn` itself, or a proxy in front of it.
+    `tokens` maps each token to the names of the private repositories that it may read. Links to
+    large files begin with `cdn_url`, which is the URL of `cdn`, or of a proxy in front of it.
     """
 
     def __init__(
@@ -62,11 +65,11 @@ class HubServer(LoopbackServer):
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment variables of a client; the caller adds `HF_TOKEN`."""
+        """The environment variables of a client. The caller adds `HF_TOKEN`."""
         return client_env(self.url)
 
     def add(self, repo: HubRepo) -> HubRepo:
-        """Add a repository; commits may follow."""
+        """Add a repository, and return it. Commits may be added later."""
         self.repos[repo.kind, repo.name] = repo
         return repo
 
@@ -191,22 +194,23 @@ class HubServer(LoopbackServer):
 
 
 class LargeFiles(LoopbackServer):
-    """The server of the Hub's large files: a file is sent to a client with a link that has not
-    expired."""
+    """The server of the Hub's large files. It sends a file if the link has not expired."""
 
     def __init__(self) -> None:
         super().__init__()
         self._links: dict[str, HubFile] = {}
 
     def link(self, base: str, file: HubFile) -> str:
-        """Return a new link to a file, at the server or proxy `base`."""
+        """Return a new link to `file`. It begins with `base`, the URL of this server or of a
+        proxy.
+        """
         path = f"/repos/{file.sha256}"
         query = f"X-Signature={len(self._links)}&X-Issued={time.time_ns()}"
         self._links[f"{path}?{query}"] = file
         return f"{base}{path}?{query}"
 
     def expire_links(self) -> None:
-        """Make all links expire that were given so far."""
+        """Make all links expire that were made before this call."""
         self._links.clear()
 
     def handle(self, asked: Asked, connection: Connection) -> None:
@@ -220,7 +224,7 @@ class LargeFiles(LoopbackServer):
 
 
 def client_env(url: str) -> dict[str, str]:
-    """Return the variables with which `huggingface_hub` uses the Hub at `url` only."""
+    """Return the environment variables with which `huggingface_hub` uses only the Hub at `url`."""
     return {
         "HF_ENDPOINT": url,
         "HF_HUB_DISABLE_TELEMETRY": "1",

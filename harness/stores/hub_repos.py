@@ -1,5 +1,4 @@
-"""Repositories of the Hub on loopback, with commits, branches and tags, and large or small
-files."""
+"""Repositories of the Hub on loopback, with commits, branches, tags, and large and small files."""
 
 from __future__ import annotations
 
@@ -17,40 +16,44 @@ _POINTER_BYTES = 134
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a commit."""
+    """A file in a commit."""
 
     path: str
     data: bytes
 
     @property
     def is_large(self) -> bool:
-        """True if the file is in the large storage, to which the Hub redirects."""
+        """True if the file is in the storage for large files, to which the Hub redirects."""
         return self.path.endswith(LARGE) or len(self.data) >= LARGE_BYTES
 
     @cached_property
     def sha256(self) -> str:
-        """The digest of its bytes, which is the ETag of a large file."""
+        """The SHA-256 of the file. It is the ETag of a large file."""
         return hashlib.sha256(self.data).hexdigest()
 
     @cached_property
     def oid(self) -> str:
-        """The git id of its blob, which is the ETag of a small file. The blob of a large file is
-        the pointer."""
+        """The id of the file's blob in git. It is the ETag of a small file.
+
+        The blob of a large file is its LFS pointer.
+        """
         data = f"oid sha256:{self.sha256}\n".encode() if self.is_large else self.data
         return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
     @property
     def etag(self) -> str:
-        """The ETag with its quotes."""
+        """The ETag of the file, with quotes."""
         return f'"{self.sha256 if self.is_large else self.oid}"'
 
     def in_tree(self) -> dict[str, Any]:
-        """Return its entry in a listing."""
+        """Return the file's entry in a listing of a tree."""
         entry = {"type": "file", "oid": self.oid, "size": len(self.data), "path": self.path}
         return {**entry, "lfs": self._lfs("oid")} if self.is_large else entry
 
     def sibling(self, blobs: bool) -> dict[str, Any]:
-        """Return its entry in the info of a whole repository; with `blobs` also its size."""
+        """Return the file's entry in the info of a repository. With `blobs`, the entry has the
+        size, too.
+        """
         if not blobs:
             return {"rfilename": self.path}
         entry = {"rfilename": self.path, "size": len(self.data), "blobId": self.oid}
@@ -62,10 +65,10 @@ class HubFile:
 
 @dataclass
 class HubRepo:
-    """A repository: `owner/name`, of `kind` model, dataset or space.
+    """A repository `owner/name`. Its `kind` is model, dataset or space.
 
-    A `private` one exists only for tokens that may read it. A `gated` one is visible to all
-    clients, but only tokens that may read it get its files.
+    If it is `private`, only tokens that may read it can see it. If it is `gated`, all clients can
+    see it, but only tokens that may read it can get its files.
     """
 
     name: str
@@ -77,7 +80,7 @@ class HubRepo:
     tags: dict[str, str] = field(default_factory=dict)
 
     def commit(self, files: Mapping[str, bytes], branch: str = "main") -> str:
-        """Add a commit of exactly these files to the branch, and return its sha."""
+        """Add a commit with exactly these files to the branch, and return its hash."""
         text = f"{self.name} {len(self.commits)} {sorted(files)}"
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         self.commits[sha] = {path: HubFile(path, files[path]) for path in sorted(files)}
@@ -85,14 +88,19 @@ class HubRepo:
         return sha
 
     def sha_of(self, revision: str) -> str | None:
-        """Return the commit of a branch, a tag or a sha, or None if it does not exist."""
+        """Return the hash of the commit that `revision` names: a branch, a tag or a hash.
+
+        Returns None if no such commit exists.
+        """
         short = revision.removeprefix("refs/heads/").removeprefix("refs/tags/")
         found = self.branches.get(short) or self.tags.get(short)
         return found or (revision if revision in self.commits else None)
 
     def tree(self, sha: str, below: str, recursive: bool) -> list[dict[str, Any]] | None:
-        """Return the entries of a directory, folders before their content, or None if it does not
-        exist."""
+        """Return the entries of the directory `below`, folders before their content.
+
+        Returns None if the directory does not exist.
+        """
         start = f"{below}/" if below else ""
         entries: dict[str, dict[str, Any]] = {}
         for path, file in self.commits[sha].items():

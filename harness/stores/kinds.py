@@ -1,4 +1,6 @@
-"""The purpose of a request, in one word, so that faults and counts need no syntax of any store."""
+"""Describes the purpose of a request in one word, for any store. Faults and counts use this
+word.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,9 @@ _PLAIN = {"GET": "get", "HEAD": "head", "PUT": "put", "DELETE": "delete", "POST"
 def kind_of(asked: Asked) -> str:
     """Return the kind of a request.
 
-    It is one of: list, list parts, list uploads, begin, part, complete, abort, copy, delete, put,
-    head, get, range (a GET of some bytes); for the Hub also info, tree, refs and paths.
-
-    Azure has no requests that begin or abort an upload.
+    The kinds are: list, list parts, list uploads, begin, part, complete, abort, copy, delete, put,
+    head, get, range (a GET of some bytes). The Hub also has info, tree, refs and paths. Azure has
+    no requests that begin or abort an upload.
     """
     fields, method = asked.query, asked.method
     for of_method, needed, kind in _S3:

@@ -1,4 +1,4 @@
-"""A server in a separate process, on a port of loopback, until the end of a block."""
+"""Runs a server in a separate process, on a port of loopback."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ HOST = "127.0.0.1"
 
 
 class ListeningServer(ABC):
-    """A program that answers HTTP on loopback. Use it as a context: at its end it is killed.
+    """A program that answers HTTP on loopback. It is a context manager: at the end, the program is
+    killed.
 
-    Its data is lost then. Its standard input stays open as long as this process lives.
+    The data of the server is then lost. The program's standard input is closed when this process
+    ends.
     """
 
     def __init__(self) -> None:
@@ -31,25 +33,27 @@ class ListeningServer(ABC):
 
     @property
     def url(self) -> str:
-        """The address of the server, without a slash at the end."""
+        """The URL of the server, without a slash at the end."""
         return f"http://{HOST}:{self.port}"
 
     @property
     @abstractmethod
     def env(self) -> dict[str, str]:
-        """The variables that a client needs in addition to its environment."""
+        """The environment variables that a client needs in addition to its own ones."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
         """Return the program and its arguments."""
 
     def command_env(self) -> dict[str, str]:
-        """Return the variables that the program itself needs."""
+        """Return the environment variables that the program itself needs."""
         return {}
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make the objects that clients expect, after the first answer."""
+        """Make the buckets that clients expect. It is called when the program answers for the first
+        time.
+        """
 
     def __enter__(self) -> Self:
         with tempfile.TemporaryFile() as log:
@@ -85,7 +89,7 @@ class ListeningServer(ABC):
 
 
 def answers(port: int) -> bool:
-    """Return whether a process listens on that port of loopback."""
+    """Return whether a process listens on the port `port` of loopback."""
     try:
         socket.create_connection((HOST, port), timeout=1).close()
     except OSError:

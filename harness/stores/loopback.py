@@ -1,6 +1,6 @@
-"""An HTTP/1.1 server in threads of this process, so that the caller sees its state.
+"""An HTTP/1.1 server in threads of this process, so that the caller can read its state.
 
-Each connection has a thread, and each thread has ended when the block of the server has.
+Each connection has a thread. All threads have ended when the context of the server ends.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Asked:
-    """A request. `path` is as it was sent, without the query; the names of `headers` are in lower
-    case."""
+    """A request.
+
+    `path` is unchanged, but without the query. The names of `headers` are in lower case.
+    """
 
     method: str
     path: str
@@ -33,19 +35,21 @@ class Asked:
 
     @property
     def query(self) -> dict[str, str]:
-        """The decoded fields of the query; of several with one name the last."""
+        """The decoded fields of the query. If a name occurs several times, its last value is
+        used.
+        """
         return dict(parse_qsl(self.query_string, keep_blank_values=True))
 
     @property
     def target(self) -> str:
-        """Path and query, as sent."""
+        """The path and the query, unchanged."""
         return f"{self.path}?{self.query_string}" if self.query_string else self.path
 
 
 class LoopbackServer(ABC):
-    """Answers on a port of loopback that the kernel chose. Use it as a context.
+    """A server on a port of loopback that the kernel chooses. It is a context manager.
 
-    `stopping` is set when the block ends: handlers wait for it.
+    `stopping` is set when the context ends, so that handlers that wait can end.
     """
 
     def __init__(self) -> None:
@@ -55,17 +59,17 @@ class LoopbackServer(ABC):
 
     @property
     def port(self) -> int:
-        """The port, also before and after the block."""
+        """The port of the server. It is known before the context begins and after it ends."""
         return int(self._listener.server_address[1])
 
     @property
     def url(self) -> str:
-        """The address of the server, without a slash at the end."""
+        """The URL of the server, without a slash at the end."""
         return f"http://{HOST}:{self.port}"
 
     @abstractmethod
     def handle(self, asked: Asked, connection: Connection) -> None:
-        """Answer one request by `connection.send`, `cut` or `reset`."""
+        """Answer the request `asked` with `connection.send`, `cut` or `reset`."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -79,7 +83,7 @@ class LoopbackServer(ABC):
 
 
 class Connection(BaseHTTPRequestHandler):
-    """A connected client; the server's `handle` answers its requests one after another."""
+    """A connection to a client. The server's `handle` answers its requests one after another."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -88,15 +92,17 @@ class Connection(BaseHTTPRequestHandler):
     def send(
         self, status: int, headers: dict[str, str], body: bytes | mmap, length: int | None = None
     ) -> None:
-        """Send a whole answer. `length` is Content-Length if it differs from the length of the
-        body."""
+        """Send a complete answer.
+
+        `length` is the header Content-Length, if it is not the length of the body.
+        """
         self.send_head(status, headers, len(body) if length is None else length)
         if self.command != "HEAD":
             with memoryview(body) as view:
                 self.wfile.write(view)
 
     def send_head(self, status: int, headers: dict[str, str], length: int) -> None:
-        """Send the status and headers of an answer of `length` bytes."""
+        """Send the status line and the headers of an answer with a body of `length` bytes."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -106,11 +112,11 @@ class Connection(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def cut(self) -> None:
-        """Close the connection by a FIN, even in the middle of an answer."""
+        """Close the connection with a FIN, also in the middle of an answer."""
         self.close_connection = True
 
     def reset(self) -> None:
-        """Close the connection by a reset, like a machine after the loss of its state."""
+        """Close the connection with a reset (RST), as a machine does that has lost its state."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.server.reset_ones.add(self.connection)
@@ -127,7 +133,7 @@ class Connection(BaseHTTPRequestHandler):
             super().finish()
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Print nothing: the handlers record the requests."""
+        """Print nothing, because the handlers record the requests."""
 
     def _take(self) -> None:
         path, _, query = self.path.partition("?")

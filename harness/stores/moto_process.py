@@ -1,4 +1,4 @@
-"""Moto's server on a port of loopback, until standard input ends: `moto_process.py PORT`."""
+"""Runs moto's server on a port of loopback until standard input ends: `moto_process.py PORT`."""
 
 from __future__ import annotations
 

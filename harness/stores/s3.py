@@ -1,19 +1,24 @@
 """S3 on loopback: moto's server, which keeps all objects in memory.
 
-It honours ranges (also of a suffix; 416 behind the end), `If-Match` and `If-None-Match` of GET and
-HEAD, `If-None-Match: *` and `If-Match` of PUT and CompleteMultipartUpload, multipart uploads with
-their list and abort, a completion that comes twice (200 again, as S3), pages of ListObjectsV2
-(`max-keys`, continuation tokens, `start-after`, a delimiter), and the ETags of S3: the MD5, or that
-of the parts' MD5s with their number.
+It supports:
 
-It does not:
+- ranges (also of the last bytes; 416 for a range behind the end)
+- `If-Match` and `If-None-Match` of GET and HEAD; `If-Match` and `If-None-Match: *` of PUT and
+  CompleteMultipartUpload
+- multipart uploads, with their listing and abort; a second completion is answered with 200, as by
+  S3
+- pages of ListObjectsV2 (`max-keys`, continuation tokens, `start-after`, a delimiter)
+- the ETags of S3: the MD5, or the MD5 of the parts' MD5s with the number of parts
 
-- check credentials: any key and any signature may do everything. A request without a signature gets
-  403, with an empty body. `harness.stores.faults` simulates a bucket without rights;
-- check the MD5 and the checksums that a client sends with a body;
-- read only the bytes of a range: each takes as long as the whole object (0.13 s for 256 MiB), so
-  that ranges of a large object cannot be timed;
-- wait, slow down, or be inconsistent: a listing has all objects that were written before it.
+It differs from S3:
+
+- It does not check credentials: any key and any signature may do everything. A request without a
+  signature gets 403, with an empty body. `harness.stores.faults` simulates a bucket without rights.
+- It does not check the MD5 and the checksums that a client sends with a body.
+- It reads the whole object for each range (0.13 s for 256 MiB), so the speed of ranges of a large
+  object cannot be measured.
+- It never waits, limits the rate of requests or is inconsistent: a listing has all objects that
+  were written before it.
 """
 
 from __future__ import annotations
@@ -39,15 +44,16 @@ AUTHORIZATION = (
 
 
 def why_not() -> str | None:
-    """Return why S3 cannot be started here, or None if it can."""
+    """Return the reason why S3 cannot be started here; None if it can be started."""
     lacking = [name for name in ("moto", "flask", "flask_cors") if find_spec(name) is None]
     return f"not installed: {', '.join(lacking)} (the extra `test`)" if lacking else None
 
 
 class S3Server(ListeningServer):
-    """Moto's S3 with the named buckets, all empty. `bucket` is the first of them.
+    """Moto's S3 with empty buckets of these names. `bucket` is the first of them.
 
-    A page of a listing has `page_keys` keys at most, as the default of 1,000 takes long to fill.
+    A page of a listing has at most `page_keys` keys. S3's default of 1,000 keys would need too many
+    objects in a test.
     """
 
     def __init__(self, buckets: Sequence[str] = (BUCKET,), page_keys: int = 1000) -> None:
@@ -76,11 +82,11 @@ class S3Server(ListeningServer):
         self.ask("PUT", f"/{name}")
 
     def put(self, key: str, data: bytes, bucket: str | None = None) -> None:
-        """Write an object, bypassing all proxies."""
+        """Write an object. The request bypasses all proxies."""
         self.ask("PUT", f"/{bucket or self.bucket}/{quote(key)}", data)
 
     def get(self, key: str, bucket: str | None = None) -> bytes:
-        """Return the bytes of an object, bypassing all proxies.
+        """Return the bytes of an object. The request bypasses all proxies.
 
         Raises:
             urllib.error.HTTPError: the object does not exist.
@@ -88,7 +94,7 @@ class S3Server(ListeningServer):
         return self.ask("GET", f"/{bucket or self.bucket}/{quote(key)}")
 
     def sizes(self, prefix: str = "", bucket: str | None = None) -> dict[str, int]:
-        """Return all objects below a prefix, with their sizes in bytes."""
+        """Return the size in bytes of each object that begins with `prefix`, by name."""
         found: dict[str, int] = {}
         where = f"/{bucket or self.bucket}?list-type=2&prefix={quote(prefix, safe='')}"
         token = ""
@@ -107,7 +113,8 @@ class S3Server(ListeningServer):
         return sorted(each.findtext("Key", "") for each in page.findall("Upload"))
 
     def ask(self, method: str, path: str, data: bytes = b"") -> bytes:
-        """Send any request, bypassing all proxies; return the body of the answer.
+        """Send a request to moto, and return the body of the answer. The request bypasses all
+        proxies.
 
         Raises:
             urllib.error.HTTPError: the status is not 2xx.
@@ -130,8 +137,10 @@ class S3Server(ListeningServer):
 
 
 def client_env(url: str) -> dict[str, str]:
-    """Return the variables with which a client of S3 uses the server at `url`, and no file of its
-    user."""
+    """Return the environment variables with which a client of S3 uses the server at `url`.
+
+    The client then reads no configuration files of its user.
+    """
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ENDPOINT_URL_S3": url,

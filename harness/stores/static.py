@@ -1,6 +1,6 @@
-"""A plain HTTP server of the files of a directory, with ranges and ETags.
+"""A plain HTTP server of the files in a directory, with ranges and ETags.
 
-As a program it prints its address, and serves until standard input ends:
+As a program, it prints its URL, and runs until standard input ends:
 
     python -m harness.stores.static DIRECTORY
 """
@@ -17,10 +17,10 @@ from harness.stores.loopback import Asked, Connection, LoopbackServer
 
 
 class StaticServer(LoopbackServer):
-    """The files below `directory`, read at each request. It has no listings.
+    """Serves the files below `directory`, which are read at each request. It has no listings.
 
-    Without `ranges` it answers every GET with the whole file. Without `etags` a changed file shows
-    only in the time of its last change. Real servers of either kind exist.
+    Without `ranges`, it answers every GET with the whole file. Without `etags`, only the
+    modification time shows that a file has changed. Both kinds of servers exist in practice.
     """
 
     def __init__(self, directory: Path, *, ranges: bool = True, etags: bool = True) -> None:

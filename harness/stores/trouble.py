@@ -1,4 +1,4 @@
-"""The faults of a request on its way to a store and back: values, carried out by `faults`."""
+"""The faults that can happen to a request on its way to a store and back; `faults` causes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Refuse:
-    """The proxy answers instead of the store. The request does not reach the store."""
+    """The proxy answers instead of the store. The store does not get the request."""
 
     status: int
     body: bytes = b""
@@ -17,14 +17,16 @@ class Refuse:
 
 @dataclass(frozen=True)
 class Wait:
-    """The store's answer comes only after this many seconds."""
+    """The store's answer arrives `seconds` later."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Trickle:
-    """The body comes in pieces of `piece_bytes`, with a pause of `pause_seconds` before each."""
+    """The body arrives in pieces of `piece_bytes` bytes, with a pause of `pause_seconds` before
+    each piece.
+    """
 
     piece_bytes: int
     pause_seconds: float
@@ -32,39 +34,43 @@ class Trickle:
 
 @dataclass(frozen=True)
 class ResetAfter:
-    """The connection is reset after this many bytes of the body. The store has carried out the
-    request."""
+    """The connection is reset after `body_bytes` bytes of the body. The store has done the
+    request.
+    """
 
     body_bytes: int
 
 
 @dataclass(frozen=True)
 class Truncate:
-    """The connection is closed in order after this many bytes of the body, fewer than its
-    Content-Length."""
+    """The connection is closed without an error after `body_bytes` bytes of the body.
+
+    The header Content-Length names more bytes.
+    """
 
     body_bytes: int
 
 
 @dataclass(frozen=True)
 class Garble:
-    """The byte at an offset of the body is changed, without any other sign."""
+    """The byte at position `offset` of the body is changed, without any other sign of a fault."""
 
     offset: int
 
 
 @dataclass(frozen=True)
 class LoseReply:
-    """The store carries out the request, but the connection is reset before the first byte of the
-    answer."""
+    """The store does the request, but the connection is reset before the first byte of the
+    answer.
+    """
 
 
 @dataclass(frozen=True)
 class ForgetWrites:
-    """A listing lacks the last `writes` objects that were made through the proxy by put, copy or
-    complete.
+    """A listing lacks the last `writes` objects that were written through the proxy.
 
-    Overwritten objects are left out, too; deleted ones do not come back.
+    Objects are written by put, copy or complete. Overwritten objects are also left out. Deleted
+    objects are not shown again.
     """
 
     writes: int = 1
@@ -72,9 +78,10 @@ class ForgetWrites:
 
 @dataclass(frozen=True)
 class Call:
-    """`function` is called, before the request reaches the store or after the store has answered.
+    """`function` is called before the store gets the request, or with `after`, after it has
+    answered.
 
-    After that the request continues without a fault.
+    Then the request continues without a fault.
     """
 
     function: Callable[[], object]
@@ -83,11 +90,11 @@ class Call:
 
 @dataclass(frozen=True)
 class EndHere:
-    """Like `Call`, but the client gets no answer, and without `after` the store never gets the
+    """Like `Call`, but the client gets no answer. Without `after`, the store does not get the
     request.
 
-    Use it with a `function` that kills the client. With `after`, the store has carried out the
-    request; without it, the request is lost on the way.
+    It is meant for a `function` that kills the client: before the store has done the request, or
+    with `after`, afterwards.
     """
 
     function: Callable[[], object]
@@ -109,14 +116,14 @@ Trouble = (
 
 
 def s3_error(status: int, code: str, message: str = "") -> Refuse:
-    """Return an error with the format of S3 and of the XML API of GCS."""
+    """Return an error answer in the format of S3 and of the XML API of GCS."""
     text = f"<Error><Code>{code}</Code><Message>{message or code}</Message></Error>"
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
     return Refuse(status, body, {"Content-Type": "application/xml", "x-amz-request-id": "0"})
 
 
 def azure_error(status: int, code: str, message: str = "") -> Refuse:
-    """Return an error with the format of Azure."""
+    """Return an error answer in the format of Azure."""
     told = s3_error(status, code, message)
     return Refuse(status, told.body, {"Content-Type": "application/xml", "x-ms-error-code": code})
 
