@@ -203,7 +203,8 @@ def with_adapter(
     base: Checkpoint, path: Path, table: FormatTable = FORMATS
 ) -> tuple[Checkpoint, Mapping[Key, Adapted]]:
     """Return the model `base` with the adapter in the directory `path`. Complete modules in the
-    adapter replace those of the base; LoRA matrices are added to the weights when these are read.
+    adapter replace the modules of the base model; LoRA matrices are added to the weights when these
+    are read.
 
     Raises:
         BadRequest: `path` has no adapter, or its adapter belongs to another model.

@@ -80,8 +80,8 @@ def prepare_adapter(
     request: str,
     table: FormatTable,
 ) -> Conversion:
-    """Plan the export of the requested adapter, with the adapter config that the user named or that
-    of the run.
+    """Plan the export of the requested adapter. Its adapter_config.json is the one that the user
+    named, or else the one of the run.
 
     Raises:
         BadRequest: the checkpoint has no adapter; the adapter's config is not known or belongs to

@@ -86,8 +86,8 @@ class Options:
         adapter_only: export only the PEFT adapter `adapter_name`, with the config at
             `adapter_config` (None: those of the run). If it is False, adapters are merged into the
             model.
-        base: the directory of the model that a separately saved adapter is added to; None: the one
-            that the run names.
+        base: the directory of the model that a separately saved adapter is added to; None: the
+            model that the run names.
         check_names: refuse names that the model in config.json does not have.
     """
 
@@ -133,7 +133,7 @@ def prepare_export(
     Raises:
         BadRequest: `path` does not exist, no tensor is selected, two tensors would get the same
             name, or the export would differ from the model at `like`.
-        BadFile: it is not a checkpoint, or its metadata is damaged.
+        BadFile: `path` is not a checkpoint, or its metadata is damaged.
     """
     with recording_sources() as sources:
         checkpoint = formats.read(path, tag=tag, layout=layout, section=section, table=table)

@@ -160,10 +160,10 @@ def perform_conversion(
 ) -> WriteReport:
     """Write the target. Afterwards the output exists completely, or not at all.
 
-    With `verify` the source is checked first, as in `prove_source`. The output is read back and
-    compared with the source before it gets its name, and its digests are recorded as in
-    `output_record`. With `resume`, files that an interrupted run completed are kept. If this run is
-    interrupted, its completed files are kept for a later run with `resume`.
+    With `verify` the source is checked first (`prove_source`). Before the output gets its name, it
+    is read back and compared with the source (`OutputProof`), and its digests are recorded. With
+    `resume`, files that an interrupted run completed are kept. If this run is interrupted, its
+    completed files are kept for a later run with `resume`.
 
     Raises:
         BadRequest: the output exists, is inside the source, or does not fit on the disk; or the
@@ -354,8 +354,8 @@ def prove_part(
 
 
 def check_part(conversion: Conversion, planned: PartPlan, *, overwrite: bool) -> None:
-    """Check the destination before any work is done. For a part that was begun before, the free
-    space is not checked, because some of its bytes are on the disk already.
+    """Check the destination before any work is done. If an earlier run began this part, the free
+    space is not checked, because some bytes of the part are on the disk already.
 
     Raises:
         BadRequest: the output exists, is inside the source, does not fit on the disk, or was begun
@@ -380,12 +380,12 @@ def perform_part(
     """Write the part that `prove_part` planned. The run that completes the last missing part gives
     the output its name.
 
-    Files that an interrupted or failed run of the same part completed are kept, and so are those of
-    other parts. If the output is already complete, nothing is done.
+    Files that earlier runs of this part or of other parts completed are kept. If the output is
+    already complete, nothing is done.
 
     Raises:
-        BadRequest: as `perform_conversion`; or another conversion, or this one in another number of
-            parts, was begun at the destination.
+        BadRequest: as `perform_conversion`; or another conversion was begun at the destination, or
+            the same conversion with another number of parts.
         BadFile: the source is incomplete, damaged or changed since it was read.
     """
     source, target = conversion.source, conversion.target

@@ -140,7 +140,7 @@ def prepare_convert(
     Raises:
         BadRequest: `path` does not exist; the format `to` does not take an option; or a value that
             this format needs is not known.
-        BadFile: it is not a checkpoint, or its metadata is damaged.
+        BadFile: `path` is not a checkpoint, or its metadata is damaged.
         Unsupported: the format `to` cannot hold its weights.
     """
     form = written_formats(table)[to]

@@ -81,7 +81,7 @@ def prepare_job(
     Raises:
         BadRequest: the checkpoint has no optimizer state; jobs do not support its optimizer; it
             already is the checkpoint of a job; or an option does not apply.
-        BadFile: it is not a checkpoint, or a damaged one.
+        BadFile: `path` is not a checkpoint, or the checkpoint is damaged.
         Unsupported: zerotools does not read this kind of checkpoint.
     """
     useless = [option_flag(name) for name in options if name not in _TAKEN]

@@ -41,8 +41,8 @@ class RequestedHyperparameters:
     def of(
         cls, asked: Mapping[str, Any], config: Any, order: Sequence[str] | None = None
     ) -> RequestedHyperparameters:
-        """Take the hyperparameters from the options of the command and from a DeepSpeed
-        configuration. The options have precedence.
+        """Return the hyperparameters from the options of the command and from a DeepSpeed
+        configuration. If both have a value, the option is used.
 
         Raises:
             BadRequest: a value is not possible, or contradicts the configuration that the user

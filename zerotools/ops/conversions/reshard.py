@@ -44,7 +44,7 @@ def prepare_reshard(
     Raises:
         BadRequest: `path` does not exist, `world_size` is not possible, or the format does not take
             an option.
-        BadFile: it is not a checkpoint, or its metadata is damaged.
+        BadFile: `path` is not a checkpoint, or its metadata is damaged.
         Unsupported: its format has no ranks, or zerotools cannot write it yet.
     """
     check_world_size(world_size)

@@ -172,8 +172,9 @@ class DeltaChain:
         return b"".join(self._base.read(tensor.file, *tensor.block(number)))
 
     def _step_before(self, place: int, tensor: DeltaTensor) -> DeltaTensor:
-        """Return the same tensor of the preceding delta, the one before index `place`. Raises
-        BadRequest if that delta lacks it."""
+        """Return the tensor with the name of `tensor` in the delta before delta number `place`.
+        Raises BadRequest if that delta lacks the tensor or has it in another shape.
+        """
         own = self._deltas[place - 1].tensors.get(tensor.name)
         if own is None or own.shape != tensor.shape:
             raise BadRequest(

@@ -3,8 +3,8 @@
 A card "of 24 GB" may have 24,564 MiB, 24,576 MiB, or 23,028 MiB if error correction takes a
 sixteenth. The table has the total that NVML reports (`nvmlDeviceGetMemoryInfo`, the number after
 the slash in nvidia-smi). The numbers for H100, A100, A10, L40S, L4 and T4 are from
-https://github.com/modal-labs/modal-client/pull/2797, and the others from outputs of nvidia-smi in
-public repositories and issues.
+https://github.com/modal-labs/modal-client/pull/2797, and the other numbers are from outputs of
+nvidia-smi in public repositories and issues.
 """
 
 from __future__ import annotations

@@ -279,8 +279,9 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
 def _own_architecture(
     checkpoint: Checkpoint, parameters: Sequence[Parameter]
 ) -> Architecture | None:
-    """Return the architecture that the checkpoint's config.json describes; None if it is not known,
-    or if its weights have other shapes than those of the checkpoint."""
+    """Return the architecture that the checkpoint's config.json describes. Return None if zerotools
+    does not know the architecture, or if its shapes are not those of the checkpoint.
+    """
     if checkpoint.own_config is None:
         return None
     try:

@@ -51,7 +51,7 @@ class Parameter:
     Attributes:
         block: the name of the block. Parameters of a block are gathered together. Parameters with
             None are gathered with the whole model.
-        in_fp32: the parameter is in fp32, whatever the dtype of the others.
+        in_fp32: the parameter is in fp32, whatever the dtype of the other parameters.
         is_hidden: the parameter is a matrix in a block, and not an embedding or the head. The
             optimizer Muon updates such matrices.
         cut: the dimension that tensor-parallel ranks divide, or None.

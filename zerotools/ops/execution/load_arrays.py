@@ -33,7 +33,7 @@ _MAX_NAMED = 5
 def load_tensors(
     source: Checkpoint, dtypes: Mapping[Key, DType], budget: MemoryBudget | None = None
 ) -> dict[Key, Array]:
-    """Load the tensors that are keys of `dtypes`, each cast to the dtype given there. Casts round
+    """Load the tensors that are keys of `dtypes`, each cast to its dtype in `dtypes`. Casts round
     to nearest even.
 
     The memory of the arrays is not part of `budget`, which limits the buffers.

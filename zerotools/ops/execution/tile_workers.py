@@ -3,8 +3,8 @@
 Each worker handles one tile at a time, in its own buffers. The budget is divided by the number of
 workers, so peak memory depends on neither the model nor its largest tensor. Tiles stay small even
 under a large budget, because larger tiles are not faster (measured in
-benchmarks/results/consolidate.md). Only tensors that are stored in another element order get larger
-buffers.
+benchmarks/results/consolidate.md). Only tensors that source and target store in different element
+orders get larger buffers.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class MemoryBudget:
 
     @property
     def wide_bytes(self) -> int:
-        """The size in bytes of one buffer for tensors that are stored in another element order. For
-        other tensors it is `tile_bytes`."""
+        """The size in bytes of one buffer for tensors that source and target store in different
+        element orders. Other tensors have buffers of `tile_bytes`.
+        """
         return self._buffer(MAX_WIDE_BYTES)
 
     @property

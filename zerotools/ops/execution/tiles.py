@@ -82,9 +82,10 @@ def tiles_of(
 ) -> Iterator[Tile]:
     """Cut and join copies into tiles of at most `tile_bytes`.
 
-    If a tensor is stored in another element order, its tiles have up to `wide_bytes`, because
-    larger tiles are read in longer runs. `needed` is the number of bytes that all copies together
-    put into each file. With it, the last tile of a file is yielded without waiting for other files.
+    If source and target store a tensor in different element orders, its tiles have up to
+    `wide_bytes`, because larger tiles are read in longer runs. `needed` is the number of bytes that
+    all copies together put into each file. If `needed` is given, the last tile of a file is yielded
+    at once, without waiting for other files.
     """
     joining: dict[str, _Joining] = {}
     left = dict(needed or {})
@@ -199,9 +200,9 @@ def is_wide(copy: Copy) -> bool:
 
 
 def elements_of_tile(copy: Copy, most: int, wide: int, buffer_bytes: int) -> int:
-    """Return the number of elements in a tile of a scaled cast, at most `most`. If possible, a tile
-    is a number of whole rows of blocks, so that each block is read only once. A tile of a single
-    row of blocks may have up to `wide` elements.
+    """Return the number of elements in a tile of a computed weight (`ScaledCast`), at most `most`.
+    If possible, a tile is a number of whole rows of blocks, so that each block is read only once. A
+    tile of a single row of blocks may have up to `wide` elements.
 
     Raises:
         BadRequest: as `check_buffer`.

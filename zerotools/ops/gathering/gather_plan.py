@@ -153,7 +153,7 @@ def _refuse_sizes(found: NodeSurvey) -> None:
 def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[Fetch, ...]]:
     """Return the files to fetch from each source, keyed by the source's name.
 
-    A file that this node has is taken from this node. Each other file, the largest first, is
+    A file that is on this node is copied from this node. Each other file, the largest first, is
     assigned to the source that has the fewest bytes to send so far.
     """
     own = {each.source.name for each in found.listings if each.source.host is None}

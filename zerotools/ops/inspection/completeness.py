@@ -154,7 +154,8 @@ _MOST_NAMED = 8
 def lost_rank_sidecars(
     base: object, names: Iterable[str], world_size: int | None
 ) -> Iterator[Problem]:
-    """Yield a problem for each of the `world_size` ranks that lacks a file that another rank has.
+    """Compare the files of the `world_size` ranks. Yield a problem for each rank without a file
+    that another rank has.
 
     `names` are the files of the checkpoint, relative to `base`.
     """

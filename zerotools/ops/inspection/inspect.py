@@ -73,7 +73,7 @@ class Inspection:
 
     @property
     def is_incomplete(self) -> bool:
-        """True if data is lost, or if only the name of some tensor can be read."""
+        """True if data is lost, or if the name of a tensor is known but its data was not found."""
         return self.has_lost_files or any(problem.is_unread for problem in self.problems)
 
     @property

@@ -67,7 +67,7 @@ def with_values_of(
 
 def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType) -> None:
     """Raise an error if the tensor `key` is a payload or a scale, and has another dtype than
-    `dtype`. A cast of only one of the two would make the weight meaningless.
+    `dtype`. If only the payload or only the scales were cast, the weight would be meaningless.
 
     Raises:
         BadFile, Unsupported: the cast is refused. The message has the fault of the quantised

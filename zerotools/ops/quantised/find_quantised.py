@@ -44,7 +44,7 @@ _ROLES = ("param", "buffer", "param16")
 
 
 def find_quantised(checkpoint: Checkpoint) -> Quantisation:
-    """Return the quantised weights. Of the files, only config.json is read, and for bitsandbytes
+    """Return the quantised weights. Only config.json is read, and for weights of bitsandbytes also
     small tensors that contain JSON.
 
     Raises:

@@ -94,7 +94,8 @@ def check_complete(run: ForeignRun) -> None:
 
 def weights_of(run: ForeignRun) -> dict[str, Key]:
     """Return the key of the tensor with the exact value of each weight, keyed by the weight's name.
-    It is the master if there is one."""
+    If a weight has an fp32 master, this is the master.
+    """
     found: dict[str, Key] = {}
     for role in WEIGHT_ROLES:
         for key in run.checkpoint.tensors:

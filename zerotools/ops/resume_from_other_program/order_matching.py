@@ -215,7 +215,8 @@ def _names_of(
 
 def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
     """Yield the names in the order of two groups: one with the parameters that have weight decay,
-    and one with the others."""
+    and one with all other parameters.
+    """
     if len(numbers.groups) != 2:
         return
     matrices = {name for name, shape in order.parameters.items() if len(shape) >= 2}

@@ -117,8 +117,8 @@ def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
 
 
 def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
-    """Return a sentence that tells the user how to give names, if the optimizer's parameters have
-    numbers.
+    """Return a sentence that tells the user how to give parameter names for optimizer state that
+    has only numbers.
     """
     names = (key.name for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
     first = next((f" ({name}, ...)" for name in names), "")

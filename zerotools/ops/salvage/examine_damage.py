@@ -166,8 +166,8 @@ def read_remaining(
     of the same run: it replaces lost lists of names and shapes.
 
     Raises:
-        BadRequest: `path` does not exist, or it has no such tag or section.
-        BadFile: it is not a checkpoint; the list of tensors is lost; or files belong to another
+        BadRequest: `path` does not exist, or has no such tag or section.
+        BadFile: `path` is not a checkpoint; the list of tensors is lost; or files belong to another
             save or rank, which is not a loss of bytes.
         Unsupported: zerotools does not read its format.
     """

@@ -68,8 +68,9 @@ class Holes:
 def boxes_text(
     boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None, numel: int
 ) -> str:
-    """Return a short text for boxes of a tensor with `numel` elements. If there are many boxes, it
-    has only the first few and the number of the others."""
+    """Return a short text for boxes of a tensor with `numel` elements. If there are many boxes, the
+    text has only the first few and the number of further boxes.
+    """
     lost = sum(box.numel for box in boxes)
     if lost == numel:
         return f"all of its {count_text(numel, 'element')}"

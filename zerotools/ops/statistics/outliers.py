@@ -1,4 +1,6 @@
-"""Find tensors with values that differ from those of the same kind of tensor in other layers."""
+"""Find tensors with values that differ much from the values of the same kind of tensor in other
+layers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ _PER_DEVIATION = 1.4826
 
 
 def outliers_of(statistics: Mapping[Key, ValueStatistics]) -> dict[Key, str]:
-    """Return the tensors that differ from the others, each with the reason.
+    """Return the tensors that differ from tensors of the same kind in other layers, each with the
+    reason.
 
     A tensor differs if it has NaN or infinite values, or if its root mean square is far from the
     median of the tensors of the same kind and role in all numbered layers.

@@ -75,7 +75,8 @@ class Entries:
                 raise BadFile(_changed(root / name, "it was written to"))
 
     def note_in(self, sources: Sources) -> None:
-        """Add every file to `sources`, the files that must not change, even if it has no tensors.
+        """Add every file, with or without tensors, to `sources`, which are the files that must not
+        change.
 
         Raises:
             BadFile: a file has changed since it was read.

@@ -47,8 +47,8 @@ class Selected:
 
 
 def checkpoints_in(path: Path, table: FormatTable = FORMATS) -> list[DatedCheckpoint]:
-    """Return the checkpoints in the directory `path`, oldest first. Their order is that of their
-    numbers, or of their times if they have no numbers.
+    """Return the checkpoints in the directory `path`, oldest first. They are sorted by their
+    numbers, or by their times if they have no numbers.
 
     Raises:
         BadRequest: the directory cannot be listed.

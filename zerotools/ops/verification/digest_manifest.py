@@ -125,7 +125,7 @@ def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
 
     Raises:
         BadRequest: the path is inside the checkpoint, its directory does not exist or cannot be
-            written, or there is a file other than a manifest.
+            written, or another file than a manifest exists there.
     """
     inside = files.subject.resolve()
     if inside in path.resolve().parents or path.resolve() == inside:

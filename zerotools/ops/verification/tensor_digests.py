@@ -131,11 +131,12 @@ def _types(dtype: DType) -> tuple[DType, ...]:
 
 
 def _digests(
-    dtype: DType, parts: Iterable[Array], room: Array, cast: Cast, *, casts: bool
+    dtype: DType, parts: Iterable[Array], buffer: Array, cast: Cast, *, casts: bool
 ) -> tuple[bytes, ...]:
     """Return the digest of a block's bytes, and the digest of each cast. Casts are made in the
-    buffer `room`."""
-    hashers = _Hashers(dtype, room, cast, casts=casts)
+    memory of `buffer`.
+    """
+    hashers = _Hashers(dtype, buffer, cast, casts=casts)
     for raw in parts:
         hashers.update(raw)
     return hashers.digests()
@@ -143,11 +144,12 @@ def _digests(
 
 class _Hashers:
     """Computes the digest of a block's bytes, and the digest of each cast. Casts are made in the
-    buffer `room`."""
+    memory of `buffer`.
+    """
 
-    def __init__(self, dtype: DType, room: Array, cast: Cast, *, casts: bool) -> None:
+    def __init__(self, dtype: DType, buffer: Array, cast: Cast, *, casts: bool) -> None:
         self._dtype = dtype
-        self._room = room
+        self._buffer = buffer
         self._cast = cast
         self._own = block_hasher()
         # The cast to its own type has the same bytes until there is a NaN.
@@ -161,8 +163,8 @@ class _Hashers:
             if hasher is None and count_values(values).nans:
                 hasher = self._casts[target] = self._own.copy()
             if hasher is not None:
-                room = self._room[: values.size * target.itemsize]
-                hasher.update(canonical_cast(values, target, room, self._cast).data)
+                buffer = self._buffer[: values.size * target.itemsize]
+                hasher.update(canonical_cast(values, target, buffer, self._cast).data)
         self._own.update(raw.data)
 
     def digests(self) -> tuple[bytes, ...]:
@@ -170,11 +172,12 @@ class _Hashers:
         return tuple((each or self._own).digest() for each in (self._own, *self._casts.values()))
 
 
-def canonical_cast(values: Array, target: DType, room: Array, cast: Cast = numpy_cast) -> Array:
-    """Cast `values` to bfloat16 or float16 in the buffer `room`, with `NAN_BITS` for every NaN.
-    Return the bytes."""
-    out = room.view(numpy_dtype(target))
+def canonical_cast(values: Array, target: DType, buffer: Array, cast: Cast = numpy_cast) -> Array:
+    """Cast `values` to bfloat16 or float16 in the memory of `buffer`, with `NAN_BITS` for every
+    NaN. Return the bytes.
+    """
+    out = buffer.view(numpy_dtype(target))
     cast(out, values)
     if count_values(out).nans:
-        room.view(np.uint16)[np.isnan(out)] = NAN_BITS[target]
-    return room
+        buffer.view(np.uint16)[np.isnan(out)] = NAN_BITS[target]
+    return buffer

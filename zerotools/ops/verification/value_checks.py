@@ -3,7 +3,7 @@ be used, so that `consolidate --dtype` would refuse the checkpoint.
 
 NaN and infinities are normally impossible. Only attention masks may have infinities, and formats of
 weights store masks among the weights (`is_mask`). A mask has 0 for visible positions and minus
-infinity for the others, or 1 and infinity, so all its finite elements are equal.
+infinity for all other positions, or 1 and infinity, so all its finite elements are equal.
 
 The digest of a cast to a narrower dtype proves every bit of a tensor if this dtype can hold all
 values of the tensor exactly (`is_exact_in`). For example, a bf16 digest proves a weight that was

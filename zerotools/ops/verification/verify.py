@@ -90,7 +90,7 @@ def prepare_verify(
     this part of the checkpoint will be verified.
 
     Raises:
-        BadRequest: `path` does not exist, or it has no such tag or section.
+        BadRequest: `path` does not exist, or has no such tag or section.
         BadFile: `path` is not a checkpoint, or is so damaged that its tensors are not known.
         Unsupported: zerotools does not read its format.
     """

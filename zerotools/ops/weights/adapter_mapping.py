@@ -81,8 +81,8 @@ def mapped_adapter(
     the adapter's layers.
 
     Raises:
-        BadRequest: no layout has the adapter's layers; config.json gives them other shapes; or
-            several layers become one layer, but some of them have no adapter or have different
+        BadRequest: no layout has the adapter's layers; config.json gives these layers other shapes;
+            or several layers become one layer, but some of them have no adapter or have different
             matrices A.
         Unsupported: the adapter has other tensors than the two matrices of each layer, or a layout
             divides single rows.

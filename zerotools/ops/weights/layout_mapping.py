@@ -81,7 +81,7 @@ def config_of(path: Path | None, where: Path) -> dict[str, Any]:
     """Read the config.json at `path`. `where` is the checkpoint, for messages.
 
     Raises:
-        BadRequest: it does not exist.
+        BadRequest: the file does not exist.
         BadFile: the file is not a JSON object.
     """
     if path is None:

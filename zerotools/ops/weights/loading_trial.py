@@ -202,8 +202,8 @@ def trial_loads(
 
 
 def _may_know(kind: str) -> bool:
-    """Return whether transformers may know the model type `kind`. It may if the source of its
-    tables of models contains `kind`, or if there are no such tables.
+    """Return whether transformers may know the model type `kind`. Return False only if transformers
+    has tables of models and their source does not contain `kind`.
 
     Reading this source is much faster than starting a process that imports transformers.
     """

@@ -114,7 +114,8 @@ def merge_adapters(
     are recognised by the names of tensors.
 
     The scale of adapters is in the record of the job, or in adapter_config.json. The merged weights
-    will be written to a directory next to `scratch`. Files of a killed run in it are removed first.
+    will be written to a directory next to `scratch`. Files of a killed run in this directory are
+    removed first.
 
     Raises:
         BadFile: one of two matrices of an adapter is missing, or a job's checkpoint lacks the

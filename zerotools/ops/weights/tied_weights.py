@@ -62,7 +62,7 @@ def resolve_aliases(
 
 
 def held_by(weights: Checkpoint, is_holder: Callable[[str], bool]) -> Checkpoint:
-    """Return `weights` with every tied tensor under one of its names that `is_holder` accepts.
+    """Return `weights` with every tied tensor under a name that `is_holder` accepts.
 
     The other names of the tensor become aliases. A tensor keeps its name if none of its names is
     accepted.
