@@ -347,7 +347,7 @@ class OutputProof:
         """Prove that the files in `directory` equal the cast of the source.
 
         Raises:
-            BadFile: the disk returns other bytes than the written ones.
+            BadFile: the bytes that the disk returns differ from those that were written.
         """
         verified = compare_bytes(
             plan(self.source, self.target.checkpoint),
@@ -445,7 +445,9 @@ def check_sidecar(destination: Path, *, overwrite: bool) -> None:
 
 def _is_left_over(path: Path, destination: Path) -> bool:
     """Return whether `path` is the manifest of an earlier output at `destination` that was removed.
-    If the manifest records another name, the user may still need it."""
+    A manifest that records the name of another output is not left over, because the user may still
+    need it.
+    """
     if is_there(destination) or not path.is_file() or path.is_symlink():
         return False
     try:

@@ -109,7 +109,9 @@ class TensorDifference:
 
 
 def index_of(extreme: Extreme, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the index, in a tensor of `shape`, of the element that `extreme` describes."""
+    """Return the n-dimensional index of the element `extreme.place` of a flattened tensor of
+    `shape`.
+    """
     left, found = extreme.place, []
     for size in reversed(shape):
         left, position = divmod(left, size)

@@ -196,9 +196,10 @@ MOST_PROPOSALS = 2
 
 
 def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Return `--rename` rules for the user to give in this order, each with the number of weights
-    that it would pair. `ours` and `theirs` are the weights without a partner. Each rule pairs
-    weights that the earlier rules leave without a partner."""
+    """Return `--rename` rules that the user can give, each with the number of weights that it would
+    pair. `ours` and `theirs` are the weights of A and B without a partner. The order of the rules
+    matters: each rule pairs weights that the earlier rules leave without a partner.
+    """
     found: dict[str, int] = {}
     for _ in range(MOST_PROPOSALS):
         rule, count = _best(ours, theirs)

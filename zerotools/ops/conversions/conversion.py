@@ -254,13 +254,14 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
 
 
 def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> None:
-    """Check that the checkpoint has no problem that prevents every complete output.
+    """Raise an error if no complete output can be made of the checkpoint, because of a problem that
+    was found when it was read.
 
     With `but_for_names`, a tensor is accepted if only its name is known and its data was not found,
     because the output needs only the name.
 
     Raises:
-        BadFile: it has such a problem.
+        BadFile: the checkpoint has such a problem.
     """
     blocking = (
         p for p in checkpoint.problems if p.prevents_output or (p.is_unread and not but_for_names)

@@ -77,8 +77,8 @@ def with_missing_options(
     """Return `training` with the missing options of every param group added, and notes on them.
 
     Raises:
-        BadRequest: every group already has a value that was given, or the given order has a name
-            that is not a parameter.
+        BadRequest: the user gave a value that every group already has, or an order with a name that
+            is not a parameter.
     """
     if not training.groups:
         return _one_group(source, training, given)

@@ -386,7 +386,8 @@ class DeltaFile:
 
     def needs_base(self, name: str, number: int) -> bool:
         """Return whether block `number` of the tensor `name` needs the elements before the change.
-        A new tensor does not."""
+        A block of a new tensor does not need them.
+        """
         return self._blocks[name][number][1] != DeltaBlockKind.NEW
 
     def check_unchanged(self) -> None:

@@ -255,8 +255,9 @@ def _in_the_passes(
     *,
     on_gpu: bool,
 ) -> dict[str, int]:
-    """Return the bytes of temporary buffers during the passes, keyed by name: for gathered weights,
-    and for gradients that are sent to other ranks."""
+    """Return the bytes of temporary buffers during the forward and backward pass, keyed by the name
+    of the buffer. They are for gathered weights, and for gradients that are sent to other ranks.
+    """
     if layout.engine == "deepspeed":
         return _deepspeed_buckets(parameters, layout, buckets)
     width = ITEM_BYTES[layout.precision]

@@ -64,8 +64,9 @@ def choose_cheapest(work: Workload, machine: Machine, rows: Sequence[Row], ways:
 
 
 def largest_batch(way: Way, machine: Machine, most: int = MOST_SEQUENCES) -> int | None:
-    """Return the largest number of sequences in a micro batch that fits, at most `most`; None if it
-    is not known."""
+    """Return the largest number of sequences in a micro batch that fits, at most `most`. Return
+    None if the setting does not fit, or if the size of its activations is not known.
+    """
     micro = way.work.micro
     if micro is None or not way.row.fits:
         return None

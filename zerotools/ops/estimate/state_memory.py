@@ -49,8 +49,8 @@ class Parameter:
     """One parameter of a model, with the properties that determine its memory.
 
     Attributes:
-        block: the name of the block. Parameters of a block are gathered together. Parameters with
-            None are gathered with the whole model.
+        block: the name of the parameter's block; None: the parameter is outside of the blocks. The
+            parameters of a block are gathered together, and those outside with the whole model.
         in_fp32: the parameter is in fp32, whatever the dtype of the other parameters.
         is_hidden: the parameter is a matrix in a block, and not an embedding or the head. The
             optimizer Muon updates such matrices.
@@ -93,8 +93,9 @@ class Parameter:
 
 
 def textbook_state(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
-    """Return the number of bytes for each memory tier and kind, as the paper computes it, without
-    rounding to rows."""
+    """Return the bytes of state for each memory tier and kind (weights, gradients, ...), as the
+    paper computes them. A tensor is divided among the ranks exactly, not by whole rows.
+    """
     trained = frozen = moments = packed = 0
     for parameter, times in _distinct_with_counts(parameters):
         if parameter.is_packed:

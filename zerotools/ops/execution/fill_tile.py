@@ -1,7 +1,7 @@
 """Read the elements of a tile from the source, and cast them to the dtype of the target.
 
-The elements of most tiles are copied and cast. Those of a quantised weight are computed from its
-payload and scales, block by block (`fill_scaled`).
+The elements of most tiles are copied and cast. The elements of a quantised weight are computed from
+its payload and scales, block by block (`fill_scaled`).
 """
 
 from __future__ import annotations

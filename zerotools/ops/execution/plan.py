@@ -167,7 +167,8 @@ def _prove_scaled(key: Key, tensor: ScaledCast, source: Checkpoint) -> dict[str,
 def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
     """Check that the chunks cover the tensor exactly, and lie inside their files.
 
-    Returns `stored_elements`.
+    Return the number of elements that files store for the tensor, where every replica counts. For a
+    weight that is computed, return its number of elements.
 
     Raises:
         Incomplete: there is a hole, or a chunk ends after the end of its file.

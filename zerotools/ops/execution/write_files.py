@@ -239,7 +239,7 @@ def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
 
 
 def complete_file(path: Path, file_plan: FilePlan) -> None:
-    """Write the checksums of a file without tensors that `create_file` made."""
+    """Complete a file that `create_file` made and that has no tensors: write its checksums."""
     if not file_plan.checksums:
         return
     with path.open("r+b") as output:

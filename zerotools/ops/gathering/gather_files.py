@@ -36,7 +36,9 @@ class Gathered:
     has_name: bool
 
     def holders_of_alike(self, name: str) -> Mapping[str, list[str]]:
-        """Return the files of each source with names that differ from `name` only in numbers."""
+        """Return the file names that differ from `name` only in numbers, keyed by the source that
+        has the files.
+        """
         files = self.plan.survey.files
         rows = names_alike(name, files)
         sources = dict.fromkeys(

@@ -49,10 +49,10 @@ class NodeSurvey:
 
     @cached_property
     def to_compare(self) -> dict[str, list[str]]:
-        """The names of the files in each source that another source has with the same name and
-        size.
+        """The names of files that several sources have, with the same size in all of them, keyed by
+        the source.
 
-        The contents of these files must be compared.
+        The contents of these files must be compared. Files with a known digest are left out.
         """
         found: dict[str, list[str]] = {each.source.name: [] for each in self.listings}
         for name, held in self.files.items():

@@ -95,8 +95,9 @@ class Inspection:
 
     @property
     def unclaimed_bytes(self) -> int:
-        """The number of bytes in the files of tensors that belong to no tensor: headers, pickles
-        and padding."""
+        """The number of bytes that belong to no tensor, such as headers, pickles and padding, in
+        all files that hold tensors.
+        """
         return max(0, self.file_bytes - self.claimed_bytes)
 
     @property

@@ -231,9 +231,8 @@ def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
 
 
 def _may_decay(numbers: _Numbers, is_first: bool) -> bool:
-    """Return whether the options of one of two groups allow it to be the group with weight decay.
-
-    `is_first` selects the first group, else the second.
+    """Return whether the first of two groups may be the one with weight decay, according to the
+    options of both. If `is_first` is False, return this for the second group.
     """
     rates = [group.options.get("weight_decay") for group in numbers.groups]
     one, other = rates if is_first else rates[::-1]

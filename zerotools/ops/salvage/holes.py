@@ -34,8 +34,9 @@ class Holes:
         boxes: the missing boxes, in order. They do not overlap.
         ranges: the missing elements as ranges of the flattened tensor, if the remaining chunks are
             such ranges; else None.
-        files: the files that held the missing parts, if that is recorded.
-        why: a sentence if the reason is not the loss of these files.
+        files: the files that held the missing parts, as far as known.
+        why: a sentence with the reason, if elements are missing for another reason than lost
+            `files`; else None.
     """
 
     key: Key

@@ -174,8 +174,9 @@ def _as_before(before: Path, status: os.stat_result, after: Path) -> None:
 
 
 def _take_attributes(before: Path, after: Path) -> None:
-    """Copy the user attributes and access control lists of a file. The system sets the other
-    attributes (security)."""
+    """Copy the user attributes and access control lists of a file. Security attributes are not
+    copied, because the system sets them.
+    """
     for name in os.listxattr(before, follow_symlinks=False):
         if name.startswith(("user.", "system.posix_acl_")):
             value = os.getxattr(before, name, follow_symlinks=False)

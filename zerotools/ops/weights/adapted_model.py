@@ -370,8 +370,9 @@ def _is_of_a_layer(change: Change) -> bool:
 
 
 def _release(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the version of PEFT that wrote the config. It is (0, 0) if the config has no version,
-    because versions before 0.18 do not write it."""
+    """Return the version of PEFT that wrote the config, as (major, minor). Versions before 0.18 do
+    not record themselves; for these return (0, 0).
+    """
     found = re.match(r"(\d+)\.(\d+)", str(config.get("peft_version")))
     return (0, 0) if found is None else (int(found[1]), int(found[2]))
 

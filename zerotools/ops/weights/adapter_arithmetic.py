@@ -27,8 +27,7 @@ BLOCK_BYTES = 16 * 1024 * 1024
 
 
 class Layout(Enum):
-    """The order of the dimensions in a weight to which the product of an adapter's matrices is
-    added."""
+    """The order of the dimensions of a weight that an adapter changes."""
 
     ROWS = "rows"
     """(out, in): `nn.Linear`, and convolutions with all dimensions after the first joined."""

@@ -249,8 +249,9 @@ def _named(checkpoint: Checkpoint) -> Checkpoint:
 def _moved(
     adapter: Checkpoint, views: Mapping[str, TensorView], layers: Iterable[str]
 ) -> tuple[Checkpoint, dict[str, tuple[str, ...]]]:
-    """Return the LoRA matrices in the layout that `views` describes. Also return the old weights
-    that each weight of the layout is made from."""
+    """Return the LoRA matrices in the layout that `views` describes. Also return a dict from each
+    weight of this layout to the old weights that it is made from.
+    """
     held = set(layers)
     made: dict[str, TensorView] = {}
     origins: dict[str, tuple[str, ...]] = {}

@@ -51,8 +51,9 @@ class LayoutCheck:
 
 @dataclass(frozen=True)
 class MadeTensor:
-    """A tensor in a layout with its shape, and the tensors of the Hub that it is made from with
-    their shapes."""
+    """A tensor of a layout, with its name and shape. `parts` are the names and shapes of the
+    tensors of the Hub that it is made from.
+    """
 
     name: str
     shape: Shape

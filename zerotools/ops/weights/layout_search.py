@@ -106,8 +106,9 @@ def _renamed(
 
 
 def _embedded(checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, Any]) -> Checkpoint:
-    """Return the checkpoint with tied tensors under the names that they are tied to, if config.json
-    ties them and no other tensors have these names.
+    """If config.json ties the embeddings, return the checkpoint with each tied tensor under the
+    name that the layouts use for its bytes, unless another tensor has this name. Otherwise return
+    the checkpoint unchanged.
     """
     if not ties_embeddings(config):
         return checkpoint

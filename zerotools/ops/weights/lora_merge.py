@@ -80,7 +80,7 @@ class AdapterRequest:
     model_config: Path | None = None
 
     def options(self) -> list[str]:
-        """Return those of the given options that have no effect without an adapter."""
+        """Return the options that the user gave and that apply only to a run with an adapter."""
         given = {"--base": self.base, "--adapter-config": self.config, "--adapter-name": self.name}
         return [option for option, value in given.items() if value is not None]
 

@@ -41,8 +41,8 @@ _OF_ADAPTERS = (".lora_", ".base_layer.")
 
 @dataclass(frozen=True)
 class Fits:
-    """The result if the names fit the model after they were changed with `naming` and then with
-    `renamed`.
+    """The result if the names fit the model. First `naming` removes parts of the names, then
+    `renamed` replaces whole names.
 
     `ties` maps each name that the model ties to the name of the tensor that it gets. `lost` are the
     names of weights that the model needs but the user left out.
