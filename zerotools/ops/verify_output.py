@@ -97,8 +97,10 @@ def prove_source(
 
 
 def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> None:
-    """Check the files that were read against the manifest of a job's checkpoint. It is in the
-    source, or in the directory above it if the source is the directory of DeepSpeed's files."""
+    """Check the files that were read against the manifest of a job's checkpoint, if there is one.
+    The manifest is in the source, or if the source is the directory of DeepSpeed's files, in the
+    directory above.
+    """
     for directory in (source.root, source.root.parent):
         if not (directory / MANIFEST).is_file():
             continue

@@ -111,8 +111,9 @@ def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
 
 
 def size_in(name: str) -> str:
-    """Return the number of parameters in the name of a model, as text such as "6B"; "7B" if the
-    name has no number."""
+    """Return the size that the name of a model contains, such as "6B" (6 billion parameters).
+    Return "7B" if the name contains no size.
+    """
     found = _IN_NAME.search(Path(name).name)
     return found[1].upper() if found else "7B"
 

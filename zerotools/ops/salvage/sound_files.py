@@ -99,8 +99,9 @@ def sound_files(
     on_bytes: Callable[[int], None] = lambda _: None,
     metadata: Sequence[str] = (),
 ) -> SoundFiles:
-    """Read every byte of the files of `to_scan`. `metadata` are other files that have no
-    checksums."""
+    """Read every byte of the files of `to_scan`, and return the undamaged bytes. `metadata` are
+    files with the positions of tensors and without checksums.
+    """
     digests = manifest is not None
     scans, _ = scan_files(
         files.base, to_scan.files, ClaimedBytes(), budget, on_bytes, digests=digests

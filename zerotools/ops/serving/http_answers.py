@@ -151,8 +151,8 @@ class WantedBytes:
 
 def wanted_of(header: str | None, size: int) -> WantedBytes:
     """Return the bytes of a file of `size` bytes that the header `Range` requests. A header with
-    several ranges, other units or invalid ranges is ignored, as section 14.2 allows. Then the whole
-    file is requested.
+    several ranges, other units or invalid ranges is ignored, as RFC 9110 allows (section 14.2), and
+    the whole file is returned.
 
     Raises:
         NotSatisfiable: no requested byte lies in the file.

@@ -232,8 +232,9 @@ def digest_difference(ours: TensorDigest, theirs: TensorDigest) -> str | None:
 
 
 def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> bool:
-    """Return whether a tensor that `other` lacks only repeats a tensor that `other` has, because it
-    is a 16-bit copy of a master or has a tied name."""
+    """Return whether `other` has the values of the tensor `key` under another key: in the master of
+    this 16-bit copy, or in a tensor that is tied to `key`.
+    """
     own = holder.tensors[key]
     names = [
         name

@@ -144,8 +144,9 @@ class _Faults:
 
 
 def _faults(found: Verification, names: Sequence[str], below: str) -> _Faults:
-    """Return the faults of the files `names`. Files in the directory `below` have it before their
-    names."""
+    """Return the faults of the files `names`. On the page, the names of the checkpoint's files
+    begin with the directory `below`.
+    """
     faults = _Faults({}, {}, set(), set())
     known = set(names)
     for each in found.findings:

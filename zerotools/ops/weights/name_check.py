@@ -317,8 +317,9 @@ def check_names(
 
 
 def _wrapped(names: Iterable[str]) -> str:
-    """Return a phrase with the option that removes the common prefix of all names, if a wrapper
-    added it, else an empty text."""
+    """If a wrapper added a prefix to all names, return a phrase with the option that removes this
+    prefix, else an empty text.
+    """
     words = [list(takewhile(WRAPPERS.__contains__, name.split(".")[:-1])) for name in names]
     shared = min(words, key=len, default=[])
     if not shared or any(each[: len(shared)] != shared for each in words):

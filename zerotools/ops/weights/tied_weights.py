@@ -102,7 +102,7 @@ def _holders(like: Reference | None, ties: Mapping[str, str] | None) -> Callable
 
 
 def _group(weights: Checkpoint, alias: str) -> set[str]:
-    """Return all names of the tensor that `alias` is a name of."""
+    """Return all names of the tensor that has the name `alias`."""
     name = weights.aliases[alias]
     return {name, *(each for each, held in weights.aliases.items() if held == name)}
 
