@@ -323,9 +323,9 @@ def checkpoint_written(path: Any, step: int | None = None) -> None:
 def finished() -> None:
     """Report that the job is complete: all output is written, and no work is left.
 
-    Make this the last call of the job's last program. If the job is stopped at the same time or
-    later, it still succeeds and does not start again. If a step or a checkpoint is reported after
-    this call, the job does not count as complete.
+    Make this the last call of the job's last program. A job that is stopped during or after this
+    call still succeeds, and does not start again. If a step or a checkpoint is reported after this
+    call, the job does not count as complete.
     """
     _worker().finished()
 

@@ -71,8 +71,8 @@ class AdapterTensor:
 
 
 def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> list[AdapterTensor]:
-    """Return the tensors of the adapter named `adapter`. If `adapter` is None, return those of the
-    only adapter, or of the one named `default`.
+    """Return the tensors of the adapter named `adapter`. If `adapter` is None, return the tensors
+    of the only adapter, or of the adapter named `default`.
 
     Raises:
         BadRequest: no adapter exists, no adapter has this name, or `adapter` is None and several
@@ -175,8 +175,8 @@ def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
 
 
 def full_name(name: str) -> str:
-    """Return the name that a tensor has in PEFT's own model: without the words of wrappers, and
-    with `base_model.model.` in front.
+    """Return the name that a tensor has in an unwrapped PEFT model. Words that wrappers add are
+    removed, and `base_model.model.` is put in front.
     """
     words = [word for word in name.split(".") if word not in _WRAPPERS]
     plain = ".".join(words)
@@ -250,8 +250,8 @@ def is_replaced(name: str, saved: Collection[str]) -> bool:
 def trained_biases(
     keys: Iterable[Key], which: str, modules: Iterable[str]
 ) -> Iterator[AdapterTensor]:
-    """Yield the biases that were trained with an adapter, according to `bias` in its config:
-    `none`, `all`, or `lora_only` (the biases of `modules`).
+    """Yield the biases that were trained with an adapter. `which` is the value of `bias` in the
+    adapter's config: `none`, `all`, or `lora_only` (only the biases of `modules`).
     """
     adapted = set(modules)
     for key in keys:

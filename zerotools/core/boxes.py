@@ -72,7 +72,7 @@ class Box:
         )
 
     def relative_to(self, origin: Box) -> Box:
-        """Return the same block with its position counted from the start of the box `origin`."""
+        """Return this box with its position counted from the start of the box `origin`."""
         return Box(tuple(a - o for a, o in zip(self.start, origin.start, strict=True)), self.shape)
 
     def __str__(self) -> str:
@@ -191,8 +191,8 @@ class BoxIndex:
 
 
 def _busiest_axis(boxes: Sequence[Box]) -> int | None:
-    """Return the dimension in which the boxes have the most different starts; None if there is no
-    box, or if the boxes are 0-d.
+    """Return the dimension in which the boxes have the largest number of different starts. Return
+    None if `boxes` is empty, or if the boxes are 0-d.
     """
     if not boxes or not boxes[0].start:
         return None
@@ -209,8 +209,8 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Elements of a tensor that are in no box. `box` is one missing block, and `missing` is the
-    number of all missing elements.
+    """Elements of a tensor that are in no box. `box` is the first missing block, and `missing` is
+    the number of all missing elements.
     """
 
     box: Box
@@ -218,8 +218,8 @@ class Hole:
 
 
 def prove_cover(shape: Sequence[int], boxes: Iterable[Box]) -> Overlap | Hole | None:
-    """Check that the boxes cover a tensor of `shape` exactly. Return None if they do, else an
-    overlap or a hole.
+    """Check that the boxes cover a tensor of `shape` exactly. Return None if the cover is exact,
+    else an overlap or a hole.
 
     Identical boxes are replicas and count once; empty boxes are ignored.
 

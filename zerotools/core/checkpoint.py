@@ -60,7 +60,9 @@ class Chunk:
         )
 
     def extent(self, dtype: DType) -> int:
-        """Return the number of bytes in the file from `offset` to the end of the last element."""
+        """Return the number of bytes in the file from `offset` to the end of the chunk's last
+        element.
+        """
         if self.box.is_empty:
             return 0
         strides = self.strides or row_major_strides(self.box.shape)
@@ -159,7 +161,7 @@ class Origin:
     Attributes:
         format: the name of the format, such as "dcp" or "safetensors".
         path: the directory or file that was read.
-        title: the kind of checkpoint, if `format` does not say it.
+        title: the kind of checkpoint for users, if the name `format` is not precise enough.
         precision: the dtype in which the run computes.
         notes: sentences for the user ("took step-40, the newest of 3").
         question: a sentence that asks the user to choose one of several models in the checkpoint.

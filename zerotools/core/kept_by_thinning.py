@@ -30,10 +30,10 @@ class Thinning:
     """The changes that thinning makes to a checkpoint's files. Names are relative to the
     checkpoint's root; all other files stay unchanged.
 
-    `keep` is the part that thinning keeps. This may be more than the user asked for, if the weights
-    exist nowhere else. The files `removed` are deleted. The files `rewritten` are written again,
-    from bytes of the source. `kept` maps the key of each tensor of the result to its key in the
-    source. `notes` are sentences for the user.
+    `keep` is the part that thinning keeps. It may be more than the user asked for: masters are kept
+    if the checkpoint has no other weights. The files `removed` are deleted. The files `rewritten`
+    are written again, from bytes of the source. `kept` maps the key of each tensor of the result to
+    its key in the source. `notes` are sentences for the user.
     """
 
     keep: Keep

@@ -15,8 +15,8 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class LayerPlace(NamedTuple):
-    """The layer of a tensor, and the kind of the tensor. Tensors of one kind have the same function
-    in their layers.
+    """The layer of a tensor, and the kind of the tensor. Tensors with the same function in
+    different layers have the same kind.
     """
 
     layer: str

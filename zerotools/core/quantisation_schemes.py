@@ -146,8 +146,8 @@ PER_BYTE = 2
 
 
 def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
-    """Return the scale blocks that `box` touches, as a box in the tensor of scales. `block` is the
-    shape of one block in elements.
+    """Return the scales that the elements of `box` need, as a box in the tensor of scales. One
+    scale belongs to a block of the shape `block`, in elements.
     """
     start = tuple(a // b for a, b in zip(box.start, block, strict=True))
     stop = (-(-end // b) for end, b in zip(box.stop, block, strict=True))
@@ -309,7 +309,8 @@ class CodedFourBit(Scheme):
 
 @dataclass(frozen=True, slots=True)
 class BlockQuantised(Scheme):
-    """The reverse of `BlockScaled`: a payload of 8-bit floats, computed from values of `shape`.
+    """The reverse of `BlockScaled`: a payload of 8-bit floats, computed from a tensor of values
+    with shape `shape`.
 
     With `is_scales`, the result is the scales instead of the payload. With `is_exponent`, scales
     are powers of two, stored as bytes (see `BlockScaled`).

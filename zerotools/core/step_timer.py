@@ -22,7 +22,7 @@ class StepTimer:
         """Record that training step `step` ended at the time `now`, which a monotonic clock
         returned, in seconds.
 
-        Return the seconds since the previous step, or None if they are unknown.
+        Return the seconds since the previous step, or None if the time of that step is unknown.
         """
         before, self._last = self._last, (step, now)
         if before is None or step <= before[0]:

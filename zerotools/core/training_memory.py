@@ -137,7 +137,8 @@ class MemoryLayout:
 
     @property
     def state_tier(self) -> str:
-        """The kind of memory that holds the optimizer state, and the masters if there are any.
+        """The kind of memory that holds the optimizer state, and the fp32 masters if the run has
+        them separately.
 
         If the parameters are on the host, so is the state, because the host then updates them.
         """

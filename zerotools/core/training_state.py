@@ -83,12 +83,12 @@ class TrainingState:
             training program itself saved.
         loss_scaler: the saved loss scaler.
         is_ordered: True if the groups list their parameters in the optimizer's order.
-        unnamed: parameter name -> torch's number, for parameters that the files do not name. These
-            names are made from the numbers.
-        flattened_parameters: parameters that are several others joined into one, in the weights
-            and in the optimizer state.
-        buffers: weights that cannot be parameters, for formats that do not separate buffers from
-            parameters.
+        unnamed: parameter name -> torch's number, for parameters that have only numbers in the
+            files. Their names here are made from these numbers.
+        flattened_parameters: names of parameters that each consist of several parameters of the
+            model, flattened and joined, both in the weights and in the optimizer state.
+        buffers: names of weights that cannot be parameters, for formats that do not separate
+            buffers from parameters.
         knows_frozen: True if every weight that is neither in a group nor in `buffers` is a frozen
             parameter.
     """

@@ -10,8 +10,8 @@ uncovered:
     . . . .
 
 The tensor is cut into slabs along its first dimension, at each begin and end of a box. The
-uncovered parts of a slab are found by the same search, with one dimension fewer. Adjacent slabs
-with the same uncovered parts are joined again.
+uncovered parts of a slab are found by the same method in one dimension less. Adjacent slabs with
+equal uncovered parts are joined again.
 """
 
 from __future__ import annotations

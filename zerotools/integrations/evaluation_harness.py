@@ -2,9 +2,9 @@
 
 The daemon runs it in a job with `script.evaluates`, as `python -m
 zerotools.integrations.evaluation_harness --tasks hellaswag,arc_easy`. `ZEROTOOLS_MODEL` names the
-directory of the model. Options have the names, defaults and meanings of those of `lm_eval`. The
-file `results.json` in the job's `output_dir` gets all results of the harness. The scores of the
-requested tasks are reported as an evaluation after the step of the checkpoint.
+directory of the model. The options have the same names, defaults and meanings as the options of
+`lm_eval`. The file `results.json` in the job's `output_dir` gets all results of the harness. The
+scores of the requested tasks are reported as an evaluation after the step of the checkpoint.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lets the ranks of one training agree on the step of a stop, and on the end of a save.
 
-Ranks learn of a stop at different times. If one rank stopped a step before the others, they would
-wait for it forever. So all ranks decide together, by an all-reduce. To keep this cheap, the
+Ranks learn of a stop at different times. If one rank stopped a step before the other ranks, these
+would wait for it forever. So all ranks decide together, by an all-reduce. To keep this cheap, the
 all-reduce happens about once a second, after steps that all ranks compute from the same numbers. In
 this example a step takes 0.1 s, and the first step 5 s:
 
@@ -57,8 +57,8 @@ class TrainingRanks:
         self._ask_at = 0
 
     def _all_have_joined(self) -> bool:
-        """Wait until all ranks have a callback. Return False if they do not: an all-reduce would
-        then wait forever for a rank without one.
+        """Wait until all ranks have a callback. Return False if a rank has no callback, because an
+        all-reduce would wait forever for this rank.
         """
         key = f"zerotools/joined/{_ordinal('joined')}"
         self._store.add(key, 1)
@@ -75,8 +75,8 @@ class TrainingRanks:
         return False
 
     def _has_reached(self, key: str, seconds: float) -> bool:
-        """Wait at most `seconds`, and return whether every rank has counted itself under `key` in
-        the store.
+        """Wait at most `seconds` until every rank has increased the counter `key` in the store.
+        Return whether this happened.
         """
         deadline = time.monotonic() + seconds
         while self._store.add(key, 0) < self.size:

@@ -1,4 +1,4 @@
-"""A callback for the Trainer of transformers, and for its subclasses, such as those of TRL.
+"""A callback for the Trainer of transformers, and for its subclasses, such as the trainers of TRL.
 
     from zerotools import worker
     from zerotools.integrations.transformers import ZerotoolsCallback

@@ -74,7 +74,8 @@ class ModelNames:
         """Return the differences between the tensors `held` and the model. If the model has several
         forms of names, the form that matches best is used.
 
-        In `held`, names may lack the first part of the model's names, as in a model without a head.
+        The names in `held` may lack the first part of the model's names. For example, a checkpoint
+        of a model without its head has `layers.0...` instead of `model.layers.0...`.
 
         Raises:
             BadRequest: config.json lacks a size.

@@ -13,13 +13,14 @@
                  ties, computed
 
 `tensors` has the expression for each tensor of the layout (`expressions`), and an optional
-condition `if`. With `keep`, all tensors without a rule stay as on the Hub. `also` has other names
-that a tensor may have on disk; a name with one more index means that the tensor is stored in parts
-along its first dimension. `ties` lists names with equal values if config.json ties the embeddings.
-`ignored` lists names (with `*`) that are not weights. `stacked` lists the numbers in names along
-which the layout stacks its tensors if all layers have the same tensors; each number becomes
-dimension `stacked_dim` (default: 0). `computed` has the tensors that the program stores scaled or
-shifted (`value_formulas`). `same_as` names another layout that is equal to this layout.
+condition `if`. With `keep`, tensors without a rule have the same name and shape as on the Hub.
+`also` has other names that a tensor may have on disk; a name with one more index means that the
+tensor is stored in parts along its first dimension. `ties` lists names with equal values if
+config.json ties the embeddings. `ignored` lists names (with `*`) that are not weights. `stacked`
+lists the numbers in names along which the layout stacks its tensors if all layers have the same
+tensors; each number becomes dimension `stacked_dim` (default: 0). `computed` has the tensors that
+the program stores scaled or shifted (`value_formulas`). `same_as` names another layout that is
+equal to this layout.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ def _part(name: str) -> Mapping[str, Any]:
 
 
 def _used_parts(parts: Any, words: Words) -> Iterator[tuple[str, Words]]:
-    """Yield (name, words) for each shared part that a map uses; `words` are those that the map sets
-    for this part.
+    """Yield (name, words) for each shared part that a map uses; `words` are the words that the map
+    sets for this part, with their texts.
     """
     if not isinstance(parts, list):
         raise ValueError(f"{PARTS} must be a list")

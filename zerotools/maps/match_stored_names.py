@@ -1,7 +1,6 @@
 """Match the tensor names of a checkpoint on disk with the tensors of a layout.
 
-A map has one name for each tensor of each layer. A checkpoint on disk may differ from this in three
-ways:
+A map has one name for each tensor of each layer. A checkpoint on disk may differ from the map:
 
 - Other versions of the program write different names (`also`).
 - Other versions store a tensor of the layout in parts along its first dimension, such as the

@@ -120,7 +120,7 @@ def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def has_several_ropes(config: Mapping[str, Any]) -> bool:
-    """Return whether the rotary settings of layers with a sliding window differ from those of other
+    """Return whether layers with a sliding window have different rotary settings from other
     layers.
     """
     found = config.get("rope_parameters")

@@ -1,5 +1,5 @@
-"""Convert the tensor names of models with images or sound. In transformers' memory, these tensors
-do not have the names that they have on the Hub.
+"""Convert the tensor names of models that process images or audio. The tensors of such a model have
+other names in transformers' memory than on the Hub.
 
 Since transformers 4.52, such a model holds its language model and its towers below `model.`, but
 `save_pretrained` writes the older names. A checkpoint of a training program has the names in

@@ -218,8 +218,8 @@ def inverse_pieces(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ..
 
 
 def _pieces_of_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
-    """Yield the piece as pieces that fill its source from the view. There is one piece if all steps
-    are 1, otherwise one for each index along a dimension with a larger step.
+    """Yield the piece as pieces that fill its source from the view. If all steps are 1, there is
+    one piece. Otherwise there is one piece for each index along a dimension with a larger step.
     """
     dims, shape = [-1] * rank, [1] * rank
     apart: list[int] = []

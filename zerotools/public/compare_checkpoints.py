@@ -153,7 +153,8 @@ def diff_series(
     """Compare each of several checkpoints with the next, as `diff` does with `changes`.
 
     Raises:
-        BadRequest: there are fewer than two paths, or an adapter was given; or as for `diff`.
+        BadRequest: there are fewer than two paths, the option `adapter` was given, or for the
+            reasons of `diff`.
         BadFile: as for `diff`.
         Unsupported: as for `diff`.
     """

@@ -295,7 +295,7 @@ def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = 
     `says` names the file in the message. Options in `allowed` are accepted.
 
     Raises:
-        BadRequest: such an option was given.
+        BadRequest: an option was given that the file sets, and that is not in `allowed`.
     """
     names = [name for name in declared_options(TrainingOptions) if given[name]]
     flags = [f"--{name.replace('_', '-')}" for name in names if name not in allowed]

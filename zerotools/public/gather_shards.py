@@ -128,7 +128,7 @@ def gather(
     Raises:
         BadRequest: the sources have no files, `out` exists, or the disk is too small.
         BadFile: two sources have different files with the same name, or the checkpoint is
-            incomplete. Then `out` does not exist, but fetched files are kept, and the same call
+            incomplete. Then `out` does not exist, but fetched files are kept, and a repeated call
             continues.
         HostUnreachable: a node cannot be reached, or the connection to it broke.
     """

@@ -82,10 +82,10 @@ class Entry:
 class Reader(Mapping[str | tuple[str, str], Entry]):
     """The tensors of a checkpoint keyed by name.
 
-    The names are those of the model's parameters and buffers, including tied names. `reader[name]`
-    is the parameter with this name (for a ZeRO run its fp32 master), or else the buffer.
-    `reader[name, role]` is the tensor with this name and role. A role is a kind of tensor, such as
-    `exp_avg`.
+    The names are the names of the model's parameters and buffers, including tied names.
+    `reader[name]` is the parameter with this name (for a ZeRO run its fp32 master), or else the
+    buffer. `reader[name, role]` is the tensor with this name and role. A role is a kind of tensor,
+    such as `exp_avg`.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -143,8 +143,8 @@ def open(
 ) -> Reader:
     """Read the metadata of the checkpoint at `path`, in any format.
 
-    `tag`, `section` and `layout` are as for `zerotools inspect`. If a checkpoint has several models
-    and `section` is None, each name begins with its section.
+    `tag`, `section` and `layout` have the same meaning as the options of `zerotools inspect`. If a
+    checkpoint has several models and `section` is None, each name begins with its section.
 
     Raises:
         BadRequest: `path` does not exist, or it lacks the tag or section.

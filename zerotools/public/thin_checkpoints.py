@@ -181,7 +181,8 @@ def thin(
     Raises:
         BadRequest: a path does not exist or has several checkpoints, a job needs the checkpoint, or
             the disk is full.
-        BadFile: the checkpoint has problems, or another program changed it. It stays as it was.
+        BadFile: the checkpoint has problems, or another program changed it. `thin` does not change
+            this checkpoint.
         Unsupported: the checkpoint cannot be thinned, or its file system cannot exchange two names.
     """
     given = bind_options(ThinKeywords, options)

@@ -90,7 +90,8 @@ class DataRecord:
     """The data that the run reads, to detect a resumed run with other data.
 
     Attributes:
-        sequences: the number of sequences in an epoch, without those held out (None: not recorded).
+        sequences: the number of sequences in an epoch, without the sequences held out for
+            evaluation (None: not recorded).
         contents: the files in reading order, each as the beginning of its SHA-256 and its name
             (empty: not recorded).
     """
@@ -258,9 +259,9 @@ def read_record(directory: Path) -> JobRecord:
     """Read the record of the checkpoint in `directory`.
 
     Raises:
-        BadFile: it does not exist, or a field is missing or wrong; the message names file and
-            field.
-        Unsupported: a later version of zerotools wrote it.
+        BadFile: job.json does not exist, or a field is missing or wrong; the message names the file
+            and the field.
+        Unsupported: a later version of zerotools wrote the file.
     """
     path = directory / RECORD
     try:
@@ -459,8 +460,8 @@ def hub_to_tree(layout: HubLayout) -> dict[str, list[dict[str, Any]]]:
 
     `start` and `size` are the block in the job's tensor; by default it has the Hub's shape and
     begins at 0. `offset` and `strides`, in elements, are the block's position in the Hub's tensor;
-    by default it is contiguous from the beginning. Tensors that are the same on the Hub are not
-    listed.
+    by default it is contiguous from the beginning. Tensors with the same name and shape on the Hub
+    are not listed.
     """
     return {name: [_to_tree(block) for block in blocks] for name, blocks in layout.items()}
 

@@ -1,4 +1,4 @@
-"""The checkpoints that may be deleted, and those that unfinished jobs need.
+"""The checkpoints that may be deleted, and the checkpoints that unfinished jobs need.
 
 For each job file that names a checkpoint (`step-...`), the daemon writes one small file in
 `needed/` of its state directory: `{"job": 7, "named": [["resume_from", "/runs/a/step-00000040"]]}`.

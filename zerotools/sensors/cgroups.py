@@ -159,8 +159,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_cores(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
-    """Return the number of whole cores that this process may use, at least one. `os.cpu_count()`
-    also counts cores that are reserved for others.
+    """Return the number of whole cores that this process may use, at least one. In contrast,
+    `os.cpu_count()` also counts cores that this process may not use.
     """
     cores = len(os.sched_getaffinity(0))
     return max(1, int(min((cores, *_quotas(membership, cgroups)))))
@@ -189,8 +189,8 @@ def _above(top: Path, inner: Path) -> Iterator[Path]:
 
 
 def _ratio(words: list[str]) -> Iterator[float]:
-    """Yield the number of cores, which is quota / period. Both are given in microseconds. Without a
-    quota (`max`, or -1) yield nothing.
+    """Yield the number of cores, quota / period, from the two numbers in `words` (in microseconds).
+    If there is no quota (`max`, or -1), yield nothing.
     """
     if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
         yield int(words[0]) / int(words[1])

@@ -1,7 +1,7 @@
-"""The GPUs that jobs never get (`gpus.exclude`), and those that they get first (`gpus.prefer`).
+"""The GPUs that jobs never get (`gpus.exclude`), and the GPUs that jobs get first (`gpus.prefer`).
 
-An entry of one of these lists of the configuration is the index of a GPU as in nvidia-smi, a UUID
-or its beginning (as in CUDA_VISIBLE_DEVICES), or the name of a model, which means all its GPUs.
+Both are lists in the configuration. An entry is the index of a GPU as in nvidia-smi, a UUID or its
+beginning (as in CUDA_VISIBLE_DEVICES), or a GPU model, which means all GPUs of this model.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def matches_gpu(entry: Entry, gpu: Gpu) -> bool:
 
 
 def by_preference(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return the GPUs, sorted so that preferred ones come first. The others keep their order."""
+    """Return the GPUs, sorted so that preferred GPUs come first. GPUs that are not preferred keep
+    their order.
+    """
     return sorted(gpus, key=preference_rank)
 
 

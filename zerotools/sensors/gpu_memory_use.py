@@ -1,4 +1,6 @@
-"""Memory of a GPU that no job of zerotools holds: other programs hold it, or no known process."""
+"""GPU memory that no job of zerotools uses: the memory of other programs, and memory that belongs
+to no known process.
+"""
 
 from __future__ import annotations
 

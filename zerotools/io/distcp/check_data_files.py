@@ -9,8 +9,8 @@ A file is checked in two ways:
    at the positions in the metadata, and the file is from another save. 2. Its optimizer steps. Two
    saves of one model usually have files of the same names and sizes, so sizes do not show that
    files of two saves are mixed. But the optimizer has a number `step` for each parameter, and these
-   numbers are spread over the files. If the steps in one file agree with each other but not with
-   those in the other files, that file is from another save.
+   numbers are spread over the files. If the steps in one file agree with each other but differ from
+   the steps in the other files, this file is from another save.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DataFiles:
     Attributes:
         sizes: name -> size in bytes of each existing file.
         problems: the defects of the files.
-        notes: sentences about deviations that do no harm.
+        notes: sentences about deviations that are not defects.
     """
 
     sizes: dict[str, int]
@@ -136,7 +136,7 @@ def existing_sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
 def mixed_saves(
     root: Path, metadata: Metadata, keys: Mapping[str, Key], tensors: Mapping[Key, Tensor]
 ) -> list[Problem]:
-    """Return a problem for each file that is from another optimizer step than most files.
+    """Return a problem for each file with optimizer steps that differ from the steps in most files.
 
     Two step numbers of each file are read first. If they differ between files, all numbers are
     read.

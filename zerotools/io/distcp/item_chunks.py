@@ -118,8 +118,8 @@ def _chunk(
 
 
 class ItemChunks(Sequence[Chunk]):
-    """The chunks of one tensor. A chunk is looked up in its item only when it is accessed, which
-    may raise the errors of `Items`.
+    """The chunks of one tensor. The item of a chunk is opened only when the chunk is accessed; this
+    access may raise the errors of `_chunk`.
     """
 
     def __init__(
@@ -187,8 +187,8 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
 
 @lru_cache(maxsize=1024)
 def _tree(data: bytes) -> Any:
-    """Return the unpickled tree of a tensor's pickle `data`. Results are cached, because most
-    pickles in a checkpoint have the same bytes.
+    """Unpickle `data`, the pickle of a tensor, and return its tree. Results are cached, because
+    most pickles in a checkpoint have the same bytes.
     """
     return loads(data, source="data.pkl")
 
@@ -241,8 +241,8 @@ class BlobTrees(Mapping[str, Any]):
     """The values of a checkpoint that are not tensors, keyed by flat key. Each is read when it is
     accessed.
 
-    In a large checkpoint most of these values have the same bytes as another value, for example
-    the options of each parameter. Bytes that were seen before are usually not unpickled again.
+    In a large checkpoint most of these values have the same bytes as another value, for example the
+    options of each parameter. Usually equal bytes are unpickled only once.
     """
 
     def __init__(self, root: Path, blobs: Mapping[str, Item]) -> None:
@@ -303,8 +303,8 @@ class StoredPiece(NamedTuple):
     Attributes:
         source, number: the part belongs to chunk `number` of the tensor `source`.
         start: the index of its first element, counted from the first element of the chunk.
-        is_flat: the part is a sequence of elements along the last dimension of the chunk. Otherwise
-            its dimensions are the last dimensions of the chunk.
+        is_flat: True if the part is a sequence of elements along the last dimension of the chunk.
+            If False, the dimensions of the part are the last dimensions of the chunk.
     """
 
     source: ItemChunks
@@ -317,8 +317,8 @@ class StoredPiece(NamedTuple):
 class DerivedChunks(ItemChunks):
     """The chunks of one tensor of dtype `dtype` that is made from parts of stored tensors.
 
-    `pieces` returns these parts, and is called at each access. Reading a chunk raises the same
-    errors as with `ItemChunks`.
+    The function `pieces` returns these parts, and is called at each access. An access to a chunk
+    may raise the errors of `_chunk`.
     """
 
     def __init__(self, dtype: DType, pieces: Callable[[], Sequence[StoredPiece]]) -> None:

@@ -1,8 +1,9 @@
 """`.metadata` as checked values.
 
-The file is a pickle of torch.distributed.checkpoint.metadata.Metadata; it is read as a tree and
-its classes are recognised by name. Everything that later code relies on is checked here: names
-stay below the directory, chunks lie inside their tensors, each has an item, numbers are counts.
+The file is a pickle of torch.distributed.checkpoint.metadata.Metadata; it is read as a tree and its
+classes are recognised by name. Everything that later code relies on is checked here: file names
+stay below the directory, chunks lie inside their tensors, each chunk has an item, and counts are
+whole numbers of at least 0.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ class Metadata:
         blobs: the values that are not tensors.
         paths: flat key -> path in the nested state dict (torch calls this planner_data); None if it
             was not recorded.
-        extras: attributes that torch's Metadata does not have, if they are not empty.
+        extras: attributes in the file that torch's Metadata does not have, except empty ones.
         empty: the items of empty chunks.
-        is_megatron: true if only megatron-core writes such a file.
+        is_megatron: True if only megatron-core can have written this file.
         unflattened: the true shape of each tensor that megatron-core (up to 0.15) stored in flat
             parts.
     """

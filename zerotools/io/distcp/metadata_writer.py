@@ -1,8 +1,8 @@
 """Writes `.metadata` as torch does, and lays out a `.distcp` file.
 
-The classes are those of torch.distributed.checkpoint.metadata and .filesystem; each is written as
-`cls.__new__` and the attributes that torch 2.x sets. The path of the save, which torch records, is
-omitted: it would reveal the old path of the files.
+Objects of the classes in torch.distributed.checkpoint.metadata and .filesystem are written. Each
+object is written as `cls.__new__` with the attributes that torch 2.x sets. The path of the save,
+which torch records, is omitted: it would reveal the old path of the files.
 
 A large checkpoint has millions of chunks, so the opcodes of the pickle (protocol 2) are written
 directly, without a tree of objects.
@@ -76,7 +76,9 @@ class _Opcodes:
         self._memo: dict[object, bytes] = {}
 
     def again(self, key: object) -> bool:
-        """Write a reference to the memoized value of `key`, if there is one."""
+        """Write a reference to the value that was memoized under `key`. Return False if there is no
+        such value.
+        """
         number = self._memo.get(key)
         if number is not None:
             self.out += number

@@ -1,8 +1,8 @@
 """Removes values from a DCP directory: the files to remove, and new versions of other files.
 
-The items that stay are copied unchanged, one after another. The new `.metadata` is the saved
-`.metadata` without the removed values, and with the new positions of the items. Its other contents
-stay.
+The items that are not removed are copied unchanged, one after another. The new `.metadata` is the
+saved `.metadata` without the removed values, and with the new positions of the items. Its other
+contents do not change.
 """
 
 from __future__ import annotations

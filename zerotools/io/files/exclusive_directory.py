@@ -28,7 +28,7 @@ _PRIVATE = 0o700
 
 
 class OwnDirectory:
-    """A locked directory at `path`. It was made now, or taken over from an earlier run of the same
+    """A locked directory at `path`. This run made it, or it is from an earlier run of the same
     user.
     """
 
@@ -65,7 +65,7 @@ class OwnDirectory:
             return False
 
     def open_up(self) -> None:
-        """Give the directory the permissions that a new directory usually gets at this place."""
+        """Give the directory the permissions that a new directory in its parent usually gets."""
         probe = self.path / _PROBE
         probe.mkdir()
         mode = stat.S_IMODE(probe.stat().st_mode)

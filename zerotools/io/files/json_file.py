@@ -1,8 +1,8 @@
 """Reads a JSON file as plain values, in bounded memory.
 
-Before any value is made, the memory for all values is estimated from the characters that begin a
-value: `[[],[],...` takes 30 times its length. Standard library only: the training process uses this
-module too.
+Before the text is parsed, the memory for all values is estimated from the characters that begin a
+value. For example, the values of `[[],[],...` need 30 times as many bytes as the text. Standard
+library only: the training process uses this module too.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def no_data() -> int:
 
 
 def metadata_limit(data_size: int) -> int:
-    """Return how many bytes of memory the metadata may take that describes `data_size` bytes of
-    data.
+    """Return the largest number of bytes of memory that the metadata for `data_size` bytes of data
+    may use.
     """
     return SMALL + data_size // SHARE
 

@@ -32,7 +32,9 @@ ReadMounts = Callable[[], Sequence[MountPoint]]
 
 
 def read_mounts(table: Path = MOUNTINFO) -> list[MountPoint]:
-    """Return all mounts, in the order of the kernel's table. Empty if the table cannot be read."""
+    """Return all mounts, in the order of the kernel's table. The result is empty if the table
+    cannot be read.
+    """
     try:
         lines = table.read_text("utf-8", errors="surrogateescape").splitlines()
     except OSError:

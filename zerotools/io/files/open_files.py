@@ -45,9 +45,9 @@ class OpenFiles:
     """Files below one directory. Each is opened at its first use and kept open, about `most` of
     them at a time.
 
-    A file that a thread uses is not closed. Reads and writes name their position, so several
-    threads can use the same descriptor. With `sources`, every opened file is recorded there, and
-    refused if it has changed.
+    A file that a thread uses is not closed. Each read or write gives its position in the file, so
+    several threads can use the same descriptor. With `sources`, every opened file is recorded
+    there, and refused if it has changed.
     """
 
     def __init__(
@@ -206,9 +206,7 @@ class OpenFiles:
                     ) from error
 
     def forget(self, file: str) -> None:
-        """Ask the system to drop its cached copy of the file, so that later reads come from the
-        disk.
-        """
+        """Ask the system to drop its cached copy of the file, so that later reads use the disk."""
         with self.source(file) as source:
             if isinstance(source, LocalSource):
                 os.posix_fadvise(source.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

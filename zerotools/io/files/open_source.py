@@ -18,8 +18,8 @@ class OpenSource(Protocol):
     """An open file, as readers of checkpoints use it. Many threads may read it at once."""
 
     def status(self) -> os.stat_result:
-        """Return the status of the file (size, times, inode), as it was when the file was opened or
-        as it is now.
+        """Return the status of the file (size, times, inode). It is the current status for a local
+        file, and may be the status at the time of opening for other files.
         """
 
     def read(self, count: int, offset: int) -> bytes:
@@ -28,8 +28,9 @@ class OpenSource(Protocol):
         """
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        """Fill `view` from `offset` on, and return the number of bytes read. It may be fewer than
-        the view has, as with one read(2); 0 means the end of the file. Raises the errors of `read`.
+        """Fill `view` from `offset` on, and return the number of bytes read. The number may be less
+        than the size of the view, as for read(2); 0 means the end of the file. Raises the errors of
+        `read`.
         """
 
     def stream(self) -> BinaryIO:
@@ -42,8 +43,8 @@ class OpenSource(Protocol):
 
 
 class FarSource(OpenSource, Protocol):
-    """An open file in an object store. A read takes long to begin, so many reads are requested at
-    once.
+    """An open file in an object store. Each request has a long latency, so many reads are requested
+    at once.
     """
 
     def fetch(
@@ -56,7 +57,7 @@ class FarSource(OpenSource, Protocol):
         """
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Announce that small reads at these positions, each [begin, end), will follow."""
+        """Announce that small reads in `ranges`, each [begin, end), will follow."""
 
 
 class LocalSource:
@@ -130,7 +131,7 @@ class RemotePath(OpenablePath):
 
     @property
     def is_root(self) -> bool:
-        """True if the path is a whole store, so that nothing can be next to it."""
+        """True if the path is the root of a store. Nothing can be next to such a path."""
         raise NotImplementedError
 
     def below(self) -> Iterator[RemotePath]:

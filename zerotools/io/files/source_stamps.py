@@ -3,8 +3,8 @@ first read.
 
 Another run may save over a checkpoint while it is read. So `open_regular` records every file's
 stamp before its first byte is read, and compares every later opening with it. All files are checked
-again before an output gets its name. `written_apart` compares write times: a file that was not
-written together with the others may be from another save.
+again before an output gets its name. `written_apart` compares write times: a file that was written
+long before or after the other files may be from another save.
 
 Standard library only: the training process reads checkpoints too.
 """
@@ -78,7 +78,9 @@ class Sources:
 
 
 def _ask_again(paths: Iterable[Path]) -> None:
-    """Drop the cached facts of the object stores in which the paths lie."""
+    """Drop cached listings of the object stores that contain `paths`, so that the stores are asked
+    again.
+    """
     far = [path for path in paths if isinstance(path, RemotePath)]
     for parent in {path.parent: path for path in far}.values():
         parent.forget()
@@ -205,7 +207,7 @@ the other files than those took together. The files of a slow save take long.
 @dataclass(frozen=True)
 class WrittenApart:
     """The `names` of files that were not written together with the other files of a checkpoint.
-    `when` is a phrase that says how long before or after the others they were written.
+    `when` is a phrase that says how long before or after the other files they were written.
     """
 
     names: tuple[str, ...]

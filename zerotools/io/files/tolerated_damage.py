@@ -35,8 +35,8 @@ class Damage:
         faults: file -> the first fault of the file, as a sentence.
         names: name of each tensor that lost data -> the file that contained it.
         unnamed: files that may have contained tensors with unknown names.
-        stand_in: another checkpoint of the same run. Values that are the same in both are taken
-            from it.
+        stand_in: another checkpoint of the same run. Values that are equal in both checkpoints,
+            such as shapes, are read from it.
     """
 
     faults: dict[Path, str] = field(default_factory=dict)

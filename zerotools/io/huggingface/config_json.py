@@ -30,8 +30,8 @@ LARGEST_CONFIG = 2**24
 
 
 def weights_dtype(tensors: Iterable[Tensor]) -> DType | None:
-    """Return the floating-point dtype (16 bits or more) in which the most bytes are stored; None
-    without such a dtype.
+    """Return the floating-point dtype (16 bits or more) in which the most bytes are stored. Return
+    None if no tensor has such a dtype.
     """
     sizes: dict[DType, int] = {}
     for tensor in tensors:
@@ -175,8 +175,8 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def config_of_model(name: str) -> Path | None:
-    """Return the config.json of the model `name`, which is a directory or a name of the Hub. None
-    if it is not on this machine.
+    """Return the config.json of the model `name`, which is a directory or a name on the Hub. Return
+    None if the model is not on this machine.
     """
     if (Path(name) / CONFIG).is_file():
         return Path(name) / CONFIG

@@ -36,7 +36,7 @@ class Allowance:
     Two NaNs are equal under `ulps` and under `absolute`. A number never equals NaN or infinity.
 
     Attributes:
-        ulps: at most so many steps between neighbouring values of the dtype.
+        ulps: the largest allowed distance in ulps.
         absolute, relative: at most `absolute` + `relative` x the magnitude of the element in the
             first array. The argument `sizes` of `array_distance` can set larger magnitudes.
     """
@@ -94,7 +94,7 @@ class Distance:
 
     Attributes:
         differing: the number of elements with different bits.
-        both_nan: of these, the number that are NaN in both arrays.
+        both_nan: the number of elements with different bits that are NaN in both arrays.
         unmatched: the number of elements that are NaN or infinite in only one array, or infinite
             with two signs.
         outside: the number of elements that differ by more than the allowance.
@@ -119,7 +119,7 @@ class Distance:
 
     @property
     def unchanged(self) -> float | None:
-        """The fraction of elements with the same bits in both arrays; None without elements."""
+        """The fraction of elements with the same bits in both arrays; None for empty arrays."""
         return 1 - self.differing / self.elements if self.elements else None
 
     @property
@@ -136,8 +136,8 @@ class Distance:
 
     @property
     def relative(self) -> float | None:
-        """The norm of the difference divided by the norm of the first array; None if the latter is
-        0. Elements that are not finite in both arrays are omitted.
+        """The norm of the difference divided by the norm of the first array; None if the norm of
+        the first array is 0. Elements that are not finite in both arrays are omitted.
         """
         return self.difference.value / self.norm.value if self.norm.value else None
 
@@ -375,8 +375,8 @@ def norm_of(parts: Array, scale: float) -> Norm:
 
 
 def _steps(ours: Array, theirs: Array) -> Array:
-    """Return the distance of each pair of elements in ulps, as unsigned integers as wide as the
-    dtype.
+    """Return the distance of each pair of elements in ulps, as unsigned integers with as many bits
+    as the dtype.
 
     For complex numbers it is the larger distance of the real and the imaginary part. The result has
     no meaning if one of the two elements is not finite.
@@ -395,8 +395,8 @@ def _steps(ours: Array, theirs: Array) -> Array:
 
 
 def _ordered(values: Array, use: str) -> Array:
-    """Return integers as wide as the dtype, in the same order as the values. Neighbouring values
-    get neighbouring integers.
+    """Return an integer for each value, with as many bits as the dtype. The integers sort like the
+    values, and neighbouring values get consecutive integers.
     """
     if values.dtype.kind in "iu":
         return values
@@ -417,8 +417,8 @@ Buffer = Any
 
 
 def are_equal(ours: Buffer, theirs: Buffer) -> bool:
-    """Return whether two buffers have the same bytes. This takes an eighth of their size as extra
-    memory.
+    """Return whether two buffers have the same bytes. The comparison uses extra memory of an eighth
+    of their size.
 
     `==` of a memoryview compares its items one after another, and numpy's comparison of bytes is
     slow too. A comparison of eight bytes at a time is about 12 times as fast.

@@ -90,8 +90,8 @@ def numpy_cast(destination: Array, source: Array) -> None:
     """Cast the elements of `source` into `destination`, with the same bits as a cast by torch,
     except for NaN.
 
-    torch casts float64 to float16, and one 8-bit float to another, through float32. So such a value
-    is rounded twice, and this function does the same.
+    torch casts float64 to float16, and one 8-bit float to another, through float32, which rounds
+    twice. This function also rounds twice.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if _is_through_float32(source.dtype, destination.dtype):

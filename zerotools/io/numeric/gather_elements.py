@@ -199,8 +199,8 @@ def _first_byte(piece: ChunkBox, dtype: DType) -> int:
 
 
 def _is_dense(piece: ChunkBox, tile: Box) -> bool:
-    """Return whether the elements of the piece are contiguous in its file, in the same order as in
-    the tile.
+    """Return whether the elements of the piece are contiguous in its file, and have the same order
+    there as in the tile.
     """
     dense = row_major_strides(tile.shape)
     return all(
@@ -269,8 +269,8 @@ def _readable_blocks(
     """Cut a box into blocks that fit in `most` bytes. Yield each block with the axis along which it
     is read, or None.
 
-    A block with None is read by one read. A block with an axis is read by one read for each index
-    along this axis.
+    If the axis is None, one call reads the block. If the axis is a number, each index along this
+    axis needs a separate call.
     """
     if box.is_empty:
         return

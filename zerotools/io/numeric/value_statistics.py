@@ -38,7 +38,7 @@ class ValueStatistics:
     separate numbers.
 
     `zeros`, `nans` and `infinities` are counts. `least`, `greatest`, `total` (the sum), `norm` and
-    `magnitudes` are of the finite numbers; without any, `least` and `greatest` are None.
+    `magnitudes` are of the finite numbers. If no number is finite, `least` and `greatest` are None.
     """
 
     elements: int = 0
@@ -58,12 +58,12 @@ class ValueStatistics:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the finite numbers; None without one, or if the sum overflows."""
+        """The mean of the finite numbers; None if no number is finite, or if the sum overflows."""
         return self.total / self.finite if self.finite and math.isfinite(self.total) else None
 
     @property
     def rms(self) -> float | None:
-        """The root of the mean square of the finite numbers; None without finite numbers."""
+        """The root of the mean square of the finite numbers; None if no number is finite."""
         return self.norm / math.sqrt(self.finite) if self.finite else None
 
     def to_json(self) -> dict[str, Any]:

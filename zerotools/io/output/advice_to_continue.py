@@ -22,7 +22,8 @@ def advice_to_continue(directory: Path) -> str | None:
     """Return a description of the unfinished output in the staging `directory`, with the command
     that completes it.
 
-    None: no command of zerotools began an output there. Only the journal is read.
+    Return None if no command of zerotools began an output there. No file except the journal is
+    read.
     """
     if isinstance(directory, RemotePath):
         return None
@@ -59,8 +60,8 @@ def _of_parts(directory: Path, parts: int) -> str:
 
 
 def _command(directory: Path) -> str | None:
-    """Return the name of the command that began the output, or an empty text if the journal does
-    not record it. None without a journal.
+    """Return the name of the command that began the output, or an empty string if the journal does
+    not record it. Return None if there is no journal.
     """
     try:
         with regular_file(directory / NAME, is_source=False) as descriptor:

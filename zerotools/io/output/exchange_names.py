@@ -37,7 +37,8 @@ def exchange_names(first: Path, second: Path) -> None:
 def why_fixed(
     path: Path, occupied: Path, rename: Callable[[Path, Path], object] = os.rename
 ) -> str | None:
-    """Return the reason why the directory `path` cannot be renamed, or None if it can be renamed.
+    """Return the reason why the directory `path` cannot be renamed, or None if renaming is
+    possible.
 
     The test tries to rename the directory to `occupied`, a directory that is not empty, so nothing
     changes. Two kinds of directories cannot be renamed: a directory in a lower layer of overlayfs,

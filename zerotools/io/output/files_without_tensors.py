@@ -1,10 +1,10 @@
 """Output files without tensors: known bytes, or the bytes of another file.
 
-The other files around a checkpoint's shards are copied too, so that the output can replace the
-checkpoint. A file next to a checkpoint may be a symbolic link: the Hub's cache consists of links,
-and people link tokenizers. But the author of the checkpoint chose the targets of its links, and an
-output may be published: with `tokenizer.json -> /home/ada/.ssh/id_ed25519`, a private key would get
-into it. So a link is followed only
+Files next to a checkpoint's shards are copied too, so that the output can replace the checkpoint. A
+file next to a checkpoint may be a symbolic link: the Hub's cache consists of links, and people link
+tokenizers. But the author of the checkpoint chose the targets of its links, and an output may be
+published: with `tokenizer.json -> /home/ada/.ssh/id_ed25519`, a private key would get into it. So a
+link is followed only
 
 - inside its own directory;
 - to a blob of the Hub's cache: `models--gpt2/snapshots/1f/vocab.json -> ../../blobs/9c`;
@@ -53,7 +53,7 @@ def refused_link_target(path: Path, *, chosen_name: bool) -> Path | None:
     copied.
 
     `chosen_name` is True if the author of the checkpoint chose the name of the file, such as
-    `id_ed25519`. Then a target with an equal name proves nothing.
+    `id_ed25519`. Then a link to a file of the same name in another directory is not followed.
     """
     if not path.is_symlink():
         return None

@@ -2,7 +2,7 @@
 
 Each line is a JSON object. The first line records the inputs of the output, and each other line a
 complete file. The line of a file is written after the file was flushed to the disk, and is flushed
-too. If the last line was cut off, it does not count.
+too. If the last line is incomplete, because a kill cut it off, the line is ignored.
 
 If several runs make one output, each has a separate journal (`part_ledger`).
 """

@@ -40,8 +40,8 @@ class PartLedger:
     """
 
     def __init__(self, directory: Path, identity: Mapping[str, str], parts: int) -> None:
-        """Open the ledger, or begin it. `identity` describes the inputs of the output, as for a
-        `Journal`.
+        """Open the ledger, or begin it. `identity` describes the inputs of the output, in the form
+        that `Journal` takes.
 
         Raises:
             BadRequest: another output, or the same output in another number of parts, was begun in

@@ -50,9 +50,9 @@ def reserve_blocks(
     type_of: Callable[[int], int] = file_system_type,
     allocate: Callable[[int, int], None] = fallocate,
 ) -> None:
-    """Reserve the blocks of a file of `size` bytes where this makes writing faster. Neither its
-    size nor its bytes change. `type_of` and `allocate` are functions of the system, except in
-    tests.
+    """Reserve the blocks of a file of `size` bytes, on file systems on which this makes writing
+    faster. Neither its size nor its bytes change. `type_of` and `allocate` are functions of the
+    system, except in tests.
 
     Raises:
         OSError: the disk is full, or the user's quota is used up. Other errors mean that nothing is

@@ -53,12 +53,12 @@ class Staging:
         Args:
             check_replaced: if given, an existing destination is replaced as a whole if
                 `check_replaced(destination)` raises no error.
-            check_left: called with the directory if an earlier run left files in it, before they
+            check_left: called with the staging directory before the files of an earlier run in it
                 are removed.
             keep: the files of an earlier run stay in the directory, also after a failure, until
                 `take_over` confirms that they belong to this output.
-            shared: other runs with `shared` write to the same directory. None of them takes it
-                over, and it always contains a `LEDGER`.
+            shared: other runs with `shared` write to the same directory. No single run takes the
+                directory over, and it always contains a `LEDGER`.
             rename, exchange: functions of the system, except in tests.
 
         Raises:
@@ -136,7 +136,7 @@ class Staging:
 
     def discard(self) -> None:
         """Remove the staging directory, because nothing will be made in it. If another run has
-        begun in it, it stays.
+        begun to use the directory, it is kept.
         """
         with suppress(OSError):
             if not (self.directory / LEDGER).stat().st_size:
@@ -202,8 +202,8 @@ class Staging:
             )
 
     def _replace(self, check: Callable[[Path], None]) -> None:
-        """Exchange the new output and the existing one, and remove the latter. `check` raises an
-        error if the existing output must not be replaced.
+        """Exchange the new output and the existing output, and remove the old one. `check` raises
+        an error if the existing output must not be replaced.
         """
         check(self.destination)
         self._own.take_access(self.destination.stat())

@@ -7,10 +7,10 @@ then the objects, then the marker that every output has, and at last removes the
     model-00001-of-00002.safetensors, ...
     .zerotools-output.json    the output is complete: it names the run
 
-If there is a record, and no marker of the same run, readers refuse the checkpoint. A run never
-replaces an object of another run, so earlier outputs stay complete. The record is also the journal
-of the run. The run replaces the record from time to time, on the condition that it is still the
-object that this run wrote last. So two runs that write to one prefix notice each other.
+If the destination has a record but no marker of the same run, readers refuse the checkpoint. A run
+never replaces an object of another run, so earlier outputs stay complete. The record is also the
+journal of the run. The run replaces the record from time to time, on the condition that it is still
+the object that this run wrote last. So two runs that write to one prefix notice each other.
 
 `remove_output` first writes such a record with the id of a run that has no marker, so that readers
 refuse the output from then on. It removes the marker next, then the other objects, and the record
@@ -330,7 +330,8 @@ class FarStaging:
 def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> None:
     """Remove the objects of the complete or unfinished output at `destination`.
 
-    With `leave_foreign`, objects that zerotools did not write may exist there, and stay.
+    With `leave_foreign`, the destination may also have objects that zerotools did not write; these
+    are kept.
 
     Raises:
         ForeignObjects: the destination has objects that zerotools did not write, or no output.

@@ -4,8 +4,9 @@
      "files": {"model.safetensors": {"size": 123, "mtime_ns": 456, "digest": "0a1b..."}},
      "algorithm": "xxh3-128/2^20", "digest": "2c3d..."}
 
-An output is replaced only if the same command wrote everything in it, and nothing changed since: a
-training run may have saved weights there, under the same names.
+An output is replaced only if the same command wrote every file in it, and no file has changed
+since. Otherwise weights could be lost that a training run saved in this directory under the same
+names.
 
 If the output was read back after it was written, the marker has the digests of its files, the
 algorithm, and a digest of all of that (docs/reference/digest-manifest.md).

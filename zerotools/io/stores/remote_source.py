@@ -9,8 +9,8 @@ ranges in one request (`fetch`).
 A read returns fewer bytes than requested only at the end of the object. Every other failure is an
 error.
 
-`StorePrefetch` reads ahead in a directory of similar files, such as those of a thousand ranks. A
-reader opens them one after another with sequential requests. After two of them were opened, the
+`StorePrefetch` reads ahead in a directory of similar files, such as the files of a thousand ranks.
+A reader opens them one after another with sequential requests. After two of them were opened, the
 first and last bytes of the next files are requested in parallel. At most some KiB of each of a few
 files are fetched without being needed. Errors are ignored here; the later read of the file raises
 them.
@@ -127,8 +127,8 @@ class RemoteSource:
         return wait
 
     def begin(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Request the bytes of `ranges` without waiting, because small reads there may follow. A
-        later read waits for them.
+        """Request the bytes of `ranges` without waiting for them, because small reads of these
+        bytes may follow. A later read of the bytes waits until they arrive.
         """
         for begin, end in _joined(ranges):
             if self._known(begin, end) is None:

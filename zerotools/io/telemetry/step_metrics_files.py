@@ -167,8 +167,8 @@ def _open_before(path: Path, step: int) -> int:
 
 
 def _end_of_lines_before(file: int, step: int) -> int:
-    """Return the offset in bytes after the last line that stays if the run resumes at `step`. The
-    file is searched from its end.
+    """Return the offset in bytes after the last line that is kept when the run resumes at `step`.
+    The file is searched from its end.
     """
     start = os.fstat(file).st_size
     held, stop = b"", 0  # held[:stop] is file[start : start + stop], and not judged yet
@@ -189,10 +189,10 @@ def _end_of_lines_before(file: int, step: int) -> int:
 
 
 def _stays(line: bytes, step: int) -> bool:
-    """Return whether a line stays if the run resumes at `step`: a line of an earlier step, or of
-    another writer.
+    """Return whether a line is kept when the run resumes at `step`. Lines of earlier steps and
+    lines of other writers are kept.
 
-    A line that is not a JSON object does not stay, because it was cut off.
+    A line that is not a JSON object is not kept, because it was cut off.
     """
     try:
         tree = json.loads(line)

@@ -4,8 +4,8 @@ The layout is that of torch (caffe2/serialize/inline_container.cc). Records are 
 compression. Each has a data descriptor (flag 8), and an "FB" extra field that pads its payload to a
 multiple of 64 bytes from the start of the archive. The central directory follows, always with a
 zip64 end. Sizes from 4 GiB are in zip64 extra fields. The CRC-32 of a payload is known only after
-the payload was copied. So the layout has the two positions at which it is written later, in the
-descriptor and in the directory.
+the payload was copied. So the layout has the two positions at which this CRC-32 is written later:
+in the descriptor and in the directory.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class _Writer:
 
 
 def _entry(name: bytes, header: int, length: int, crc: int) -> bytes:
-    """Return one entry of the central directory. Its CRC-32 is at byte 16."""
+    """Return one entry of the central directory. The CRC-32 is at byte 16 of the entry."""
     wide = [value for value in (length, length, header) if value >= _FULL]
     extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
     size, at = min(length, _FULL), min(header, _FULL)

@@ -2,8 +2,9 @@
 switched off.
 
 A file is a sequence of pickles: a magic number, a protocol version, facts about the machine, the
-object (its tensors refer to storages by key), and the list of these keys. Then, for each key in
-order, it has the number of elements as a little-endian int64, and the bytes of the storage.
+object (its tensors refer to storages by key), and the list of these keys. After the pickles, for
+each key in the order of this list, the file has the number of elements as a little-endian int64,
+and the bytes of the storage.
 
 Source: torch/serialization.py (`_legacy_save`, `_legacy_load`).
 """

@@ -1,5 +1,5 @@
-"""The names of classes and functions in a pickle that zerotools understands. All others stay
-opaque.
+"""The names of classes and functions in a pickle that zerotools understands. Objects with other
+names become `Opaque`.
 
 The functions that build values for these names are part of zerotools, and use only their arguments.
 They understand the output of torch.save (torch/_tensor.py, torch/serialization.py), and the form in
@@ -206,8 +206,8 @@ def _counts(values: Any) -> tuple[int, ...]:
 
 
 def _member(args: tuple[Any, ...]) -> Global | None:
-    """Return the name for a call of getattr(class, name). Protocols below 4 write a class inside a
-    class in this way. The result is a `Global` like any other.
+    """Return the `Global` for a call of getattr(class, name). Protocols below 4 write a class
+    inside a class as such a call.
     """
     if len(args) == 2 and type(args[0]) is Global and type(args[1]) is str:
         return Global(args[0].module, f"{args[0].name}.{args[1]}")

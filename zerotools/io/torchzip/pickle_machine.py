@@ -1,8 +1,8 @@
 """The pickle machine: its stack, its memo, and most opcodes that make only plain values.
 
-Sizes are checked against the number of bytes that are left, and the memo is a dict. So neither a
-length nor a memo index can make the machine allocate much memory. `zerotools.io.torchzip.unpickle`
-adds the opcodes that build objects.
+Sizes are checked against the number of bytes that have not been read yet, and the memo is a dict.
+So neither a length nor a memo index can make the machine allocate much memory.
+`zerotools.io.torchzip.unpickle` adds the opcodes that build objects.
 
 Opcodes: CPython's Lib/pickletools.py. Opcodes of protocols 0 and 1 that neither torch.save nor
 pickle.dump (protocols 2 to 5) writes are refused, as are extension codes and out-of-band buffers.

@@ -40,7 +40,7 @@ class Size(tuple[int, ...]):
 
 class Ordered(dict[Any, Any]):
     """A collections.OrderedDict in a pickle. `attributes` are attributes that were set on it, such
-    as `_metadata` of a module's state_dict; None without any.
+    as `_metadata` of a module's state_dict; None if it has no attributes.
     """
 
     __slots__ = ("attributes",)

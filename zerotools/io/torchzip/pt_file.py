@@ -72,8 +72,8 @@ class TorchFile:
 
     @staticmethod
     def check(path: Path) -> None:
-        """Raise an error if the zip directory of a file shows damage. This is for files that are
-        not read otherwise.
+        """Raise an error if the zip directory of a file shows damage. Use this for files that no
+        other code reads.
 
         Raises:
             BadFile: the file is missing, truncated, or not a torch file.
@@ -146,8 +146,7 @@ def _expect_headers(source: OpenSource, archive: Archive) -> None:
 
 
 def repacked_file(file: TorchFile, tree: Any) -> FilePlan:
-    """Return the plan of a new file that has `tree` instead of the tree of `file`, and the same
-    storages.
+    """Return the plan of a new file with the tree `tree` and the storages of `file`.
 
     Storages are copied byte by byte, with the CRC-32 of the zip, so that damage stays visible.
     Files from before torch 1.6 have no CRC-32, so it is computed when the new file is written.

@@ -27,7 +27,7 @@ _PLAIN_TYPES = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))
 
 
 def as_tensor(value: Any) -> StoredTensor | None:
-    """Return `value` as a `StoredTensor` if it is a plain tensor, a Parameter, or one of these with
+    """Return `value` as a `StoredTensor` if it is a plain tensor or a Parameter, with or without
     Python attributes; else None.
 
     The attributes are not kept: `attributes_of` returns them. For tensor subclasses (such as

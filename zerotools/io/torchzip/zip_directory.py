@@ -2,8 +2,8 @@
 
 The zip may be a whole file or a range of a file (a `.distcp` file is a sequence of zips). Every
 number in it is checked against the length of that range before it is used. torch stores records
-uncompressed, and writes neither comments nor encryption. A zip with one of these is refused,
-because the bytes of a tensor cannot be addressed in compressed data.
+uncompressed, and writes neither comments nor encryption. A zip with compression, comments or
+encryption is refused, because the bytes of a tensor cannot be addressed in compressed data.
 
 Layout: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3 (zip64).
 """
