@@ -31,7 +31,7 @@ SAVED_EMBEDDINGS = ("embed_tokens", "lm_head")
 the adapter.
 """
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
-# No adapter name if a program saved PEFT's own names.
+# The adapter's name is absent if a program saved the names of PEFT's files.
 _LORA = re.compile(
     rf"(?P<stem>.+)\.((?P<half>{A}|{B})(\.(?P<adapter>[^.]+))?(?P<leaf>\.weight|\.bias)"
     rf"|(?P<part>{EMBEDDING_A}|{EMBEDDING_B}|{MAGNITUDE})(\.(?P<of>[^.]+))?(\.weight)?"
@@ -41,9 +41,9 @@ _WHOLE = re.compile(rf"(?P<stem>.+)\.{SAVED_WHOLE}(\.(?P<adapter>[^.]+))?(?P<lea
 _TOKENS = re.compile(rf"(?P<stem>.+\.token_adapter)\.{TOKENS}(\.(?P<adapter>[^.]+))?")
 _ORIGINALS = (".original_module.", ".trainable_tokens_original.")
 _OF_BRIDGE = {"linear_in": A, "linear_out": B}
-# What layers with an adapter call that which they are put around.
+# The names under which layers with an adapter hold the original layer.
 _INSIDE = ("base_layer", "token_adapter", "original_module", "to_wrap")
-# What other kinds of adapters call their tensors, or LoRA's rarer forms.
+# Names of tensors of other kinds of adapters, and of rare forms of LoRA.
 _OTHERS = re.compile(
     r"\.(ia3_l|hada_w\w+|lokr_w\w+|oft_[A-Za-z]+|boft_[A-Za-z]+|vera_lambda_\w+|vblora_\w+"
     r"|fourierft_spectrum|randlora_\w+|hra_u|bone_\w*|miss_\w*|shira_\w+|c3a_kernel|road_\w+"

@@ -122,7 +122,7 @@ class Tensor:
         return self.numel * self.dtype.itemsize
 
 
-@dataclass(slots=True, eq=False)  # a frozen one takes seven times as long to make
+@dataclass(slots=True, eq=False)  # making a frozen object takes seven times as long
 class Opaque:
     """An object of a foreign class, described by a pickle. The class was not imported and no code
     was run.

@@ -24,7 +24,7 @@ from typing import NoReturn
 from zerotools.core.errors import BadFile, Unsupported
 
 _MOST_WORK = 20_000_000
-_PLACE, _FOLLOWER = 200, 40  # cost of making and keeping one; a step costs 1
+_PLACE, _FOLLOWER = 200, 40  # costs of making and keeping each; one step costs 1
 _MOST_PLACES_KEPT = 300_000
 
 
@@ -170,7 +170,7 @@ class _Automaton:
             step, hits = step.on[character]
             found |= hits
         found |= self._at_end(step)
-        if body != name:  # `$` may stand before a last end of line, too
+        if body != name:  # `$` also matches before a last line break
             step, hits = self._after_character(step.next, "\n")
             found |= hits | self._at_end(step)
         return found
@@ -439,7 +439,7 @@ class _Parser:
         least, most = self._count()
         if (least, most) == (-1, None):
             return part
-        self._take("?")  # fewest first: the same names match
+        self._take("?")  # a lazy quantifier: the same names match
         if self._take("+"):
             self._unknown("a + after a repetition")
         if self._text[self._at : self._at + 1] in ("*", "?") or self._count() != (-1, None):

@@ -185,10 +185,11 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     def _stop(self, trainer: Any, step: int) -> None:
         trainer.save_checkpoint(_path_of_stop(trainer, step))
-        # What is saved from here on, at the end of an epoch that is not over, resumes elsewhere.
+        # From here on, Lightning acts as if the epoch were complete. So a run that resumes from a
+        # later checkpoint would continue at a wrong step.
         self._is_stopping = True
         self._limit_val_batches = trainer.limit_val_batches
-        trainer.limit_val_batches = 0  # the time until the job is killed is for the save
+        trainer.limit_val_batches = 0  # the time until the job is killed is needed for the save
         trainer.fit_loop.min_epochs = 0
         trainer.fit_loop.epoch_loop.min_steps = 0
         trainer.should_stop = True

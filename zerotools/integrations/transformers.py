@@ -85,7 +85,9 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
         if self._ranks.should_stop(state.global_step) and not control.should_training_stop:
             self._is_stopping = True
             control.should_log = control.should_save = control.should_training_stop = True
-            control.should_evaluate = False  # the time until the job is killed is for the save
+            control.should_evaluate = (
+                False  # the time until the job is killed is needed for the save
+            )
         if not control.should_log:
             self._report(state, {})
             self._enter(_next_phase(control))

@@ -214,7 +214,9 @@ def parse_size_expression(text: str) -> ast.expr:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", SyntaxWarning)  # of numbers run into words
+            warnings.simplefilter(
+                "error", SyntaxWarning
+            )  # for a number directly before a word: `2if`
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError(f"{text!r} is not an expression") from None

@@ -151,7 +151,7 @@ def given_machine(given: Mapping[str, Any]) -> GivenMachine:
 
 def _look_here() -> Snapshot:
     from zerotools.sensors.snapshot_source import (
-        SnapshotSource,  # 30 ms, where all is given needlessly
+        SnapshotSource,  # takes 30 ms, not needed if all options are given
     )
 
     with SnapshotSource() as source:
@@ -314,7 +314,7 @@ def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]
         replace(own, node_ranks=node_ranks),
         shown_stages(given),
         given["offload"] or OFFLOADS,
-        given_of(spec),  # with paths that hold in any directory
+        given_of(spec),  # with absolute paths
     )
 
 

@@ -196,7 +196,7 @@ def inspect(
                 raise BadRequest(f"{each.flag} needs --stats; give both, or leave {each.flag} out")
     reading = {name: given[name] for name in declared_options(ReadingOptions)}
     place, statistics = path_of(path), None
-    with recording_sources():  # a file that changes between two looks at it is named
+    with recording_sources():  # an error names a file that changes between two reads
         found = carry_out(formats.read_any(place, **reading))
         if given["stats"]:
             found, statistics = _with_statistics(found, given, progress)

@@ -109,7 +109,7 @@ def metering(wanted: ProgressWanted) -> Iterator[Meter]:
                 callback(ProgressUpdate(stage, done, total))
 
         yield advance
-        if 0 < done < total:  # what was not read need not be
+        if 0 < done < total:  # bytes that need not be read count as done
             advance(total - done)
 
     try:

@@ -204,7 +204,7 @@ def verify(
         prepared = prepare_verification(path_of(path), **reading, part=part)
         target = wanted or sidecar_of(prepared.files)
         result = partial(_result, prepared, began, _same_command(path, reading))
-        if with_digests:  # before an hour of reading
+        if with_digests:  # checked now, because reading may take an hour
             check_manifest_target(target, prepared.files)
         if given["dry_run"]:
             return result(None, None)

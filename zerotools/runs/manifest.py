@@ -34,7 +34,7 @@ from zerotools.io.files.regular_files import source_file
 from zerotools.runs.file_names import MANIFEST as MANIFEST
 
 VERSION = 1
-# The writer's journal and marker of the directory, which come and go without its contents.
+# Prefix of the journal and the marker, which may be added or removed without other changes.
 _ABOUT_WRITING = ".zerotools-"
 LARGEST_MANIFEST = 64 * 2**20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

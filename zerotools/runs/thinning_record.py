@@ -25,7 +25,7 @@ SCHEMA = "zerotools.thinned/1"
 WORKSPACE_SUFFIX = ".zerotools-thin"
 """The suffix of the temporary directory next to a checkpoint: `.NAME.zerotools-thin`."""
 _LARGEST = 2**20
-_LATEST = 253402300799  # of year 9999: of a later one `strftime` may make nothing
+_LATEST = 253402300799  # the end of the year 9999: `strftime` may fail for later times
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ def memory_policy() -> tuple[str, frozenset[int]]:
     if number is None:
         raise OSError(38, os.strerror(38))
     mode, mask = ctypes.c_int(), (ctypes.c_ulong * (_MOST_NODES // _WORD))()
-    # One more than there are bits: the kernel takes one away (get_mempolicy(2), "BUGS").
+    # One more than the number of bits, because the kernel subtracts one (get_mempolicy(2), "BUGS").
     size = ctypes.c_ulong(_MOST_NODES + 1)
     if _libc.syscall(ctypes.c_long(number), ctypes.byref(mode), mask, size, None, 0):
         code = ctypes.get_errno()

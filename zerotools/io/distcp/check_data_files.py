@@ -33,7 +33,8 @@ from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.zip_directory import frame_of, is_framed
 
-# A parameter that was not always trained has another step; two of a file alike are not accident.
+# A single parameter may have another step, because it was not trained all the time. Two parameters
+# of a file with the same other step show that the file is from another save.
 _FEWEST_STEPS = 2
 
 

@@ -110,8 +110,8 @@ def tensor_of(
     """
     for box, item in saved.parts:
         refuse_safetensors(root, flat, item, box.numel * saved.dtype.itemsize)
-    # Bytes of a missing file, or after the end of a truncated one, are a hole, which the plan names
-    # together with the file.
+    # Bytes of a missing file, or after the end of a truncated file, are a hole. The error of the
+    # plan names the tensor and the file.
     parts = [
         (box, item)
         for box, item in saved.parts

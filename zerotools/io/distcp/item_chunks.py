@@ -34,7 +34,7 @@ from zerotools.io.torchzip.unpickle import loads
 from zerotools.io.torchzip.zip_directory import read_entry
 
 _LARGEST_TENSOR_PICKLE = 2**16
-# All of a tensor's archive but its values lies there; a checkpoint has thousands of archives.
+# The first and last bytes of an archive contain everything except the values of its tensor.
 _END_BYTES = 2**10
 # Each rank has a separate file, and most of them have an archive of every tensor.
 _OPEN_FILES = 16
@@ -57,8 +57,8 @@ class Items:
         self._files = OpenFiles(root, most=_OPEN_FILES)
         self._made_of = (root, metadata if isinstance(root, RemotePath) else None)
         ends = None if self._made_of[1] is None else _Ends(self._made_of[1])
-        # Not of a method, which would keep this object, and with it open files, until the garbage
-        # is collected.
+        # The cache is not around a method: it would then refer to this object, and keep the files
+        # open until the next garbage collection.
         self.chunk = lru_cache(maxsize=4096)(partial(_chunk, root, self._files, ends))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -257,7 +257,7 @@ class BlobTrees(Mapping[str, Any]):
         return iter(self._blobs)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._blobs  # which is known, whatever its bytes are
+        return key in self._blobs  # the keys are known without reading a value
 
     def places(self) -> Iterable[Item]:
         """Return the items in which the values are stored."""

@@ -25,7 +25,7 @@ from zerotools.io.torchzip.pickle_values import kind_text
 from zerotools.io.torchzip.unpickle import loads
 
 LARGEST_METADATA = 2**30
-# What megatron-core adds: up to 0.14, and 0.16.
+# Attributes that megatron-core adds: versions up to 0.14, and version 0.16.
 _MEGATRON = frozenset({"mcore_data", "all_local_plans"})
 _FIELDS = ("state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version")
 

@@ -34,7 +34,7 @@ from zerotools.io.torchzip.pickle_writer import dumps
 _MODULE = "torch.distributed.checkpoint.metadata"
 _FILESYSTEM = "torch.distributed.checkpoint.filesystem"
 _VERSION = "1.0.0"
-# As many as pickle itself sets at once.
+# The number of entries that Python's pickle writes with one SETITEMS or APPENDS.
 _BATCH = 1000
 _T = TypeVar("_T")
 

@@ -13,7 +13,7 @@ from functools import cache
 _POLYNOMIAL = 0xEDB88320
 _FULL = 0xFFFFFFFF
 
-# zlib itself takes so few zeros faster than they are multiplied.
+# For at most this many zero bytes, zlib itself is faster than the multiplication of matrices.
 _FEW_POWER = 14
 _FEW = 2**_FEW_POWER
 _ZEROS = memoryview(bytes(_FEW))
@@ -52,7 +52,7 @@ def combine_crc32(first: int, second: int, second_length: int) -> int:
     part in bytes.
     """
     low = second_length % _FEW
-    # zlib inverts a CRC before and after: without that, only the advance remains.
+    # zlib inverts the CRC before and after its computation. Inverting it again leaves the advance.
     first = zlib.crc32(_ZEROS[:low], first ^ _FULL) ^ _FULL
     power, second_length = _FEW_POWER, second_length // _FEW
     while second_length:

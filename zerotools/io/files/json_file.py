@@ -22,10 +22,11 @@ from zerotools.io.files.metadata_memory_limit import (
 )
 from zerotools.io.files.regular_files import check_regular, read_regular
 
-# The bytes that CPython 3.11 to 3.13 takes for one of each, with its slot in the container.
+# The bytes that CPython 3.11 to 3.13 needs for one value of each kind, with its slot in the list or
+# dict. The kind is given by its first character.
 _COSTS = {b"{": 230, b"[": 64, b'"': 30, b",": 64}
 
-_MOST_DIGITS = 300  # so that all can be made floats
+_MOST_DIGITS = 300  # so that every number can be converted to float
 
 _Pairs = Callable[[list[tuple[str, Any]]], Any]
 

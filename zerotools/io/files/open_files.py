@@ -25,7 +25,7 @@ MAX_OPEN_FILES = 1024
 # Other files that the process opens besides those of two `OpenFiles`: libraries, the lock, the
 # journal.
 _SPARE = 48
-# No more threads than this read at once, each with files of its own.
+# At most this many threads read at once, and each keeps its own files open.
 _THREADS = 16
 
 
@@ -282,7 +282,7 @@ class FetchedBytes:
         asked: list[tuple[str, list[int], Callable[[], Sequence[Sequence[memoryview]]]]] = []
         for file, ranges in wanted.items():
             source = files._source(file)
-            if isinstance(source, LocalSource):  # a sum, on the disk next to the output
+            if isinstance(source, LocalSource):  # a partial sum, on the disk next to the output
                 continue
             end = source.status().st_size
             ordered = sorted(each for each in ranges if each[1] <= end)
@@ -335,10 +335,10 @@ def sync_file(path: Path) -> None:
 
 
 # For larger writes the kernel takes larger pieces of memory for its cache. A virtual machine may
-# have given those back to its host, and waits for them: 1.1 s of system time for 1 GB, and 0.3 s
-# with this size (benchmarks/results/reshard.md).
+# have returned this memory to its host, and waits for it: 1.1 s of system time for 1 GB. With this
+# size it is 0.3 s (benchmarks/results/reshard.md).
 _WRITE = 128 * 1024
-# One call may take long, and cannot be interrupted.
+# A single call with more bytes could take long, and cannot be interrupted.
 _MOST = 64 * 1024 * 1024
 _BUFFER = 1024 * 1024
 
@@ -414,8 +414,8 @@ def is_open_for_writing(path: Path) -> bool:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
-        # Who opens the file while we hold the lease makes the kernel send us a signal: SIGIO, which
-        # would end this process, unless another is chosen.
+        # If a process opens the file while we hold the lease, the kernel sends us a signal. SIGIO,
+        # the default, would end this process, so another signal is chosen.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except BlockingIOError:

@@ -26,7 +26,7 @@ from zerotools.core.checkpoint import Stamp
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_source import RemotePath
 
-# Their inode numbers are made up while they are mounted, and may change for the same file.
+# File systems that invent inode numbers while they are mounted: the number of a file may change.
 _CHANGING_INODES = ("fuse", "cifs", "smb", "9p", "vfat", "exfat")
 _MOUNTS = Path("/proc/self/mountinfo")
 
@@ -85,7 +85,7 @@ def _ask_again(paths: Iterable[Path]) -> None:
     for parent in {path.parent: path for path in far}.values():
         parent.forget()
     several = [parent for parent, n in Counter(path.parent for path in far).items() if n > 1]
-    for parent in several:  # with one request, and not with one for each
+    for parent in several:  # one request for the directory instead of one for each file
         next(iter(parent.iterdir() if parent.is_dir() else ()), None)
 
 

@@ -16,8 +16,8 @@ _NAME = re.compile(
     r"|special_tokens_map\.json|added_tokens\.json|chat_template\.[^/]*|spiece\.model"
     r"|sentencepiece[^/]*|[^/]*\.tiktoken|(video_)?preprocessor_config\.json|processor_config\.json"
 )
-# A part of a checkpoint, or one of a run's: what belongs to the model may lie one directory up, as
-# after trainer.save_model(), accelerate's save_state and in jobs.
+# Names of a part of a checkpoint, or of one checkpoint of a run. Files of the model may be one
+# directory above, as after trainer.save_model(), after accelerate's save_state, and in jobs.
 _PART = re.compile(
     r"dcp|_?actor|model|sharded|checkpoints?(_\w+)?|pytorch_model_fsdp_\d+|latest|best"
     r"|(best_)?(checkpoint|step|global_step|epoch|iter)[-_]?\d+(_universal)?"

@@ -254,7 +254,7 @@ class _DifferingPairs:
         self._places = places
         self._steps = _steps(ours, theirs)
         if not self._is_float:
-            self._values = self._steps.astype(np.float64)  # float64 holds no 64-bit differences
+            self._values = self._steps.astype(np.float64)  # float64 may round 64-bit differences
             return
         with np.errstate(over="ignore", invalid="ignore"):
             apart = np.subtract(x, y, out=_ARRAYS.take("apart", x.dtype, x.size))
@@ -262,7 +262,7 @@ class _DifferingPairs:
 
     def distance(self, allowance: Allowance) -> Distance:
         values = self._values
-        farthest = int(np.argmax(values))  # of a NaN, if there is one
+        farthest = int(np.argmax(values))  # the index of a NaN, if there is a NaN
         top = float(values[farthest])
         if not math.isfinite(top):
             return self._distance_with_nonfinite(allowance)
@@ -324,7 +324,7 @@ class _DifferingPairs:
                 return None
             values = np.where(finite, values, 0)
         position = int(np.argmax(values))
-        if finite is not None and not finite[position]:  # all are 0
+        if finite is not None and not finite[position]:  # all distances of finite pairs are 0
             position = int(np.argmax(finite))
         return self._at(position, values[position].item())
 
@@ -354,7 +354,7 @@ def widened(values: Array, use: str) -> Array:
 def _norm_of_finite(values: Array) -> Norm:
     parts = values.view(np.float64)
     scale = max(float(parts.max(initial=0.0)), -float(parts.min(initial=0.0)))
-    if not math.isfinite(scale):  # of a NaN, both are NaN
+    if not math.isfinite(scale):  # with a NaN, the largest and the smallest value are NaN
         parts = values[np.isfinite(values)].view(np.float64)
         scale = max(float(parts.max(initial=0.0)), -float(parts.min(initial=0.0)))
     return norm_of(parts, scale)
@@ -370,7 +370,7 @@ def norm_of(parts: Array, scale: float) -> Norm:
         parts = parts / scale
     else:
         scale = 1.0
-    # No np.dot: BLAS has threads of its own, which wait for each other by spinning.
+    # np.dot is not used, because the threads of BLAS wait for each other by spinning.
     return Norm(scale, float(np.einsum("i,i->", parts, parts)))
 
 
@@ -387,7 +387,7 @@ def _steps(ours: Array, theirs: Array) -> Array:
         farther: Array = halves.max(axis=1, initial=0)
         return farther
     x, y = _ordered(ours, "ordered"), _ordered(theirs, "other ordered")
-    unsigned = f"u{ours.itemsize}"  # a difference always fits in it
+    unsigned = f"u{ours.itemsize}"  # it can hold every difference
     steps: Array = np.maximum(x, y, out=_ARRAYS.take("steps", x.dtype, x.size)).view(unsigned)
     least = np.minimum(x, y, out=_ARRAYS.take("other ordered", x.dtype, x.size)).view(unsigned)
     steps -= least

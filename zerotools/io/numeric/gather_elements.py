@@ -40,7 +40,7 @@ from zerotools.io.numeric.dtype_casts import (
 )
 from zerotools.io.numeric.join_small_reads import lattice_copies, near_pieces
 
-# One more read call costs about as much as copying this many bytes too many.
+# An additional read call takes about as long as copying this many bytes that are not needed.
 WORTHWHILE_GAP_BYTES = 16 * 1024
 
 
@@ -228,7 +228,7 @@ def _planned_blocks(piece: ChunkBox, dtype: DType, room: int) -> Iterator[_Plann
     for block, axis in _readable_blocks(piece.box, strides, itemsize, room):
         begin = _first_byte(ChunkBox(piece.chunk, block), dtype)
         reads, length, step, packed = 1, _span(block.shape, strides), 0, strides
-        if axis is not None:  # runs that are far from one another lie side by side in the buffer
+        if axis is not None:  # runs that are far apart in the file are adjacent in the buffer
             reads, step = block.shape[axis], strides[axis]
             length -= (reads - 1) * step
             packed = (*strides[:axis], length, *strides[axis + 1 :])
@@ -326,7 +326,9 @@ _PLAIN = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("
 def cast_ordered(out: Array, values: Array, cast: Cast) -> LostValues:
     """Write `values` into `out` as `cast_into` does. This is fast for arrays with any strides."""
     if out.dtype == values.dtype and out.itemsize in _PLAIN:
-        plain: Any = _PLAIN[out.itemsize]  # numpy copies bfloat16 and its like element by element
+        plain: Any = _PLAIN[
+            out.itemsize
+        ]  # numpy copies bfloat16 and other dtypes of ml_dtypes one by one
         out, values = out.view(plain), values.view(plain)
     wide = [dim for dim in range(out.ndim) if out.shape[dim] > 1]
     if values.nbytes <= _SMALL or len(wide) < 2:

@@ -70,7 +70,7 @@ class PartLedger:
         try:
             yield
         finally:
-            with suppress(OSError):  # of NFS, where another part has removed the file
+            with suppress(OSError):  # NFS: another part has removed the file
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _begin(self) -> None:
@@ -218,7 +218,7 @@ def _lock(file: int, how: int, path: Path) -> None:
     try:
         fcntl.flock(file, how)
     except OSError as error:
-        if error.errno == errno.ESTALE:  # on NFS: it was removed, with its output's name given
+        if error.errno == errno.ESTALE:  # NFS: removed, because the output is complete
             return
         if error.errno not in _NO_LOCKS:
             raise

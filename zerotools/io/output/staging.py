@@ -208,7 +208,7 @@ class Staging:
         check(self.destination)
         self._own.take_access(self.destination.stat())
         self._exchange(self.directory, self.destination)
-        try:  # nothing can be put into it any more
+        try:  # no program can add files under the old path any more
             check(self.directory)
         except BaseException:  # undone, and raised again: __exit__ removes this name
             self._exchange(self.directory, self.destination)

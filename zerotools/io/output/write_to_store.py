@@ -192,7 +192,7 @@ class FarStaging:
                 if there and (there.size, there.etag) == (noted["size"], noted["etag"]):
                     self.done[name] = noted
         before = found.objects.get(WRITING)
-        if before is not None:  # a listing does not have all that a condition needs
+        if before is not None:  # a listing may lack the version that a condition needs
             before = self._store.head(before.key) or before
         self._put(before, new=before is None)
         left = {*found.objects} - {*self.done, WRITING}
@@ -255,7 +255,7 @@ class FarStaging:
         """Complete the output after its last object: write the marker, and remove the record."""
         with self._lock:
             self._put(self._record)
-            self._is_marked = True  # perhaps also if no response comes
+            self._is_marked = True  # the marker may exist even if no response comes
             try:
                 self.put(MARKER, marker)
             except ObjectExists:
@@ -319,7 +319,7 @@ class FarStaging:
         if issubclass(kind, KeyboardInterrupt) or (
             self._keep_failed and not issubclass(kind, BadFile)
         ):
-            with suppress(ZerotoolsError):  # the store may be what failed
+            with suppress(ZerotoolsError):  # the store may be the cause of the failure
                 self._put(self._record)
             return
         made = [name for name in self._files if name in self.done]

@@ -119,7 +119,7 @@ class HubFiles:
             return ask()
         except (ZerotoolsError, EOFError):
             raise
-        except Exception as error:  # the library raises errors of several others
+        except Exception as error:  # it raises errors of several other libraries
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> ZerotoolsError:

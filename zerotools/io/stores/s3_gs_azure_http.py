@@ -278,7 +278,7 @@ class ObstoreBucket:
                 max_concurrency=parts,
                 use_multipart=True,
             )
-        except Exception as error:  # whatever ended the upload is reported
+        except Exception as error:  # reported, whatever the cause is
             if raised:
                 raise raised[0] from None
             raise store_failure("written", self._url(key), error) from None
@@ -289,7 +289,7 @@ class ObstoreBucket:
             some = list(keys[at : at + _MOST_DELETED])
             try:
                 _repeated(partial(obstore.delete, self._store, some))
-            except FileNotFoundError:  # of one; others may be missing too
+            except FileNotFoundError:  # one object is missing; other objects may be missing too
                 if len(some) > 1:
                     for key in some:
                         self.delete([key])

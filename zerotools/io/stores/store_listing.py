@@ -47,7 +47,7 @@ class StoreListing:
         """
         with self._lock:
             if not key:
-                self._directory("")  # it may not be there
+                self._directory("")  # raises an error if the store does not exist
                 return True
             above, _, name = key.rpartition("/")
             if above in self._directories:

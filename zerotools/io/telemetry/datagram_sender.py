@@ -74,7 +74,8 @@ def _bytes(text: str) -> bytes:
 
 
 def _connect(address: Path) -> socket.socket | None:
-    # A Unix address holds 107 bytes and run directories are longer: go by an open directory.
+    # A Unix address has at most 107 bytes, and a run directory may have more. So the directory is
+    # opened, and the address begins with /proc/self/fd.
     try:
         directory = os.open(address.parent, os.O_PATH | os.O_DIRECTORY)
     except OSError:

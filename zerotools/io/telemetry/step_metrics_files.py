@@ -171,7 +171,7 @@ def _end_of_lines_before(file: int, step: int) -> int:
     The file is searched from its end.
     """
     start = os.fstat(file).st_size
-    held, stop = b"", 0  # held[:stop] is file[start : start + stop], and not judged yet
+    held, stop = b"", 0  # held[:stop] is file[start : start + stop], not checked yet
     while True:
         newline = held.rfind(b"\n", 0, max(stop - 1, 0))
         if newline < 0 and start > 0:

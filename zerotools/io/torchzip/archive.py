@@ -49,7 +49,7 @@ def records_of(window: FileRange) -> dict[str, ZipEntry]:
     """
     try:
         return read_directory(window)
-    except (BadFile, Unsupported) as error:  # a flipped bit may look unsupported
+    except (BadFile, Unsupported) as error:  # a flipped bit may look like an unsupported zip
         raise_or_record(window.path, error)
         records = recovered_records(window)
         if PICKLE not in records:

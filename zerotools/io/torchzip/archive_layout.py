@@ -23,7 +23,8 @@ path, the folder is named after the file, without its ending.
 """
 _FLAGS = 0x0808
 _FULL = 0xFFFFFFFF
-# The files of a thousand ranks have pickles that are equal: larger ones are not copied.
+# The files of a thousand ranks may have equal pickles, so pickles of at least this size (in bytes)
+# are not copied.
 _SHARED = 4096
 
 

@@ -24,7 +24,7 @@ from zerotools.io.torchzip.pickle_values import Global, Ordered, Size, Storage, 
 
 _TORCH_DTYPES = {dtype.name: dtype for dtype in dtypes.DTYPES}
 _UNTYPED = ("UntypedStorage", "_UntypedStorage")
-# Set in a tensor's metadata, where its values are not what its bytes say.
+# Bits in a tensor's metadata. If one is set, the values differ from the stored bytes.
 LAZY_BITS = ("neg", "conj")
 # Masks and positions are expanded to some megabytes; more could be an attempt to fill a disk.
 LARGEST_REPEATED = 2**24
@@ -201,7 +201,7 @@ def _counts(values: Any) -> tuple[int, ...]:
         raise BadFile("a shape is not a tuple of at most 64 counts")
     for value in values:
         if type(value) is not int or not 0 <= value < 2**63:
-            _count(value)  # which says what is wrong
+            _count(value)  # raises an error with the reason
     return tuple(values)
 
 

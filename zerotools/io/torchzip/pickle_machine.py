@@ -16,10 +16,11 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 
-# The bytes that one of each takes in CPython 3.11 to 3.13, with its slot on the stack.
+# The bytes that one value of each kind needs in CPython 3.11 to 3.13, with its slot on the stack.
 LIST, _DICT, _SET, _TUPLE, NUMBER, _TEXT = 64, 72, 224, 48, 40, 60
 ENTRY, OBJECT = 70, 200
-# All that has less can be made a float, and be shown: Python refuses to show 4301 digits.
+# In bytes. Integers up to this size can be converted to float, and to text: Python refuses to
+# convert integers of more than 4300 digits.
 _LARGEST_INTEGER = 127
 
 

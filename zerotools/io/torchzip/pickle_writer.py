@@ -129,7 +129,7 @@ class _Writer:
             self._out.append(b"t")
             self._remember(value)
         else:
-            # The tuple holds itself through one of its parts, and was written there already.
+            # The tuple contains itself through one of its parts, so it was written there already.
             self._out.append(b"1" + _get(number))
 
 
@@ -251,7 +251,7 @@ def _global(writer: _Writer, value: Global) -> None:
 def _opaque(writer: _Writer, value: Opaque) -> None:
     cls, args = Global(value.module, value.name), tuple(value.args)
     if value.kwargs:
-        # copyreg's form below protocol 4 needs functools.partial; NEWOBJ_EX says it directly.
+        # Protocols below 4 would need functools.partial here; NEWOBJ_EX has keyword arguments.
         head = [cls, args, dict(value.kwargs), _Emit(b"\x92")]
     else:
         head = [cls, args, _Emit(b"R" if value.called else b"\x81")]

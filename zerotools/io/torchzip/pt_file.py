@@ -159,7 +159,7 @@ def repacked_file(file: TorchFile, tree: Any) -> FilePlan:
     records = [file.records.get(f"data/{storage.key}") for storage in storages]
     crcs = {n: each.crc for n, each in enumerate(records) if each is not None and each.has_crc}
     sizes = [storage.nbytes for storage in storages]
-    # The folder in the archive has the file's name, as torch's do.
+    # The folder in the archive has the name of the file, as in archives that torch writes.
     layout = archive_layout.lay_out(pickle, sizes, crcs, folder=PurePosixPath(file.name).stem)
     full = [(n, storage) for n, storage in enumerate(storages) if storage.nbytes]
     carried, checksums = [], []

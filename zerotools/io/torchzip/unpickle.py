@@ -73,7 +73,7 @@ def loads_from(
         while not machine.done:
             opcode = data[at]
             at += 1
-            # Half of the opcodes of a DCP's metadata are these four: no call for each.
+            # These four are half of the opcodes in `.metadata`, so they are handled without a call.
             if opcode == _MEMOIZE:
                 memo[len(memo)] = stack[-1]
                 machine.cost += ENTRY

@@ -31,13 +31,13 @@ _ENTRY = struct.Struct("<8s2H4s3L4H2x2L")
 LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _LARGEST_DIRECTORY = 2**28
-_ENTRY_SHARE = 2  # an entry becomes a larger object than a part of a pickle does
+_ENTRY_SHARE = 2  # an entry needs more memory per byte than a part of a pickle
 _READ_BYTES = 2**20
 _TAIL = 1024
 _COPY_AGAIN = "copy or download it again"
 _UNREAD_FLAGS = 1 | 1 << 5 | 1 << 6 | 1 << 13
-_IS_DIRECTORY = 0x10  # torch then gives uninitialised memory for its bytes
-HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the bytes
+_IS_DIRECTORY = 0x10  # torch would return uninitialised memory for the record's bytes
+HAS_DESCRIPTOR = 8  # sizes and CRC are in a descriptor after the bytes
 
 
 class ZipEntry(NamedTuple):
@@ -245,7 +245,7 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
     )
     if signature != b"PK\x06\x06" or disk != first_disk or here != numbers[0]:
         raise BadFile(f"{window}: its zip64 directory is damaged")
-    # Of two readers, one may take these numbers and the other those: they must be the same.
+    # Programs may use the numbers of the zip64 end or of the classic end, so both must agree.
     narrow = ((count, _FULL16), (size, _FULL32), (begin, _FULL32))
     if any(said not in (wide, most) for (said, most), wide in zip(narrow, numbers, strict=True)):
         raise BadFile(
@@ -265,7 +265,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
     while at < len(data):
         if len(data) - at < _ENTRY.size or data[at : at + 4] != b"PK\x01\x02":
             raise BadFile(f"{window}: its zip directory is damaged at byte {at}")
-        # Into names at once: a DCP checkpoint has many thousand entries.
+        # Unpacked in one step, because a DCP checkpoint has many thousand entries.
         _, flags, method, _, crc, packed, length, name_size, extra_size, comment_size, *rest = (
             _ENTRY.unpack_from(data, at)
         )

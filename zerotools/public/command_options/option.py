@@ -244,7 +244,9 @@ def _size(given: Any) -> int:
 
 
 def _seconds(given: Any) -> int:
-    from zerotools.jobs.binding.durations import seconds_of  # jobs, only if a span is given
+    from zerotools.jobs.binding.durations import (
+        seconds_of,
+    )  # imports jobs, needed only for a duration
 
     if isinstance(given, str):
         return seconds_of(int(given) if given.isascii() and given.isdecimal() else given)

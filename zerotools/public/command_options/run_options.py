@@ -42,7 +42,7 @@ def part_of(launcher: str, environ: Mapping[str, str]) -> OutputPart:
     if launcher == "torchrun":
         return _part(_number(environ, "RANK", launcher), _number(environ, "WORLD_SIZE", launcher))
     task, tasks = _of_array(environ)
-    # A batch script has SLURM_NTASKS, too, and is started once: only srun starts so many.
+    # A batch script also has SLURM_NTASKS, but runs once. Only srun starts this many processes.
     if "SLURM_STEP_NUM_TASKS" in environ:
         of = _number(environ, "SLURM_STEP_NUM_TASKS", launcher)
         return _part(task * of + _number(environ, "SLURM_PROCID", launcher), tasks * of)

@@ -45,7 +45,7 @@ class Session:
                 self._ready = True
                 self._xids.listen()
             count = pynvml.nvmlDeviceGetCount()
-        except Exception as error:  # also pynvml's own, which are not NVMLError; it is reported
+        except Exception as error:  # not only NVMLError; it is reported
             self._ready = False
             return _failure(_why_not(error))
         self._xids.read_new()

@@ -48,7 +48,7 @@ class XidReports:
         """
         try:
             self._log: int | None = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:  # that is for root, on many machines
+        except OSError:  # on many machines only root may read it
             self._log = None
 
     def listen(self) -> None:
@@ -60,10 +60,10 @@ class XidReports:
         try:
             self._events = pynvml.nvmlEventSetCreate()
             count = pynvml.nvmlDeviceGetCount()
-        except Exception:  # a driver without events, or that has just failed as a whole
+        except Exception:  # the driver has no events, or has failed as a whole
             return
         for index in range(count):
-            with suppress(Exception):  # of this GPU: what the others report comes all the same
+            with suppress(Exception):  # of this GPU; the events of other GPUs still arrive
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 self._uuids[_address(handle)] = pynvml.nvmlDeviceGetUUID(handle)
                 pynvml.nvmlDeviceRegisterEvents(
