@@ -21,8 +21,11 @@ ARGUMENTS = (
 SERIOUS = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
   .filter(({ impact }) => impact === "serious" || impact === "critical")
   .map(({ id, nodes }) => [id, ...nodes.map((each) => each.target.join(" ")).slice(0, 3)])"""
-"""The violations that axe-core finds: the rule and the first elements. `AXE_PACKAGE` has its script
-(deque.com/axe), which checks by WCAG 2.2 A and AA."""
+"""JavaScript that returns the serious and critical violations that axe-core finds: each rule with
+its first elements.
+
+`AXE_PACKAGE` contains axe-core's script (deque.com/axe), which checks WCAG 2.2 A and AA.
+"""
 AXE_PACKAGE = "axe_playwright_python"
 
 

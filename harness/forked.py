@@ -34,8 +34,7 @@ TORCH = (
     "zerotoolsd.trainer.session",
     "zerotoolsd.trainer.engine_torch.engine",
 )
-"""Modules that ranks of the trainer import: this takes a quarter of a second in each of
-hundreds."""
+"""Modules that ranks of the trainer import. The import takes a quarter of a second in each rank."""
 DEEPSPEED = (
     *TORCH,
     "safetensors.torch",
@@ -44,7 +43,7 @@ DEEPSPEED = (
     "deepspeed",
     "zerotoolsd.trainer.engine_deepspeed.engine",
 )
-"""Modules that ranks of DeepSpeed import, from DeepSpeed and from the trainer."""
+"""Modules that ranks with DeepSpeed import, from DeepSpeed and from the trainer."""
 SAME_FOR_ALL = {
     "OMP_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -54,7 +53,7 @@ SAME_FOR_ALL = {
     "TOKENIZERS_PARALLELISM": "true",
     "DS_ACCELERATOR": "cpu",
 }
-"""Variables that libraries read when they are imported."""
+"""Environment variables that libraries read when they are imported."""
 
 
 class Forked:
@@ -140,7 +139,9 @@ class Forked:
 
 
 forked_cpu_seconds = [0.0]
-"""Processor time of all ended forked processes; the system only counts direct children."""
+"""Processor time of all forked processes that have ended. The system counts only direct
+children.
+"""
 
 
 class _Server:

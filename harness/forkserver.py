@@ -33,7 +33,9 @@ from typing import Any, NoReturn
 MAX_BYTES = 1 << 20
 ROOT = Path(__file__).resolve().parents[1]
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
-"""It is there if the machine has a GPU of NVIDIA: a backward pass then starts a thread for each."""
+"""A file that exists if the machine has an NVIDIA GPU. Then a backward pass starts a thread for
+each GPU, and a process with threads cannot be forked.
+"""
 
 
 class Server:

@@ -36,13 +36,13 @@ KEPT = (
     *("PATH", "HOME", "TMPDIR", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
     *("CPATH", "LIBRARY_PATH", "TORCH_EXTENSIONS_DIR"),  # for DeepSpeed's compiler
 )
-"""Variables that ranks inherit."""
+"""Environment variables that ranks inherit."""
 READ_LATE = {
     *("PATH", "TORCH_EXTENSIONS_DIR", "STOP_AT"),
     *("ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"),
     *("PYTHONPATH", "MLFLOW_TRACKING_URI", "TRACKER_STAND_IN_TOLD"),  # for trackers
 }
-"""Variables that no library reads while it is imported."""
+"""Environment variables that no library reads while it is imported."""
 
 TINY_LLAMA = {
     "model_type": "llama",

@@ -16,8 +16,11 @@ from pathlib import Path
 CHOSEN_BY_THE_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LOWEST, END = 10_240, 65_536
 _numbers: dict[int, Iterator[int]] = {}
-"""For this process, the numbers of the ports to try. Processes that run tests in parallel begin at
-different ports, and one that is forked begins anew; none returns a port again soon."""
+"""The port numbers that this process tries, in order.
+
+Processes that run tests in parallel, and forked processes, begin at different ports. None of them
+returns the same port again soon.
+"""
 
 
 def free_port() -> int:

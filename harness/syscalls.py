@@ -41,8 +41,11 @@ CHANGING = {
     264: "renameat", 265: "linkat", 266: "symlinkat", 268: "fchmodat", 280: "utimensat",
     285: "fallocate", 296: "pwritev", 316: "renameat2", 326: "copy_file_range",
 }  # fmt: skip
-"""Numbers of x86-64. Opening makes files, too, but no state that `link`, `rename` or a write would
-not show."""
+"""System calls that change files, by their numbers on x86-64.
+
+Opening a file can also create it. But this state also occurs before a later `link`, `rename` or
+write.
+"""
 
 # Their names, and which of their arguments is the path or the descriptor.
 _BY_NAME = {
@@ -138,8 +141,11 @@ def _path_of(thread: int, descriptor: int) -> bytes:
 
 
 Judge = Callable[[int, int, tuple[int, ...]], bool]
-"""Called with the thread, the number and the arguments of each call before it is made. If it
-returns true, the child is killed there."""
+"""A function of a thread and the number and arguments of a call. It is called before the call is
+done.
+
+If it returns True, the child is killed there.
+"""
 
 
 def _run(act: Callable[[], object], found: Traced, judge: Judge) -> Traced:

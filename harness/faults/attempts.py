@@ -34,8 +34,9 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 KEEPER, SUPERVISOR, BOTH, RANK = "keeper", "supervisor", "both", "rank"
 TOKEN = "{:032x}"
 WAITS = "echo $$ > pid; read go < go; "
-"""Makes the script wait until its pid is known, so that the kernel can report later how it
-ended."""
+"""Makes the script wait until its pid is known, so that the kernel can later report its exit
+status.
+"""
 
 
 @dataclass(frozen=True)

@@ -44,15 +44,17 @@ class Wanted:
     tree: Mapping[str, Any]
     end: str
     terms: Mapping[str, Any] = field(default_factory=dict)
-    """Options of its submit; `after` names jobs of the story."""
+    """Options of the submission; `after` names other jobs of the story."""
     edit: Mapping[str, Any] = field(default_factory=dict)
-    """Keys that are set while it is on hold; then it is released."""
+    """Keys that are changed while the job is on hold. Then the job is released."""
     is_held: bool = False
-    """If true, it is held after its second step, and released."""
+    """If True, the job is held after its second step, and then released."""
     members: int | None = None
-    """Number of jobs of an array with this job file; they are called NAME-0, NAME-1."""
+    """Number of jobs, if they are an array with this job file. Their names are NAME-0, NAME-1,
+    ...
+    """
     is_retried: bool = False
-    """The array of `members` is on hold; it is cancelled, and retried as a whole."""
+    """If True, the array of `members` jobs, which is on hold, is cancelled and then retried."""
 
 
 @dataclass
@@ -69,7 +71,7 @@ class Place:
     edited: set[str] = field(default_factory=set)
     was_held: set[str] = field(default_factory=set)
     again: set[int] = field(default_factory=set)
-    """The jobs of an array that was retried."""
+    """The numbers of the new jobs of arrays that were retried."""
 
     def __post_init__(self) -> None:
         self.path.mkdir(exist_ok=True)

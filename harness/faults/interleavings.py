@@ -59,11 +59,11 @@ class Round:
         self._library = library
         self.rules = Rules(self.place.state, path / "stamps")
         self.jobs: list[int] = []
-        """Acknowledged jobs."""
+        """The numbers of acknowledged jobs."""
         self.removed: set[int] = set()
-        """Jobs that a client asked to remove."""
+        """The numbers of jobs that a client asked to remove."""
         self.keys: dict[int, Operation] = {}
-        """The submits, by job."""
+        """For each submitted job, the operation that submitted it."""
         self.done: Counter[str] = Counter()
         self.wrong: list[str] = []
         self._unsure: list[Operation] = []

@@ -57,7 +57,7 @@ SCRIPTS: dict[str, list[str]] = {
         STAMP + "stamp begin; case $ZEROTOOLS_RUN_DIR in *-1) exit 5;; esac; sleep 0.3; stamp end",
     ],
 }
-"""Programs of jobs, which write a line for each of their commands."""
+"""Programs of jobs. A program writes a stamp for each of its commands."""
 
 REQUESTS = {
     "cancel": 8,
@@ -75,7 +75,7 @@ REQUESTS = {
     "undrain": 2,
     "look": 2,
 }
-"""The requests of clients, with their weights in the draw."""
+"""The requests of clients. A request with a larger number is chosen more often."""
 MEANT = {
     "cancel": {RUNNING},
     "hold": {RUNNING, QUEUED, WAITING, WAITING_RETRY},
@@ -88,7 +88,7 @@ MEANT = {
     "edit": OPEN - ACTIVE,
     "clean": TERMINAL,
 }
-"""The states of jobs that a request usually goes to, if any job is in one of them."""
+"""For each request, the suitable states: usually it goes to a job in one of these states."""
 KILLS = {
     "SIGKILL of the daemon": 3,
     "SIGTERM of the daemon": 1,
@@ -104,7 +104,7 @@ SUBMIT, ARRAY, AGAIN = "submit", "submit of an array", "submit once more"
 SUBMITS = {SUBMIT: 15, ARRAY: 3, AGAIN: 3}
 ARRAY_WISHES = ("cancel", "hold", "release", "pause", "unpause", "priority", "retry")
 MOST_TOGETHER = 3
-"""Up to this many operations begin within a few milliseconds of each other."""
+"""Up to this number of operations begin within a few milliseconds."""
 LONGEST_DELAY = 0.25
 
 
@@ -120,7 +120,7 @@ class Operation:
     delay: float
     job: int
     number: int
-    """The number of the operation; a submitted job is named after it."""
+    """The number of the operation. A submitted job has this number in its name."""
     draw: float
     """A number from 0 to 1 that determines the other choices of the operation."""
 

@@ -25,13 +25,17 @@ from zerotoolsd.queue.import_found_jobs import REBUILD
 from zerotoolsd.queue.lifecycle import TRANSITIONS
 
 SLACK_SECONDS = 0.5
-"""The longest time between a stop and the stamp of a command that had begun before it."""
+"""The longest time between a stop and the stamp of a command that began before the stop."""
 MOST_LATE = 2
-"""The most stamps of a rank after a stop: of a command that had begun, and of a later one."""
+"""The largest number of stamps that a rank may write after a stop: one of a command that began
+before the stop, and one of the next command.
+"""
 _SAVING = "saved"
 _ENDS = "SELECT job_id, max(time) FROM event WHERE to_state = ?"
-"""When it was known that no process of a job runs. `job.ended` is earlier if its supervisor was
-killed: it is the time of the last heartbeat."""
+"""The time at which it was known that no process of a job runs.
+
+`job.ended` may be earlier: if the supervisor was killed, it is the time of the last heartbeat.
+"""
 
 
 class Rules:
@@ -45,7 +49,7 @@ class Rules:
         self._offset = 0
         self._events: dict[int, tuple[object, ...]] = {}
         self._words: dict[tuple[Path, str], list[tuple[float, str]]] = {}
-        """The stamps, by the directory of the attempt and the rank."""
+        """The stamps, keyed by (directory of the attempt, rank)."""
 
     def broken(self, removed: Collection[int]) -> list[str]:
         """Return a sentence for each broken rule.

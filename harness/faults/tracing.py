@@ -18,14 +18,16 @@ CALLS = (
     *("pwrite64", "fdatasync", "fsync", "rename", "mkdir", "unlink"),
     *("unlinkat", "rmdir", "ftruncate", "fallocate"),
 )
-"""Calls that make data durable, name a file or remove it."""
+"""System calls that make data durable, give a file a name, or remove a file."""
 OPENING = ("openat", "socket", "pipe2", "pidfd_open")
-"""Calls that open a descriptor: they fail with EMFILE. A kill at one of them equals a kill at one
-of `CALLS`."""
+"""System calls that open a file descriptor. They fail with EMFILE.
+
+No process is killed at these calls, because a kill at one of `CALLS` has the same effect.
+"""
 OPENING_ERRORS = ("EMFILE",)
 ERRORS = ("ENOSPC", "EIO", "EMFILE")
 FEW = 4
-"""The number of calls of a kind, one after another, that fail if errors are injected."""
+"""If errors are injected, this number of consecutive calls of a kind fail."""
 _CALL = re.compile(rb"^(?:\d+ +)?([a-z0-9_]+)\(", re.MULTILINE)
 
 

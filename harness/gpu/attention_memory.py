@@ -18,19 +18,21 @@ from zerotools.ops.estimate.activation_memory import (
 )
 
 SHARE = 0.1
-"""How far the bytes may be from the predicted ones."""
+"""Largest relative difference between the kept and the predicted bytes."""
 MIB = 1 << 20
 SMALL = {"hidden_size": 256, "intermediate_size": 896, "num_attention_heads": 8}
 LARGE = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32}
-"""Of Llama 3 8B, with two layers."""
+"""The sizes of Llama 3 8B, with two layers."""
 LENGTHS = {"cuda": (2048, 4096), "cpu": (128,)}
 TYPES = {"cuda": ("bf16", "fp16", "fp32"), "cpu": ("bf16", "fp32")}
 FLEX, BY_SEGMENT = "flex_attention", "by segment"
 WAYS = (SHARED, BY_SEGMENT, EAGER)
 FUSED = {"flash", "cudnn"}
-"""From cuDNN 9.15 on, torch prefers that of cuDNN on H100 and B200, which keeps the same."""
+"""From cuDNN 9.15 on, torch prefers cuDNN's kernel on H100 and B200. It keeps the same bytes as the
+flash kernel.
+"""
 IDS = 24
-"""Bytes of a token that are given: `activations`."""
+"""Bytes for each token that exist before the forward pass, and that `activations` also counts."""
 
 
 class Case(NamedTuple):

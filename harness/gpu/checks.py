@@ -15,9 +15,9 @@ STEPS = 6
 GROUPED = {**TINY_LLAMA, "num_key_value_heads": 1}
 TEXT = ROOT / "ARCHITECTURE.md"
 SAME_SUMS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-"""Has cuBLAS sum in the same order in each run, also next to a second stream."""
+"""Makes cuBLAS sum in the same order in each run, also with a second stream."""
 CORES = "GPU_CHECK_CORES"
-"""The variable with the number of cores that a check may use."""
+"""The environment variable with the number of CPU cores that a check may use."""
 Losses = Mapping[int, float]
 
 

@@ -13,7 +13,7 @@ from harness.gpu.checks import Check, Found, Look, distances, last_line, missing
 from harness.launching import Attempt, start
 
 CLOSE, HALF = 1e-4, 2e-2
-"""Relative distances of losses in fp32 and in bf16: another order of sums."""
+"""Largest relative differences of losses in fp32 and in bf16, which other orders of sums cause."""
 DEFAULT_CUDA = Path("/usr/local/cuda/bin/nvcc")
 CPU = {"device": "cpu"}
 CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
@@ -22,7 +22,7 @@ CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "stage 2, optimizer on the host": (2, {"offload_optimizer": CPU}),
 }
 NOTE = "torch_adam is set to true"
-"""A rank's message if DeepSpeed's Adam cannot be built."""
+"""The message of a rank if DeepSpeed's Adam cannot be compiled."""
 
 
 def _config(stage: int, offload: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from harness.launching import ROOT
 from harness.started import run
 
 LEAST_RATIO = 0.9
-"""Of the speed of the fastest other loop."""
+"""Smallest speed, relative to the fastest other training loop."""
 UNMEASURED = "not measured"
 GIB = "8"
 MIB = 1 << 20
@@ -28,13 +28,13 @@ STEPS = {
     "speed at stage 3": "stage 3",
     "speed with offload": "stage 2, optimizer on the cpu",
 }
-"""Checks of speed, and their case of both engines."""
+"""The names of the checks of speed, with the case that both engines run."""
 LARGEST = ["torch, stage 2", "torch, stage 2, optimizer on the cpu"]
 COPY = 'cp -r --reflink=never "$1" "$2" && find "$2" -type f -exec sync {} +'
 SLOWER = 2.0
-"""How many times the seconds of `cp` a command may take that writes as many bytes."""
+"""If a command writes as many bytes as `cp`, it may take this many times as long."""
 START_SECONDS = 2.0
-"""Most seconds for the start of a command."""
+"""Seconds that the start of a command may take."""
 
 
 def table_of(said: str, title: str) -> list[list[str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.gpu.checks import Found
 
 TOLERANCE = 1e-5
-"""In fp32, of the largest element."""
+"""Largest difference in fp32, relative to the largest element."""
 
 
 def attention(device: str, directory: Path) -> Found:

@@ -27,9 +27,9 @@ READINGS = 200
 ANSWER_SECONDS = 2.0
 CONTEXTS = 4
 PINNED = 64
-"""GiB, or half of the host's free memory."""
+"""GiB of memory to pin; at most half of the host's free memory."""
 SHARE = 0.2
-"""How far memory may be from the estimate's constants."""
+"""Largest relative difference between the measured memory and the constants of the estimate."""
 PIN_SECONDS = 90.0
 GIB, MIB = 1 << 30, 1 << 20
 WATCHED = Path(__file__).with_name("watched_rank.py")
@@ -43,8 +43,9 @@ kept = [torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True) for _ in range(
 print("pinned", flush=True)
 sys.stdin.readline()
 """
-"""A process with a context and cuBLAS that prints the memory reserved by torch, and then pins
-memory."""
+"""A program with a CUDA context and cuBLAS. It prints how many bytes torch has reserved, and then
+pins memory.
+"""
 
 
 def answers(device: str, directory: Path) -> Found:

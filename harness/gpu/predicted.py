@@ -21,7 +21,7 @@ from zerotools.ops.estimate.state_memory import state_of
 SCRIPT = Path(__file__).with_name("fake_rank.py")
 RANKS = 8
 SHARE = 0.1
-"""How far the bytes may be from the predicted ones."""
+"""Largest relative difference between the held and the predicted bytes."""
 SECONDS = 60.0
 MIB = 1 << 20
 LARGE = {
@@ -34,7 +34,7 @@ LARGE = {
     "num_key_value_heads": 8,
     "max_position_embeddings": 1024,
 }
-"""About a billion parameters."""
+"""The sizes of a model of about a billion parameters."""
 CASES: Mapping[str, Mapping[str, Any]] = {
     "stage 1": {"zero": {"stage": 1}},
     "stage 2": {"zero": {"stage": 2}},

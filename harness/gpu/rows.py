@@ -25,11 +25,11 @@ from harness.launching import ROOT
 from harness.started import Started
 
 LEAST_SECONDS = 5.0
-"""A check is not begun where less is left of the budget."""
+"""If fewer seconds of the budget are left, no further check begins."""
 STATES = {None: "skip", True: "ok", False: "FAIL"}
 CORES_PER_LANE = 4
 SLOWER = 2
-"""How many times as long a check may take that shares the device with others."""
+"""A check that shares the device with others may take this many times as long."""
 
 
 def in_order(checks: Mapping[str, Check]) -> dict[str, Check]:

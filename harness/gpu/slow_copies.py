@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 CYCLES = 2_000_000
-"""Of the GPU's clock: about 1 ms."""
+"""Cycles of the GPU's clock for which a kernel sleeps: about 1 ms."""
 SECONDS = 0.001
 NAMES = ("to_host", "add_to_host", "to_device")
 

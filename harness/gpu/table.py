@@ -16,7 +16,7 @@ from pathlib import Path
 
 STATES = ("ok", "FAIL", "skip", "late")
 AGAIN = ("FAIL", "late")
-"""States of checks with which a run has not passed."""
+"""If a check has one of these states, the run has not passed."""
 LOG, TABLE, LINES, MEMORY = "log.txt", "table.txt", "rows.jsonl", "memory.txt"
 
 

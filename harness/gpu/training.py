@@ -31,20 +31,26 @@ from harness.patience import Deadline
 from zerotools.runs import checkpoint_dirs
 
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
-"""Limits of the relative differences of losses and gradients (`gradients_apart`) from those of fp32
-on the CPU."""
+"""Largest relative differences of losses and gradients (`gradients_apart`) from fp32 on the CPU."""
 ELEMENT = 5
-"""How many times further apart one element may be than the gradient as a whole: 16 bits round each
-element, and one of some thousands is several roundings off."""
+"""A single element may differ this many times as much as the whole gradient.
+
+In 16 bits each element is rounded, and one of some thousand elements can be wrong by several
+roundings.
+"""
 SLOW_COPIES = Path(__file__).with_name("slow_copies.py")
 WATCHED = Path(__file__).with_name("watched_rank.py")
 FEW = 3
 RULES = {"adamw8bit": 1e-3, "muon": 1e-3, "adafactor": 1e-4}
-"""Optimizers, and how far their losses may be from those on the CPU: a code of 8 bits, or a sum in
-bf16, may differ by one."""
+"""The optimizers, with the largest relative differences of their losses from those on the CPU.
+
+An 8-bit code, or a sum in bf16, may differ by one.
+"""
 DROPOUT = {**TINY_GPT2, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 LARGE = {"n_embd": 1024, "n_layer": 24, "n_head": 16, "vocab_size": 32_000}
-"""335 million parameters: 4 GB with AdamW's two numbers for each, in fp32."""
+"""The sizes of a model of 335 million parameters. Its weights and AdamW's moments take 4 GB in
+fp32.
+"""
 BASE = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -55,15 +61,19 @@ BASE = {
 }
 EVERY = 3
 LONG = {"cuda": 12, "cpu": 60}
-"""Steps of a run that is killed: of small ones more, for a save to be seen."""
+"""Number of steps of the run that is killed. A small model needs more steps, so that a save is
+noticed.
+"""
 SAVE_SECONDS = 120.0
 HOST, DISK = {"optimizer": "cpu"}, {"optimizer": "disk"}
 BOTH = {"optimizer": "cpu", "params": "cpu"}
 OFFLOADS = {"no offload": {}, "optimizer on the host": HOST, "optimizer on disk": DISK}
 PIECES = {"micro_batch_size": 4}
-"""The micro batch; a step has twelve sequences."""
+"""The size of a micro batch. A step has twelve sequences."""
 SIDE_BY_SIDE = 6
-"""Jobs at a time, at least: each is small, and most of its time is its start."""
+"""At least this number of jobs run at a time. Each job is small, and its start takes most of the
+time.
+"""
 
 
 def runs_of(device: str, precision: str, spill: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -340,7 +350,7 @@ def _of_saves(attempt: Attempt, device: str) -> str:
 
 OF_THE_CPU = "losses and every gradient of fp32 on the CPU"
 FIRST = ("training in fp32", "training in bf16", "training in fp16", "late copies")
-"""The checks to run before that of memory."""
+"""The checks that run before the checks of memory."""
 CHECKS = {
     "training in fp32": Check(f"{OF_THE_CPU}, 1e-5", 180, trained("fp32"), shared=True),
     "training in bf16": Check(f"{OF_THE_CPU}, 2e-2", 180, trained("bf16"), shared=True),

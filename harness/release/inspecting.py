@@ -27,7 +27,7 @@ PLACES = {
     "systemd/": "zerotoolsd/units/",
     "daemon/earlier_names/": "zerotoolsd/",
 }
-"""Folders of the repository, with their places in a wheel."""
+"""For each folder of the repository, its place in a wheel."""
 
 
 def check_files(root: Path, commit: str, wheel: Path, source: Path) -> int:

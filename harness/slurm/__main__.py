@@ -51,7 +51,7 @@ EVERY = 20
 ROUND_SECONDS = 240.0
 NODES = 2
 MEMORY = ("--mem=900",)
-"""The memory of each node, for a job."""
+"""Slurm options of a job: its memory on each node."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,7 +14,9 @@ from harness.invariants import broken, failed
 from zerotools.jobs.chaos.chaos_report import Tally
 
 RESTARTS: dict[str, Any] = {"max_restarts": 200, "retry": "always"}
-"""Restarts for jobs of a round: a killed rank is a crash, of which a round has many."""
+"""Settings for restarts of the jobs of a round. A killed rank counts as a crash, and a round kills
+many ranks.
+"""
 MOST_STEPS = 200
 
 

@@ -31,7 +31,7 @@ from harness.stores.listening import HOST, ListeningServer
 CONTAINER = "checkpoints"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""The public key of every Azurite."""
+"""The public key of the account that every Azurite has."""
 PROGRAM = Path(__file__).parents[2] / ".azurite/node_modules/azurite/dist/src/blob/main.js"
 _VERSION = "2021-12-02"
 

@@ -59,7 +59,7 @@ class Rule:
     kind: str | None = None
     number: int | None = None
     path: str | None = None
-    """A part of the path as it was sent, such as the end of a key."""
+    """A part of the decoded path, such as the end of a key."""
     where: Callable[[Seen], bool] | None = None
     first: int = 1
     times: int | None = None

@@ -45,7 +45,7 @@ class GcsServer(LoopbackServer):
         self.page_keys = page_keys
         self.objects: dict[str, dict[str, Content]] = {name: {} for name in buckets}
         self.parts: dict[str, tuple[str, dict[int, bytes]]] = {}
-        """Uploads that were neither completed nor aborted, by id: bucket/key, and the parts."""
+        """The unfinished multipart uploads, keyed by id: bucket/key, and the parts."""
         self._generations = count(time.time_ns() // 1000)
         self._lock = Lock()
 

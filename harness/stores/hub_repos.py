@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 LARGE = (".safetensors", ".bin", ".pt", ".ckpt", ".npz", ".onnx")
-"""Suffixes of files that the Hub keeps in its large storage, in addition to large ones."""
+"""Files with these suffixes are in the Hub's storage for large files, even if they are small."""
 LARGE_BYTES = 10 << 20
 _POINTER_BYTES = 134
 

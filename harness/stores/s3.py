@@ -40,7 +40,7 @@ AUTHORIZATION = (
     f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20200101/{REGION}/s3/aws4_request, "
     "SignedHeaders=host, Signature=0"
 )
-"""The Authorization header of requests without a signature: moto only reads the region in it."""
+"""The header Authorization of requests without a signature. moto reads only the region from it."""
 
 
 def why_not() -> str | None:

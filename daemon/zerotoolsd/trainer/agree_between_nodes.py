@@ -135,8 +135,8 @@ def _digest(value: Any) -> str:
 
 
 LOOK_SECONDS = 3.0
-"""Time in seconds to wait for the note of a failing node, which is written before its
-connections close.
+"""Seconds to wait for the file with the reason of a failed node. A failed node writes this file
+before its connections close.
 """
 _PAUSE_SECONDS = 0.1
 _LARGEST = 1 << 16

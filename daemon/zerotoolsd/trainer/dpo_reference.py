@@ -51,7 +51,7 @@ class ReferenceRun:
 
     spec: JobSpec
     config: str
-    """The model's configuration, as JSON."""
+    """The configuration of the model as JSON text."""
     engine: Engine | ScoringEngine
     group: WorldGroup
     reporter: Reporter

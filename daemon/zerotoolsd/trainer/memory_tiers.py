@@ -122,9 +122,8 @@ def _take_error() -> None:
 
 
 SCRATCH, BUFFERS, START = "scratch", "buffers", "start"
-"""Kinds of memory that `MemoryLayout` does not have.
-
-`start` is temporary memory for the computation of initial weights.
+"""Kinds of data that `MemoryLayout` does not have. `start` is temporary memory for the computation
+of initial weights.
 """
 
 

@@ -37,7 +37,9 @@ from zerotoolsd.trainer.engine_deepspeed.operator_builds import (
 _LASTING = re.compile(
     r"CUDA_HOME|unable to JIT load|Ninja is required|detected CUDA version .* mismatches", re.I
 )
-"""Pattern of errors of torch and DeepSpeed about missing programs. Another try would fail again."""
+"""Pattern of errors of torch and DeepSpeed about missing programs. A restart would fail in the same
+way.
+"""
 
 
 def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:

@@ -135,7 +135,8 @@ def _is_same(model: Any) -> bool:
 Capability = tuple[int, int]
 FLASH_CAPABILITY: Capability = BF16_CAPABILITY
 OF_CUDNN = ((9, 0), (10, 0))
-"""GPUs (H100, B200) on which torch prefers cuDNN's kernel, from cuDNN 9.15 on.
+"""Compute capabilities of GPUs (H100, B200) on which torch prefers cuDNN's kernel, from cuDNN 9.15
+on.
 
 This kernel keeps as much memory as the flash kernel.
 """

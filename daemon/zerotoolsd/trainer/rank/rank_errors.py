@@ -10,7 +10,7 @@ from zerotoolsd.supervisor.transient_errors import NOT_READY
 EXIT_DONE = 0
 EXIT_CRASH = 1
 EXIT_BAD_JOB = 64
-"""The job has a mistake. A restart would fail again."""
+"""The job has a mistake. A restart would fail in the same way."""
 EXIT_BAD_CHECKPOINT = 65
 EXIT_NOT_READY = 69
 """The machine had a transient problem.
