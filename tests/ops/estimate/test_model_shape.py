@@ -138,7 +138,7 @@ def test_transformers_is_asked_for_other_architectures() -> None:
     found = of_config(tree, "config")
     assert found.architecture is None
     assert found.notes == (
-        "config: activations are unknown for model_type 'gpt_neo'; the state is exact",
+        "config: activations are unknown for model_type 'gpt_neo'; the training state is exact",
     )
     assert {p.block for p in found.parameters} == {None, "transformer.h.0", "transformer.h.1"}
 
@@ -151,7 +151,7 @@ def test_a_model_of_images_is_the_class_that_its_config_names() -> None:
     named = of_config({**tree, "architectures": ["ViTForImageClassification"]}, "config")
     embeddings, block, norm, head = 8 + 5 * 8 + (3 * 16 * 8 + 8), 4 * 72 + 144 + 136 + 32, 16, 18
     assert named.count == embeddings + block + norm + head == 1074
-    assert named.notes[0].endswith("the state is exact")
+    assert named.notes[0].endswith("the training state is exact")
 
 
 def test_weights_that_are_packed_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:

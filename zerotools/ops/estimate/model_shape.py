@@ -177,7 +177,7 @@ def of_config(
     if config.get("quantization_config"):
         said += "; weights are counted as if they were not quantised"
     elif named in ("", built):
-        said += "; the state is exact"
+        said += "; the training state is exact"
         said += " and has all of the model's parts" if isinstance(inner, Mapping) else ""
     notes = (said,) if named in ("", built) else (said, _of_another_class(source, built, named))
     return ModelShape(source, parameters, None, notes)
@@ -191,8 +191,8 @@ def _class_of(config: Mapping[str, Any]) -> str:
 
 def _of_another_class(source: str, counted: str, named: str) -> str:
     return (
-        f"{source}: counted as {counted}, because a job trains this model, although the config "
-        f"names {named}"
+        f"{source}: counted as {counted}, which is the model that a job trains; the config names "
+        f"{named}"
     )
 
 
@@ -231,7 +231,7 @@ def of_count(text: str) -> ModelShape:
         Parameter(each) for each in ((left // hidden, hidden), (left % hidden,)) if each[0]
     ]
     said = (
-        f"{text}: taken as a Llama-like model of {layers} layers with hidden size {hidden} and a "
+        f"{text}: counted as a Llama-like model of {layers} layers with hidden size {hidden} and a "
         f"vocabulary of {vocabulary:,}; name its config.json for exact activations"
     )
     return ModelShape(text, tuple(parameters), architecture, (said,), shape)
@@ -271,7 +271,8 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
     parameters = _named(shapes)
     architecture = _own_architecture(checkpoint, parameters)
     said = (
-        f"{path}: activations are unknown ({what} is not known in every part); the state is exact"
+        f"{path}: activations are unknown, because zerotools does not know all parts of {what}; "
+        "the training state is exact"
     )
     notes = (said,) if architecture is None else ()
     return ModelShape(str(path), parameters, architecture, notes)

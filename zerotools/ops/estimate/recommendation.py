@@ -153,7 +153,7 @@ def _why_nothing(machine: Machine, ways: Ways) -> str:
 def _nearest(machine: Machine, ways: Ways) -> str:
     near = ways.nearest
     if near is None:
-        return "no setting is near"
+        return "no setting comes close"
     at = f"stage {near.row.stage}" + (f" with {near.words}" if near.changes else "")
     return f"the nearest is {at}, which takes {needs_of(near, machine)}"
 

@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(view[at : at + SLICE])
 
     def _break_off(self, why: str) -> None:
-        self.server.say(f"{_target(self.path)[0]!r} broke off: {why}")
+        self.server.say(f"the response for {_target(self.path)[0]!r} was interrupted: {why}")
         self.close_connection = True
 
     def _judged(self) -> ServedAnswer:

@@ -183,10 +183,10 @@ def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterato
     cannot."""
     path = checkpoint.origin.path
     if (counts.nans or counts.infinities) and key.role != "buffer":
-        what = "weights" if key.role in _WEIGHTS else "optimizer state"
+        what = "weight" if key.role in _WEIGHTS else "optimizer state"
         yield (
-            f"{path}: {key} holds {counts.nans} NaN and {counts.infinities} infinite values: its "
-            f"{what} cannot be trained on; take an older checkpoint"
+            f"{path}: {key} holds {counts.nans} NaN and {counts.infinities} infinite values: no "
+            f"training can continue with this {what}; take an older checkpoint"
         )
     if counts.negatives and key.role in NEVER_NEGATIVE:
         yield (

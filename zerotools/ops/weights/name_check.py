@@ -447,7 +447,7 @@ def _advice(
     if other is not None:
         return f"they have the layout {other}: pass --map-to {HUB}"
     if command == "gather" and faults.missing and not faults.unexpected:
-        return "also name the source that has them"
+        return "also name the source that has these tensors"
     if faults.unexpected and not faults.missing and not faults.wrong:
         return _without(faults.unexpected, held, by)
     given = f"give the {CONFIG} of this model with --config-dir DIR"
