@@ -30,7 +30,9 @@ class CommandEntry(NamedTuple):
 
 
 class OldName(NamedTuple):
-    """An old name of a command: the module of the old command, and the command to type instead."""
+    """An old name of a command: the module that still implements it, and the command to type
+    instead.
+    """
 
     module: str
     now: str

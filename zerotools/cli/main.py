@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     # A command's objects live until its end: garbage collection is 4 % of `inspect`.
     gc.set_threshold(_MANY_OBJECTS)
     _allow_many_files()
-    # Closed by the parent process: no one reads the output.
+    # The parent process closed it, because it does not read the output.
     if sys.stdout is None:
         sys.stdout = null_stream()
     if sys.stderr is None:
@@ -162,7 +162,7 @@ def _invoke(group: click.Group, arguments: list[str]) -> int:
             return leaving.exit_code
         except BrokenPipeError:
             raise
-        except Exception as error:  # everything ends here: one sentence, and a status
+        except Exception as error:  # every error becomes one sentence and a status
             return _reported(error, arguments)
         except KeyboardInterrupt:
             status = EXIT_INTERRUPTED

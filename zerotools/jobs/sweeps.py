@@ -54,7 +54,7 @@ def values_of(text: str) -> tuple[str, list[Any]]:
     except (tomllib.TOMLDecodeError, RecursionError):
         values = list(map(_value, plain))
     if key.startswith(_ENV) and not all(isinstance(value, str) for value in values):
-        values = plain  # as it was typed: 1e-4 stays 1e-4
+        values = plain  # as the user typed it: 1e-4 stays 1e-4
     return key, list(values)
 
 

@@ -47,7 +47,7 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
     told = None if as_json else lambda job: _asked(job, wait)
     jobs, errors = request_each(client, references, client.cancel, told, {"do": "cancel"})
     if wait:
-        if as_json:  # should the wait be interrupted
+        if as_json:  # printed even if the wait is interrupted
             render.print_json({"jobs": jobs})
         jobs = [_until_over(client, job, as_json) for job in jobs]
     print_changed(jobs, errors, as_json=as_json)

@@ -78,11 +78,11 @@ def command(
     keep: bool,
     as_json: bool,
 ) -> int:
-    """Inject faults into a test daemon on this machine, and check its promises.
+    """Inject faults into a test daemon on this machine, and check the guarantees of zerotools.
 
-    A separate zerotoolsd in a new directory runs toy jobs on the CPU. Meanwhile their processes and
-    the daemon are killed and stopped, and jobs are held and cancelled. Your queue, jobs and GPUs
-    are not touched. The exit status is 1 if a promise was broken.
+    A separate zerotoolsd in a new directory runs toy jobs on the CPU. Meanwhile the processes of
+    these jobs and the daemon are killed and stopped, and jobs are held and cancelled. Your queue,
+    jobs and GPUs are not touched. The exit status is 1 if a guarantee was violated.
     """
     request = make_request(
         minutes=minutes, seed=seed, every=every, jobs=jobs, directory=directory, keep=keep
@@ -153,7 +153,7 @@ def lines_of(report: ChaosReport) -> Iterator[str]:
 
 
 def _wrapped(sentence: str) -> Iterator[str]:
-    """Yield the indented lines of a sentence on a guarantee. Line breaks in text from a log are
+    """Yield the indented lines of a sentence about a guarantee. Line breaks in text from a log are
     kept.
     """
     for line in sentence.splitlines():

@@ -200,7 +200,7 @@ def _remove(
     stayed: list[Answer] = []
     together = [job["id"] for job in found["jobs"]]
     try:
-        # What two jobs wrote together goes with both; else one request for each, none of them long.
+        # With `outputs` one request for all, because jobs may share a directory. Else one for each.
         for ids in [together] if outputs else [[job_id] for job_id in together]:
             answer = client.clean({"jobs": ids, "outputs": outputs, "logs_only": logs_only})
             gone += answer["jobs"]

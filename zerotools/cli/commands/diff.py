@@ -66,7 +66,7 @@ def command(
     if html is not None:
         from zerotools.ops.picture.html_page import check_page_target, write_page
 
-        check_page_target(html)  # before an hour of reading
+        check_page_target(html)  # checked before the files are read for an hour
         given["changes"] = True
     if more:
         return _series((a, b, *more), html, as_json, given)
@@ -178,7 +178,7 @@ _HEADERS = ("MAX ABS", "MAX ULP", "REL NORM", "ELEMENTS", "WHERE", "TENSOR")
 
 
 def _worst(difference: CheckpointDiff, top: int, columns: int | None) -> Iterator[str]:
-    """Yield the lines on the tensors with the largest distances between their values. If a name
+    """Yield the lines about the tensors with the largest distances between their values. If a name
     does not fit into its row, it is on the line below.
     """
     measured = difference.worst(len(difference.tensors))
@@ -192,7 +192,7 @@ def _worst(difference: CheckpointDiff, top: int, columns: int | None) -> Iterato
 
 
 def _layers(difference: CheckpointDiff) -> Iterator[str]:
-    """Yield the lines on the change of each layer, if it was measured."""
+    """Yield the lines about the change of each layer, if it was measured."""
     rows = [
         (
             render.number(each.distance.relative, 3),
@@ -236,7 +236,7 @@ def _name(each: TensorDifference) -> str:
 
 
 def _others(difference: CheckpointDiff, top: int) -> Iterator[str]:
-    """Yield the lines on differences other than values, such as missing tensors, grouped by
+    """Yield the lines about differences other than values, such as missing tensors, grouped by
     kind.
     """
     for status in (diff_result.UNREADABLE, diff_result.SHAPE, diff_result.DTYPE):

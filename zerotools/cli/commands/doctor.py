@@ -62,10 +62,10 @@ DAEMON_SECONDS = 2.0
 def command(python: str, report: Path | None, socket: Path | None, as_json: bool) -> int:
     """Find problems of this machine that could stop jobs, with advice for each.
 
-    It checks GPUs, memory nodes, cgroups, the launch of processes, memory pressure, the clock, free
-    space and inodes of the disks, permissions, the daemon, torch, NCCL, compilers, remaining
-    processes and locks. It changes nothing. The exit status is 1 if there is a problem; warnings
-    alone leave it 0.
+    The command checks GPUs, memory nodes, cgroups, the launch of processes, memory pressure, the
+    clock, free space and inodes of the disks, permissions, the daemon, torch, NCCL, compilers,
+    remaining processes and locks. It changes nothing. The exit status is 1 if there is a problem.
+    If there are only warnings, it is 0.
     """
     socket = socket or default_socket()
     told = _machine(socket)

@@ -164,7 +164,7 @@ def _verdict(checked: StagedCheck, *, fast: bool) -> str:
 
 
 def _numbers(name: str, there: list[str]) -> str:
-    """Return a phrase on the files in `there`, which have names like `name`. If the names differ
+    """Return a phrase about the files in `there`, which have names like `name`. If the names differ
     only in a number, the phrase lists the numbers.
     """
     if not there:

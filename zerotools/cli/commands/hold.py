@@ -47,12 +47,12 @@ def command(
 
     A held job keeps its number and its priority, and so its position among jobs of its priority.
 
-    A running job saves at its next step, and then its GPUs are free; after its release it continues
-    from there. Processes that still run after stop.grace_seconds of the daemon's configuration
-    (default: 120) are killed; such a job continues from its newest checkpoint.
+    A running job saves at its next step, and then its GPUs are free. After its release it continues
+    from this checkpoint. Processes that still run after stop.grace_seconds of the daemon's
+    configuration (default: 120) are killed; such a job continues from its newest checkpoint.
 
-    Your own program (engine script) is held while it runs only if it is known to save: if script
-    names a checkpoint_dir, or if the program has reported a checkpoint.
+    A running job with your own program (engine script) is held only if the program is known to
+    save: script names a checkpoint_dir, or the program has reported a checkpoint.
     """
     client = DaemonClient(socket)
     ask = partial(client.hold, lose_steps=lose_steps)
@@ -60,7 +60,7 @@ def command(
     body = {"do": "hold", "lose_steps": lose_steps}
     jobs, errors = request_each(client, references, ask, told, body)
     if wait:
-        if as_json:  # should the wait be interrupted
+        if as_json:  # printed even if the wait is interrupted
             render.print_json({"jobs": jobs})
         numbers = [int(job["id"]) for job in jobs]
         ended = {int(job["id"]): job for job in EndingWatch(client, numbers, Poller()).ends(None)}

@@ -157,7 +157,7 @@ def command(
 def _closing(
     output: Path | None, target: str, imported: Imported, settings: RunSettings | None
 ) -> Iterator[str]:
-    """Yield sentences on the next steps: how to use the job file, or how to run the user's own
+    """Yield sentences about the next steps: how to use the job file, or how to run the user's own
     program instead.
     """
     name = "job.toml" if output is None else str(output)

@@ -116,11 +116,12 @@ def command(
     as_json: bool,
     **machine: Any,
 ) -> int:
-    """Ask for a model, data, method and GPUs, and write a job file that fits.
+    """Ask for a model, data, method and GPUs, and write a job file that fits the machine.
 
     Each question has a default from this directory and this machine. Text is for continued
-    pretraining, examples are for fine-tuning, preferences are for DPO. The settings to choose from
-    are those of zerotools estimate; the cheapest is the default. Each key has a comment.
+    pretraining, examples are for fine-tuning, preferences are for DPO. The command offers the
+    settings that zerotools estimate suggests; the default is the cheapest. Each key of the job file
+    has a comment.
     """
     if not yes and not sys.stdin.isatty():
         raise BadRequest("init asks questions, but has no terminal; use --yes and --model DIR")
@@ -146,7 +147,8 @@ def command(
     if way is not None:
         choose = partial(_of_number, way)
     job = first_job(wanted, where.machine(on_gpu=where.gpus != 0), choose)
-    job_from_tree(job.tree, source=str(output), base_dir=Path.cwd())  # it is one that is accepted
+    # An error is raised here if the daemon would refuse the job file.
+    job_from_tree(job.tree, source=str(output), base_dir=Path.cwd())
     _write(output, job)
     if as_json:
         render.print_json(
@@ -164,7 +166,7 @@ def command(
 
 def _snapshot() -> Snapshot:
     from zerotools.sensors.snapshot_source import (
-        SnapshotSource,  # 30 ms, that a refusal need not take
+        SnapshotSource,  # 30 ms, so it is imported after the checks
     )
 
     with SnapshotSource() as source:
@@ -200,7 +202,7 @@ def _data(given: str | None, *, yes: bool) -> FoundData:
     path = Path(given)
     found = data_of(path)
     if found is None and not path.exists():
-        # As the files of a job are found.
+        # The pattern is expanded as for a job.
         named = glob.iglob(given, recursive=True)  # noqa: PTH207
         first = min(islice(named, MOST_ENTRIES), default=None)
         kind = None if first is None else data_of(Path(first))

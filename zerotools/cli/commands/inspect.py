@@ -76,7 +76,7 @@ def command(
     if html is not None:
         from zerotools.ops.picture.html_page import check_page_target, write_page
 
-        check_page_target(html)  # before an hour of reading
+        check_page_target(html)  # checked before the file is read for an hour
     source = click.get_current_context().get_parameter_source
     chosen = {k: v for k, v in given.items() if source(k) is not ParameterSource.DEFAULT}
     with shown_progress() as progress:
@@ -110,7 +110,7 @@ def describe(
     """Return the lines of the page, which begins with the facts about the checkpoint.
 
     `verbose` adds tables of roles, param groups and files. `tensors` adds a line for each tensor,
-    and `statistics` adds a line on the values of each tensor.
+    and `statistics` adds a line about the values of each tensor.
     """
     lines = [*_head(inspection), *_facts(inspection, verbose=verbose)]
     if verbose:
@@ -315,7 +315,7 @@ MAX_FILES = 16
 
 
 def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
-    """Return the lines on the files, with their sizes.
+    """Return the lines about the files, with their sizes.
 
     If tensors are listed, all files are shown and numbered, because the lines of the tensors refer
     to the numbers.
@@ -335,7 +335,7 @@ MAX_CHECKPOINTS = 12
 
 
 def _run(run: RunListing, *, verbose: bool) -> list[str]:
-    """Return the lines on the training run of the checkpoint: a line with the number of its
+    """Return the lines about the training run of the checkpoint: a line with the number of its
     checkpoints, or, with `verbose`, a table of them.
     """
     named = f"a run of {run.program} in {render.clean(str(run.path))}:"
@@ -393,7 +393,7 @@ def _tensors(inspection: Inspection) -> list[str]:
 
 
 def _statistics(statistics: CheckpointStatistics) -> list[str]:
-    """Return the lines on the values of each tensor, and on outliers."""
+    """Return the lines about the values of each tensor, and on outliers."""
     rows = [
         (
             *map(render.number, (found.least, found.greatest, found.mean, found.norm)),

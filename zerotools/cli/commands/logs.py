@@ -106,7 +106,7 @@ def parse_ranks(text: str, job: Job) -> Sequence[int]:
     """Return the ranks that `text` means: one number, or `all`. Raises BadRequest if the job has no
     such rank.
     """
-    # 0: the daemon cannot read the job, and so not how many. An elastic one has not always as many.
+    # 0: unknown, the daemon cannot read the job. An elastic job may have had more ranks before.
     world_size = max(job.get("sizes") or (int(job["world_size"]),))
     if text == "all":
         return range(world_size or 1)

@@ -58,7 +58,7 @@ def command(
 
     The age of a finished job is the time since its end. An array is one line, with the number that
     commands take for all its jobs (@7); with --all, each job has its own line. The owner is shown
-    if there are jobs of several users, or with --user or --mine. Of other users' jobs, only
+    if there are jobs of several users, or with --user or --mine. For jobs of other users, only
     administrators see more than the owner and the state.
     """
     if mine and user not in (None, ME):
@@ -77,7 +77,7 @@ def command(
         if socket is not None or not has_slurm_jobs():
             raise
         jobs, drain = [], None
-    else:  # its own list has those that it watches
+    else:  # the daemon's list contains its Slurm jobs
         under_slurm = [job for job in under_slurm if not job["slurm"]["attended"]]
     jobs = sorted([*jobs, *under_slurm], key=lambda job: float(job["created"]))
     left_out = 0 if limit is None else max(0, len(jobs) - limit)
@@ -107,10 +107,10 @@ def command(
 
 
 def _machine(client: DaemonClient, jobs: Sequence[Mapping[str, Any]], columns: int) -> list[str]:
-    """Return the lines on the machine; empty if the daemon does not describe it."""
+    """Return the lines about the machine; empty if the daemon does not describe it."""
     try:
         machine = client.machine()
-    except DaemonError:  # an older one, or it has gone meanwhile
+    except DaemonError:  # an older daemon, or it has ended meanwhile
         return []
     if machine["snapshot"] is None:
         return []
@@ -124,15 +124,15 @@ def _jobs_of_slurm(
     """Return the user's jobs that were submitted to Slurm without a daemon."""
     if socket is not None or not has_slurm_jobs():
         return []
-    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs  # most have none
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs  # most users have no such jobs
 
     found = SlurmJobs().jobs()
     return [job for job in found if (show_all or not is_over(job)) and name in (None, job["name"])]
 
 
 def drain_line(drain: Mapping[str, Any] | None) -> str | None:
-    """Return a sentence on the drain, during which the daemon starts no jobs; None if the daemon is
-    not drained.
+    """Return a sentence about the drain, during which the daemon starts no jobs; None if the daemon
+    is not drained.
     """
     if drain is None:
         return None

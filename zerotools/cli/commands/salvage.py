@@ -105,7 +105,7 @@ def _missing(found: Salvage) -> str:
 
 
 def _lost(found: Salvage) -> Iterator[str]:
-    """Yield the lines on the tensors that have lost values, grouped by kind of tensor (role),
+    """Yield the lines about the tensors that have lost values, grouped by kind of tensor (role),
     weights first.
     """
     by_role: dict[str, list[str]] = {}

@@ -41,7 +41,7 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
         server, served = stack.enter_context(
             serving(path, options, lambda text: say("error", text))
         )
-        _end_by_sigterm(server)  # before a reader of the address can send it
+        _end_by_sigterm(server)  # a client may send SIGTERM once it has the address
         for note in served.notes:
             say("note", note)
         for warning in served.warnings:
@@ -51,7 +51,7 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
 
 
 def _leave(*_: object) -> NoReturn:
-    """End the command if a signal arrives while it prepares the server, so that its scratch
+    """End the command if a signal arrives while the server is prepared, so that its scratch
     directory is removed.
     """
     sys.exit(128 + signal.SIGTERM)

@@ -133,7 +133,7 @@ def _check_options(
 def page(
     job: Job, columns: int | None, *, whole_spec: bool = False, locks: Iterable[str] = ()
 ) -> list[str]:
-    """Return the lines of the page. `locks` are lines on lock files that the job may be waiting
+    """Return the lines of the page. `locks` are lines about lock files that the job may be waiting
     for.
     """
     state = paint_state(state_text(job), sys.stdout)
@@ -218,8 +218,8 @@ def _tasks(found: Mapping[str, Any]) -> str:
 
 
 def _bound_ranks(line: Mapping[str, Any], job: Job) -> str:
-    """Return the beginning of a line on bindings: `ranks 0-3: `, or `torchrun and its ranks: ` for
-    ranks that a launcher starts. Return an empty string for a job with a single rank.
+    """Return the beginning of a line about bindings: `ranks 0-3: `, or `torchrun and its ranks: `
+    for ranks that a launcher starts. Return an empty string for a job with a single rank.
     """
     launcher, ranks = (job["spec"].get("script") or {}).get("launcher", "plain"), str(line["ranks"])
     if launcher != "plain":

@@ -202,8 +202,9 @@ def command(
 ) -> int:
     """Queue one or more training jobs.
 
-    A JOBFILE is TOML or JSON; - reads one from standard input. Relative paths in it begin at its
-    directory. All jobs are checked, also against one another, before the first is queued.
+    A JOBFILE is TOML or JSON; if it is -, it is read from standard input. Relative paths in it
+    begin at its directory. All jobs are checked, also against one another, before the first is
+    queued.
 
     With --deepspeed or --accelerate, the job consists of JOBFILE and the config, as zerotools
     import prints it. Standard error has the result for each key of the config.
@@ -216,8 +217,8 @@ def command(
     it queued under this key before.
 
     With --convert, the words after -- are a command that writes or verifies a checkpoint, as you
-    would type it here. It runs on CPUs, with --parts N as a job of N processes. After an
-    interruption it continues.
+    would type it here. The command runs as a job on CPUs; with --parts N, the job has N processes.
+    After an interruption it continues.
 
     With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
     """
@@ -271,7 +272,7 @@ def command(
         _check_stores(asked, writes=not dry_run)
     client = DaemonClient(socket)
     if submits_without_daemon(client, jobs, no_daemon=slurm.no_daemon, dry_run=dry_run):
-        from zerotools.cli.job_actions.slurm_submission import (  # others do without
+        from zerotools.cli.job_actions.slurm_submission import (  # needed only here
             members_for_slurm,
             submit_to_slurm,
         )
@@ -340,7 +341,7 @@ def _check_stores(jobs: Sequence[Submission], *, writes: bool) -> None:
     for each in filter(lambda job: _names_store(job.spec), jobs):
         by_source.setdefault(each.source, []).append(each.spec)
     for source, specs in by_source.items():
-        from zerotools.jobs.preflight.store_check import check_stores  # others do without
+        from zerotools.jobs.preflight.store_check import check_stores  # needed only here
 
         try:
             check_stores(specs, writes=writes)
@@ -402,8 +403,13 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool, s
     """Check the jobs without queueing them.
 
     The daemon checks files and the machine, as it does for a job that is submitted. It also builds
-    each model without weights, as the ranks do. Without a daemon these checks are skipped. `show`
-    training examples of each job are printed.
+    each model without weights, as the ranks do. Without a daemon these checks are skipped.
+
+    `show` is the number of training examples of each job to print. It is 0 or more; if it is not 0,
+    a daemon is required.
+
+    Raises:
+        DaemonUnreachable: `show` is not 0, and no daemon answers.
     """
     samples: Sequence[dict[str, Any] | None] = ()
     try:

@@ -35,9 +35,9 @@ MAX_FILES = 3
 def command(paths: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     """Drop the optimizer state of the checkpoints at PATH, in place; the weights stay loadable.
 
-    Without --yes the command only shows the plan and the bytes that it frees. Training cannot
+    Without --yes the command only shows the plan and the bytes that it would free. Training cannot
     resume from a thinned checkpoint. Each thinned checkpoint is written next to the old one,
-    compared with it, and exchanged with it in one step. With --keep-last, --keep-every or
+    compared with it, and put in its place in one step. With --keep-last, --keep-every or
     --older-than, PATH is the directory of a run. The command refuses a checkpoint that a job of the
     daemon would resume from.
     """

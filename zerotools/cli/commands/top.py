@@ -76,7 +76,7 @@ def _run(
         ask = partial(ask_terminal, sys.stdin.fileno(), sys.stderr.fileno())
         background = background_of(os.environ, ask) or AUTO
     if os.environ.get("NO_COLOR") == "":
-        del os.environ["NO_COLOR"]  # which is empty, and so not set; textual takes it for set
+        del os.environ["NO_COLOR"]  # empty means unset, but textual reads it as set
     colours = wants_colour(sys.stdout)
     if not colours:
         os.environ["NO_COLOR"] = "1"  # for textual

@@ -48,9 +48,9 @@ def command(path: Path, strict: bool, html: Path | None, as_json: bool, **given:
     """Check whether the checkpoint at PATH is whole: its structure, its bytes, its values.
 
     If PATH.zerotools.json exists, the checkpoint is compared with that manifest. The last line is
-    WHOLE, DAMAGED (exit status 1) or CANNOT TELL: no problem was found, but some bytes are
-    unchecked. Then the exit status is 0, or 1 with --strict. With --part, N runs on any machines
-    share the reading; the checkpoint is whole if every run says WHOLE.
+    WHOLE, DAMAGED (exit status 1) or CANNOT TELL. CANNOT TELL means that no problem was found, but
+    some bytes are unchecked; the exit status is then 0, or 1 with --strict. With --part, N runs on
+    any machines share the reading; the checkpoint is whole if every run says WHOLE.
     """
     if given["fast"] and strict:
         raise BadRequest(
@@ -61,7 +61,7 @@ def command(path: Path, strict: bool, html: Path | None, as_json: bool, **given:
 
         if given["dry_run"]:
             raise BadRequest("--dry-run checks nothing, and a page needs a check; leave out --html")
-        check_page_target(html)  # before an hour of reading
+        check_page_target(html)  # checked before the file is read for an hour
     with shown_progress() as progress:
         found = verify(path, progress=progress, **given)
     if html is not None:

@@ -56,7 +56,7 @@ def command(
     except DaemonUnreachable as error:
         if not poller.is_late:
             raise
-        # A request that this command cut off itself says nothing about the daemon.
+        # This command ended the request itself, so the error is not the daemon's.
         if watch is None or not isinstance(error.__cause__, TimeoutError):
             raise TimedOut(f"--timeout {timeout}: passed; {error}") from error
         watch.timed_out = True

@@ -115,7 +115,7 @@ def refuse_nodes(asked: Mapping[str, Any]) -> None:
 
 
 def restart_words(job: Job) -> str:
-    """Return words on the start of a job that was queued again: `resumes from the newest
+    """Return words about the start of a job that was queued again: `resumes from the newest
     checkpoint` or `begins`.
     """
     return "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"

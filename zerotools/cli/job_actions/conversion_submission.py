@@ -53,7 +53,7 @@ def conversion_submission(
     if try_it:
         way = _tried(words, possible, parts)
     else:
-        way = possible[-1]  # whatever the source will be
+        way = possible[-1]  # works for any source
         say("note", "the conversion is queued without a trial run")
     if parts % nodes:
         raise BadRequest(
@@ -78,7 +78,7 @@ def _tried(
         BadRequest: no dry run succeeded.
     """
     for way in possible:
-        # The number of a part is known in a job alone.
+        # Only a rank of a job knows the number of its part, so the dry run uses part 1.
         options = ("--part", f"1/{parts}") if way == IN_PARTS else way
         done = subprocess.run(
             [sys.executable, *command_words(words, (*options, "--dry-run"))],

@@ -105,7 +105,7 @@ def _queue(client: DaemonClient, submission: Submission, key: str) -> Job:
         try:
             return client.submit(submission.spec, idempotency_key=key, terms=submission.terms)
         except DaemonUnreachable:
-            raise lost from None  # it may have queued the job before it went
+            raise lost from None  # the daemon may have queued the job before it ended
 
 
 def _tell_rest(

@@ -52,7 +52,7 @@ def jobs_client(
         )
     client = DaemonClient(socket)
     if under_slurm or (socket is None and not client.socket.exists() and has_slurm_jobs()):
-        from zerotools.jobs.slurm.slurm_jobs import SlurmJobs  # most commands do without
+        from zerotools.jobs.slurm.slurm_jobs import SlurmJobs  # most commands do not need it
 
         return SlurmJobs()
     return client
@@ -63,8 +63,8 @@ def submits_without_daemon(
 ) -> bool:
     """Return whether this command itself submits the jobs to Slurm.
 
-    This is the case if the jobs are for Slurm, and no daemon answers, or the user does not want to
-    use the daemon, or this is a dry run.
+    The result is False if no job is for Slurm. Otherwise it is True in three cases: no daemon
+    answers, `no_daemon` is given, or this is a dry run.
 
     Raises:
         BadRequest: --no-daemon was given, and no job is for Slurm.
@@ -240,8 +240,8 @@ def finished_job_numbers(client: DaemonClient, references: Sequence[str]) -> lis
 
 
 def _newest(client: DaemonClient) -> dict[str, Any]:
-    """Return the newest job of the user of this command. If this user has no jobs (such as root,
-    who asks another user's daemon), return the newest job of all users.
+    """Return the newest job of the user of this command. If this user has no jobs, return the
+    newest job of all users. For example, root may ask the daemon of another user.
     """
     try:
         jobs = client.jobs(limit=1, user="me")

@@ -199,7 +199,7 @@ def _must_wait_for(commands: SlurmCommands, jobs: SlurmJobs, number: str, condit
     """
     try:
         view = jobs.job(number)
-    except BadRequest:  # none of ours
+    except BadRequest:  # not a job of zerotools
         if commands.jobs([number]):
             return True
         if condition == "ok":

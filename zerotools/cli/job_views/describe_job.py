@@ -71,8 +71,8 @@ def reason_text(job: Job, now: float | None = None) -> str:
 
 
 def usual_start(job: Job, now: float | None = None) -> list[str]:
-    """Return a sentence on the usual time from the start of the job to its first step. If the job
-    has started, the sentence also has the time since its start.
+    """Return a sentence about the usual time from the start of the job to its first step. If the
+    job has started, the sentence also has the time since its start.
 
     The result is a list with this sentence. It is empty if the usual time is not known, or if the
     job has made a step already.
@@ -142,8 +142,8 @@ def since_step(job: Job, now: float | None = None) -> str:
 
 
 def stall_text(job: Job, now: float) -> str:
-    """Return a phrase on the time without a step, and on the rank that the other ranks wait for;
-    empty if steps are regular.
+    """Return a phrase about the time without a step, and about the rank that the other ranks wait
+    for; empty if steps are regular.
 
     An example: `no step for 41 s (steps take 0.4 s): rank 1 has been in step 812 for 41 s (stopped
     by a signal), and the others wait for it`.
@@ -209,7 +209,7 @@ def watched_process(job: Job) -> AdoptedProcess | None:
 
 
 def plan(job: Job) -> str:
-    """Return a phrase on the work of the job: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `...,
+    """Return a phrase about the work of the job: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `...,
     its own program`.
     """
     if (watched := watched_process(job)) is not None:
@@ -274,7 +274,7 @@ def age(job: Job, now: float | None = None) -> str:
 
 
 def outcome(job: Job) -> str:
-    """Return a phrase on the end of a finished job: `succeeded at step 40 of 40, after 32 s`."""
+    """Return a phrase about the end of a finished job: `succeeded at step 40 of 40, after 32 s`."""
     text = state_words(job)
     done = steps(job)
     if done != render.UNKNOWN:
@@ -300,8 +300,8 @@ def how_it_waits(job: Job) -> str:
 
 
 def how_it_stops(job: Job) -> str:
-    """Return a phrase on the next actions of a job that is cancelled: `saves at its next step, then
-    stops`.
+    """Return a phrase about the next actions of a job that is cancelled: `saves at its next step,
+    then stops`.
 
     The phrase depends on the engine and the phase of the job.
     """
@@ -341,7 +341,7 @@ _WAYS = {
 
 
 def verification(job: Job) -> str:
-    """Return a phrase on the verification of the newest checkpoint: `step 40: verified 10:31:02
+    """Return a phrase about the verification of the newest checkpoint: `step 40: verified 10:31:02
     (...)`, or the reason why it was not verified.
 
     The phrase is empty without a checkpoint. Older daemons do not report the reason.
@@ -374,7 +374,7 @@ def uploaded(job: Job) -> str:
 
 
 def thinning(job: Job) -> str | None:
-    """Return the daemon's sentence on the thinning of the newest checkpoint; None if it was not
+    """Return the daemon's sentence about the thinning of the newest checkpoint; None if it was not
     thinned.
 
     The checkpoint itself is not read, because its file system may hang.

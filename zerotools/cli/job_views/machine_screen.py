@@ -168,8 +168,8 @@ def _painted(text: str, meaning: str, columns: int | None) -> str:
 
 
 def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[tuple[str, str]]:
-    """Return the lines on GPUs and their processes. Each line has the meaning of its colour, or ""
-    for no colour.
+    """Return the lines about GPUs and their processes. Each line has the meaning of its colour, or
+    "" for no colour.
     """
     snapshot = view.snapshot
     if not snapshot.gpus:

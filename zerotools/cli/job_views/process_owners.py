@@ -28,7 +28,8 @@ class RankProcess:
 class Owners:
     """The owners of all processes at one moment.
 
-    `jobs_by_run_dir` maps the run directory of an attempt to the title of its job.
+    `jobs_by_run_dir` maps the run directory of an attempt to the title of its job, such as `job 7
+    (tiny)`.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
             if run_dir:
                 found[process.pid] = RankProcess(run_dir, process.memory_info().rss)
         except (psutil.Error, OSError):
-            continue  # it has ended, or is another user's
+            continue  # the process has ended, or belongs to another user
     return found
 
 
@@ -86,7 +87,7 @@ def find_watched(run_dir: str, watched: AdoptedProcess) -> dict[int, RankProcess
         for process in (root, *root.children(recursive=True)):
             found[process.pid] = RankProcess(run_dir, process.memory_info().rss)
     except (psutil.Error, OSError):
-        pass  # what has ended meanwhile is not shown
+        pass  # a process that has ended is not shown
     return found
 
 

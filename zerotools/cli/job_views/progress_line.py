@@ -1,6 +1,7 @@
 """The progress of a job: on a terminal as one line that is redrawn, elsewhere as periodic lines.
 
-Records are the trainer's datagrams (docs/reference/http-api.md): steps, checkpoints, resumes.
+Records are the trainer's datagrams (docs/reference/http-api.md): steps, checkpoints, and the step
+from which a job resumes.
 """
 
 from __future__ import annotations
@@ -154,7 +155,8 @@ def _parts(record: ProgressRecord, host_peak_bytes: int | None) -> Iterator[tupl
 
 
 def _loss(record: ProgressRecord) -> str:
-    name = "loss" if "loss" in record else "last_loss"  # of a program that logs one now and then
+    # A program that does not log the loss at every step reports `last_loss`.
+    name = "loss" if "loss" in record else "last_loss"
     value = _number(record, name)
     if value is not None:
         return f"loss {render.loss(value)}"
@@ -213,7 +215,7 @@ def _number(record: ProgressRecord, name: str) -> float | None:
     value = record.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    return value if abs(value) <= sys.float_info.max else None  # not of NaN either
+    return value if abs(value) <= sys.float_info.max else None  # also None for NaN
 
 
 def event_text(record: ProgressRecord) -> str:

@@ -1,4 +1,4 @@
-"""The table of `zerotools queue`, and the lines on the machine above it.
+"""The table of `zerotools queue`, and the lines about the machine above it.
 
 If the table is too wide for a terminal, columns are removed in the order of `GIVING_WAY` until it
 fits. The row of a waiting job has the reason in place of step, loss and other figures. For other

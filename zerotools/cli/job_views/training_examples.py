@@ -19,7 +19,7 @@ RATE = 1e14
 
 
 def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield the lines on each example, and then the lines on all examples together.
+    """Yield the lines about each example, and then the lines about all examples together.
 
     Text that the model is trained on is green. Without colour it is between `{+` and `+}`.
     """
@@ -51,8 +51,8 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
 
 
 def _expected(sample: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines on the size of the training: sequences, tokens, steps and memory. There are none
-    if the daemon is too old to send the values.
+    """Yield lines about the size of the training: sequences, tokens, steps and memory. Yield
+    nothing if the daemon is too old to send these values.
     """
     packed, epoch, memory = (sample.get(name) for name in ("packed", "epoch", "memory"))
     if packed:

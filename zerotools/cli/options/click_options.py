@@ -108,7 +108,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # not generic before
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        from zerotools.jobs.binding.durations import seconds_of  # of jobs: only if it is given
+        from zerotools.jobs.binding.durations import seconds_of  # only if the option is given
 
         try:
             return seconds_of(int(value) if value.isascii() and value.isdecimal() else value)
@@ -240,7 +240,7 @@ def _type(each: DeclaredOption) -> Any:
             return ByteSize()
         case OptionKind.SPAN:
             return Duration()
-        case _:  # text, and parts, which the function reads
+        case _:  # text; also parts, which the function parses
             return str
 
 
@@ -258,7 +258,7 @@ def _reach(context: click.Context, parameter: click.Parameter, socket: Path | No
             "--host and --socket exclude each other; use --host ssh://HOST/PATH/OF/api.sock for a "
             "socket on another machine"
         )
-    from zerotools.jobs.client.ssh_tunnel import SshTunnel, parse_host  # others do without ssh
+    from zerotools.jobs.client.ssh_tunnel import SshTunnel, parse_host  # needed only for ssh
 
     tunnel = SshTunnel(parse_host(host))
     context.call_on_close(tunnel.close)

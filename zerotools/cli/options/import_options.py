@@ -245,7 +245,7 @@ class Configs(NamedTuple):
         """Do the same as `imported`, but with `settings` that were already read from a launch line
         or config.
 
-        `closing` returns sentences on the next steps, which are added to the report.
+        `closing` returns sentences about the next steps, which are added to the report.
         """
         if settings is not None:
             return self._with_files_of(settings)._imported(job, settings, closing)

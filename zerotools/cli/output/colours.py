@@ -32,7 +32,9 @@ _choices = [AUTO]
 
 @contextmanager
 def colour_choice(choice: str) -> Iterator[None]:
-    """Let `choice`, one of `CHOICES`, decide on colours within the block."""
+    """Within the `with` block, let `choice`, one of `CHOICES`, decide whether output
+    has colours.
+    """
     _choices.append(choice)
     try:
         yield

@@ -53,7 +53,7 @@ class Failure:
         if self.status is not None:
             from http import HTTPStatus  # 2 ms that only a refusal of the daemon takes
 
-            with suppress(ValueError):  # a daemon of another version may have more of them
+            with suppress(ValueError):  # a newer daemon may send other statuses
                 return HTTPStatus(self.status).phrase
         return self.code.replace("_", " ").title()
 
@@ -121,6 +121,6 @@ def _sentence(text: str) -> str:
     """Return a message of click in the style of zerotools: on one line, without a capital letter
     and a full stop.
     """
-    text = " ".join(text.split()).removesuffix(".")  # it lists choices one a line, by tabs
+    text = " ".join(text.split()).removesuffix(".")  # click lists choices on lines with tabs
     text = text.replace("'. Choose from: ", "'; choose from ")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

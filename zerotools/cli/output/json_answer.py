@@ -36,7 +36,7 @@ class JsonAnswer:
         self._text = json.dumps(tree, indent=2)
 
     def write(self) -> None:
-        """Print the object. Without an object, print the errors on one line, because the command
+        """Print the object. If no object was set, print the errors on one line, because the command
         may print JSON Lines.
         """
         if self._text is not None:

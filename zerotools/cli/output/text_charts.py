@@ -145,7 +145,7 @@ class _Canvas:
             # Halves first: the difference of two large numbers may be too large.
             share = (points[step] / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
             y = round(share * up)
-            if x == column:  # of points in one column, all that lies between them
+            if x == column:  # points in one column: all dots between them
                 least, most = min(least, y), max(most, y)
             else:
                 self._dots.update((column, dot) for dot in range(least, most + 1) if column >= 0)

@@ -25,8 +25,8 @@ class ChaosOptions:
     """The options of a fault-injection test.
 
     `every` is the average number of seconds between two faults. `jobs` is the number of jobs that
-    run at a time, and `program` is the program that they run. `directory` is the parent of the
-    test's directory.
+    run at a time, and `program` is the program that these jobs run. `directory` is the parent of
+    the test's directory.
     """
 
     minutes: float = 2.0

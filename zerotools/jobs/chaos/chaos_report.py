@@ -95,7 +95,7 @@ class ChaosReport:
 
 @dataclass
 class Guarantee:
-    """A guarantee of zerotools, and a sentence for each violation (`broken`)."""
+    """A guarantee of zerotools. `broken` has a sentence for each violation that the test found."""
 
     text: str
     broken: list[str] = field(default_factory=list)
@@ -131,7 +131,7 @@ def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog], late: str | None
     for job in jobs:
         state = job.view.get("state")
         if state is None:
-            continue  # it is one of the late ones
+            continue  # this job did not end in time: `late` names it
         if state not in job.ends:
             wanted = " or ".join(sorted(job.ends))
             why = job.view.get("reason") or "no reason is recorded"

@@ -151,7 +151,7 @@ class FaultMaker:
         if attempt is None:
             return None
         pids = [attempt.pid_of(role) for role in roles]
-        for pid in pids if len(pids) > 1 else []:  # stopped first: they die in one moment
+        for pid in pids if len(pids) > 1 else []:  # stopped first, so that they die together
             self._send(pid, signal.SIGSTOP)
         hit = [pid for pid in pids if self._send(pid, signal.SIGKILL)]
         return _described(attempt, hit) if hit else None
@@ -183,7 +183,7 @@ class FaultMaker:
         return f"for {self._later(self._continue_daemon):.1f} s"
 
     def _continue_daemon(self) -> None:
-        self._daemon.send(signal.SIGCONT)  # also a daemon that was started since: this is harmless
+        self._daemon.send(signal.SIGCONT)  # a new daemon may get it; harmless
         self._daemon.is_stopped = False
 
     def _running(self) -> ToyJob | None:
@@ -206,7 +206,7 @@ class FaultMaker:
         try:
             act(job)
         except DaemonError:
-            return None  # it was killed, or the job was about to end
+            return None  # the daemon was killed, or the job was about to end
         return f"job {job.number}"
 
 

@@ -81,14 +81,14 @@ class PrivateDaemon:
         arguments = ("--state-dir", self.state, "--socket", self.client.socket)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                # -P: a zerotoolsd.py in the directory of the caller is not meant.
+                # -P: do not import a zerotoolsd.py of the current directory.
                 [sys.executable, "-P", "-m", "zerotoolsd", *arguments, "--config", self._config],
                 cwd=self.place,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the drill, which ends it then
+                start_new_session=True,  # only the test gets Ctrl-C, and ends the daemon
             )
 
     def _environment(self) -> dict[str, str]:

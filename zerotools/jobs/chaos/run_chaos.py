@@ -158,7 +158,7 @@ class _Drill:
     def _tally(self) -> Tally:
         tally = Tally()
         for job in self._queue.jobs:
-            if job.is_over:  # of others it is not known when they would have ended
+            if job.is_over:  # other jobs have no final state
                 tally.jobs[str(job.view["state"])] += 1
                 tally.add(job.lines(), job.pace)
                 tally.seconds += job.seconds

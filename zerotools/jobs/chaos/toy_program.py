@@ -123,7 +123,7 @@ class ToyProgram:
             file.write(struct.pack("<Q", len(HEADER)) + HEADER + struct.pack("<qq", step, state))
             file.flush()
             os.fsync(file.fileno())
-        if not path.exists():  # a killed attempt may have come so far, and not have been believed
+        if not path.exists():  # a killed attempt may have made it
             staging.rename(path)
         for directory in (path, self.checkpoints):
             _sync(directory)
@@ -139,7 +139,7 @@ def _remove(checkpoint: Path) -> None:
     It is renamed first, so that no reader finds an incomplete checkpoint.
     """
     gone = checkpoint.with_name(f".old-{checkpoint.name}")
-    shutil.rmtree(gone, ignore_errors=True)  # of an attempt that was killed here
+    shutil.rmtree(gone, ignore_errors=True)  # left by an attempt that was killed here
     checkpoint.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 

@@ -82,7 +82,7 @@ def _is_listed(name: str) -> bool:
 def _is_text(value: str) -> bool:
     try:
         value.encode()
-    except UnicodeEncodeError:  # bytes that a request cannot carry
+    except UnicodeEncodeError:  # bytes that are not UTF-8
         return False
     return True
 

@@ -80,7 +80,7 @@ def connect_socket(path: Path, timeout_seconds: float) -> socket.socket:
         link.settimeout(timeout_seconds)
         with Address(path) as address:
             _connect_in_turn(link, address, time.monotonic() + timeout_seconds)
-    except BaseException:  # undone, and raised again
+    except BaseException:  # close the socket, and raise the error again
         link.close()
         raise
     return link

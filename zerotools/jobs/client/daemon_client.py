@@ -322,7 +322,7 @@ class DaemonClient(DaemonRequests):
             )
             if asked or "api_versions" in self.health():
                 raise
-            return []  # an older daemon, which has no job in a state that it does not know
+            return []  # an older daemon does not have jobs in this state
         return jobs
 
     def every_job(
@@ -350,7 +350,7 @@ class DaemonClient(DaemonRequests):
             return list(self._pages(name, user=user))
         try:
             return list(self._pages(name))
-        except BadRequest:  # an older daemon looks for no names
+        except BadRequest:  # an older daemon cannot search for a name
             return [job for job in self._pages(None) if job["name"] == name]
 
     def _pages(

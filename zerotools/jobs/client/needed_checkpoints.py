@@ -1,4 +1,5 @@
-"""Find the checkpoints that the jobs of a daemon would resume from. These must not be removed.
+"""Find the checkpoints that the jobs of a daemon would resume from. These checkpoints must not be
+removed.
 
 An unfinished job resumes from its newest checkpoint: the last checkpoint that the job reported, or
 the newest in its directories. A job without checkpoints begins from `resume_from`. The directories
@@ -114,7 +115,7 @@ def needed_paths(client: DaemonClient, reader: NeededPathReader | None = None) -
     Raises:
         DaemonError: the daemon does not answer.
     """
-    # A job may change its state between two requests: to one that was requested already.
+    # A job may change to a state that was requested already, so all states are requested twice.
     jobs = {job["id"]: job for again in (False, True) for job in _jobs(client, again=again)}
     reader = NeededPathReader(COMMAND) if reader is None else reader
     try:
@@ -201,7 +202,7 @@ def _checkpoint_of(path: Path) -> Path:
     """
     try:
         return checkpoint_dirs.resolve_resume_from(path, digests=False).path or path
-    except (ZerotoolsError, OSError):  # another program's, or none yet: it is named itself
+    except (ZerotoolsError, OSError):  # not a checkpoint of ours, or no checkpoint yet
         return path
 
 
@@ -256,7 +257,7 @@ class NeededPathReader:
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
             if self._answer(child, self._start_allowance) is None:
-                self._give_up(child)  # its first line would be taken for an answer
+                self._give_up(child)  # else its first line would be read as an answer
                 return None
         asked = json.dumps({key: job[key] for key in _KEYS if key in job}).encode() + b"\n"
         with suppress(BrokenPipeError):
@@ -295,7 +296,7 @@ class NeededPathReader:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
-        child.returncode = 0  # else its end would be waited for
+        child.returncode = 0  # so that Popen does not wait for its end
         self._child, self._received = None, b""
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 The queue is an SQLite database with a write-ahead log. The newest changes are in `zerotools.db-wal`
 until SQLite moves them into `zerotools.db`, so a plain `cp` of one file gives an older or empty
 queue. SQLite's online backup gives the complete queue at one moment, even while the daemon writes.
-A copy is written under a temporary name and then renamed.
+Each copy is written under a temporary name and then renamed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _restore(backup: Path, state_dir: Path, *, release: bool) -> tuple[QueueCopy
     _write(state_dir / RESTORED, json.dumps(told))
     stamp = time.strftime("%Y%m%d-%H%M%S")
     kept = []
-    # The log belongs to its database: next to another one it would damage that.
+    # The write-ahead log of the old database would damage the new one.
     for ending in ("-wal", "-shm", ".last-change", ""):
         old = state_dir / f"{DATABASE}{ending}"
         if old.exists():
@@ -171,7 +171,7 @@ def highest_job(database: Path) -> int:
             highest = queue.execute("SELECT coalesce(max(id), 0) FROM job").fetchone()[0]
             given = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'job'"
             return max(int(highest), int(queue.execute(given).fetchone()[0]))
-    except (sqlite3.Error, ValueError):  # damaged: that is why it is replaced
+    except (sqlite3.Error, ValueError):  # a damaged queue is often the reason to restore
         return 0
     finally:
         for path in made:
@@ -181,7 +181,7 @@ def highest_job(database: Path) -> int:
 @contextmanager
 def _locked(state_dir: Path) -> Iterator[None]:
     fd = os.open(state_dir / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    # The daemon holds both: the file may have been removed under it.
+    # The daemon locks both, because the lock file may be removed while it runs.
     directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -240,7 +240,7 @@ def _made_and_locked(staged: Path) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # another has removed it before it was locked
+        os.close(descriptor)  # another process removed the file before the lock
 
 
 def remove_left_behind(directory: Path) -> list[Path]:
@@ -254,12 +254,12 @@ def remove_left_behind(directory: Path) -> list[Path]:
 def _remove_unlocked(path: Path) -> bool:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # it is gone, or another's, or a link
+    except OSError:  # removed, another user's, or a symbolic link
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove(path)
-    except OSError:  # it is written to, or it is not ours to remove
+    except OSError:  # another process writes it, or removal is not allowed
         return False
     finally:
         os.close(descriptor)

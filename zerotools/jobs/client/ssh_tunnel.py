@@ -81,7 +81,7 @@ class SshTunnel:
         try:
             answer = self._log_in()
             there = self._forward(answer)
-        except BaseException:  # undone, and raised again
+        except BaseException:  # close the connection, and raise the error again
             self.close()
             raise
         machine = RemoteMachine(host.shown, there, answer.home, answer.uid, answer.environment)
@@ -192,7 +192,7 @@ def _start(words: Sequence[str], errors: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
-        start_new_session=True,  # Ctrl-C is for the command, which ends it
+        start_new_session=True,  # only the command gets Ctrl-C, and ends ssh
         env=ssh_environment(),
     )
 

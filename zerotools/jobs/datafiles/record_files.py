@@ -68,7 +68,8 @@ def read_records(
 
 
 def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each row of the CSV or TSV file `path`, as (number of its last line, record).
+    """Yield each row of the CSV or TSV file `path`, as (line number, record). The line number is
+    that of the last line of the row, from 1.
 
     Reading stops after `budget` bytes, if set.
 
@@ -143,7 +144,7 @@ def _rows(path: Path, lines: _Lines) -> Iterator[tuple[int, dict[str, str]]]:
                 )
             yield reader.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
-        if not lines.is_over:  # else the row continues after the part that is read
+        if not lines.is_over:  # else the row may continue beyond the budget
             raise BadFile(f"{path}, line {reader.line_num}: is not CSV: {error}") from None
 
 

@@ -15,8 +15,8 @@ LEVELS = (OK, WARNING, PROBLEM)
 class DoctorFinding:
     """The result of one check: its subject (`what`), the result (`found`), and the remedy (`do`).
 
-    The remedy is empty if the user need not do anything. A problem stops jobs or loses their work.
-    A warning means that jobs are slower or less protected.
+    The remedy is empty if the user need not do anything. The level is one of three: `ok`, `warning`
+    (jobs are slower or less protected), and `problem` (jobs cannot run or lose their work).
     """
 
     what: str

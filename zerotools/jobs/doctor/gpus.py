@@ -129,8 +129,8 @@ def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFindi
 
 
 def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFinding]:
-    """Yield a finding for each GPU that the daemon keeps reserved, because processes of an
-    ended job still use it.
+    """Yield a finding for each GPU that the daemon keeps reserved for an ended job, because
+    processes of the job still use the GPU.
     """
     for lease in leases:
         if lease.get("held_by") is not None:

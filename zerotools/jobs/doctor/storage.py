@@ -87,7 +87,7 @@ def result_within(seconds: float, look: Callable[[], T]) -> T | None:
             said += part
         else:
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, os.WNOHANG)  # it ends when the kernel lets it go
+            os.waitpid(pid, os.WNOHANG)  # it may still hang in the kernel
             return None
     os.waitpid(pid, 0)
     if not said:  # the process was killed

@@ -147,7 +147,7 @@ def _environment(reading: ConfigReading) -> None:
 
 def _distributed_type(reading: ConfigReading) -> str:
     given = reading.remaining.pop("distributed_type", None)
-    if given is None:  # refused already
+    if given is None:  # the value was refused before
         return "NO"
     kind = "NO" if given.value is False else str(given.value)  # unquoted, NO is a boolean
     if kind in _ONE_OR_COPIES:
@@ -182,7 +182,7 @@ def _precision(reading: ConfigReading) -> None:
 
 def _hand_over(reading: ConfigReading, document: Document) -> Launched:
     """Return the DeepSpeed config that accelerate would make from its section `deepspeed_config`.
-    If the section names a file, return the name.
+    If the section names a config file, return this name.
     """
     file = reading.take(FILE)
     section = {
@@ -265,7 +265,7 @@ def _leaf_modules(
 
 def _same_line(lines: dict[Trail, int], trail: Trail, document: Document, name: str) -> None:
     line = document.lines.get(("deepspeed_config", name))
-    if line is not None:  # an option of the command line stands on none
+    if line is not None:  # options of a command have no line
         lines[trail] = line
 
 
@@ -330,7 +330,7 @@ def _strategy(reading: ConfigReading, given: ConfigValue) -> None:
 def _reshard(reading: ConfigReading, given: ConfigValue) -> None:
     value = _boolean(given.value)
     if value is None:
-        _strategy(reading, given)  # FSDP1 has the strategy's name here
+        _strategy(reading, given)  # FSDP1: the value is the name of the strategy
     else:
         reading.map(given, _STAGE, 3 if value else 2)
 

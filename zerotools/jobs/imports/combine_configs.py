@@ -308,7 +308,7 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
         if claim is None or look_up(tree, key) is not None:
             continue
         if engine == "deepspeed" and key.startswith("offload."):
-            continue  # its own configuration has it
+            continue  # DeepSpeed's config contains it
         if accepts_value(key, claim.value):
             set_key(tree, key, claim.value)
             origins[key] = claim.place
@@ -417,11 +417,10 @@ def _alike(written: list[str], dumped: list[str]) -> bool:
 
 
 def hidden_size(job: Mapping[str, Any], base_dir: Path | None) -> int | None:
-    """Return the `hidden_size` in the model's config, or the largest of its `hidden_sizes`; None if
-    it is not known.
+    """Return the `hidden_size` in the model's config, or the largest of its `hidden_sizes`.
 
-    Return None also if the config cannot be read: the job is refused later because of it. If
-    `base_dir` is None, no file is read.
+    Return None if it is not known, or if the config cannot be read: the job is refused later
+    because of this config. If `base_dir` is None, no file is read.
     """
     config = look_up(job, "model.config")
     path = look_up(job, "model.path")

@@ -133,8 +133,8 @@ def _note_first_step(reading: ConfigReading) -> None:
 
 
 def _settled(document: Document, reading: ConfigReading) -> JobTree:
-    """Return the config that DeepSpeed gets: the document without nulls, with the final value
-    of each key.
+    """Return the config that DeepSpeed gets: a copy of the document without nulls, in which each
+    key has its final value.
     """
     tree: JobTree = _without_nulls(document.tree)
     for name, value in reading.settled.items():
@@ -416,7 +416,8 @@ def _note_empty(reading: ConfigReading, given: ConfigValue | None) -> None:
 def read_removed(reading: ConfigReading) -> None:
     """For engine deepspeed, read the keys that the job's release of DeepSpeed no longer accepts.
 
-    A key that disables its feature is dropped; a key that enables its feature is refused.
+    If the value disables the feature of the key, the key is dropped. If the value enables it, the
+    key is refused.
     """
     if reading.engine != "deepspeed":
         return

@@ -153,7 +153,7 @@ def _muon_rates(reading: ConfigReading) -> None:
                 own, "the scheduler's warmup_max_lr is the rate of all weights; remove it"
             )
         elif is_one and key == MUON_RATE:
-            continue  # as `train.learning_rate`, which the scheduler sets
+            continue  # the scheduler sets it, like `train.learning_rate`
         elif own is not None:
             reading.map(own, key, own.value)
         elif both is not None:

@@ -61,7 +61,9 @@ def read_zero(reading: ConfigReading) -> None:
 
 
 def _stage(reading: ConfigReading) -> tuple[int | None, str]:
-    """Return the ZeRO stage (None if invalid), and its position in the config."""
+    """Return the ZeRO stage and its position in the config. The stage is None if its value is
+    invalid.
+    """
     whole = reading.take("zero_optimization")
     if whole is not None:  # the spelling of DeepSpeed before 0.3
         stage = 1 if whole.value else 0
@@ -97,7 +99,7 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
         if given is not None:
             device = "cpu" if given.value else "none"
             _place_state(reading, given, key, device, stage, place)
-            if name == _PLURAL:  # of its documents; its code never had it
+            if name == _PLURAL:  # only DeepSpeed's documentation has this key
                 reading.settled[name] = None
                 reading.settled[name.removesuffix("s")] = given.value
     names = dict(deepspeed_names("offload"))
@@ -169,9 +171,10 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _details(reading: ConfigReading, device: str, names: Mapping[str, str]) -> None:
-    """Read the settings of the optimizer's offload to `device`.
+    """Read the settings of the optimizer's offload to `device`: `none`, `cpu` or `nvme`.
 
-    The path is used only for offload to NVMe. `names` maps a job key to a DeepSpeed key.
+    The path is used only for offload to NVMe. `names` maps a key of the job to the DeepSpeed key
+    with the same meaning.
     """
     for key, name in names.items():
         given = reading.take(name)

@@ -64,9 +64,8 @@ def evaluation_job(spec: JobSpec, output_dir: str, name: str) -> JobSpec:
 
 
 def _options(spec: EvalSpec, device: str) -> list[str]:
-    """Return the command-line options of the evaluation program.
-
-    They have the same names as those of `lm_eval`.
+    """Return the command-line options of the evaluation program, which has the same options as
+    `lm_eval`.
     """
     options: Mapping[str, object] = {
         "--tasks": ",".join(spec.tasks),

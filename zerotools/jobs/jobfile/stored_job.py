@@ -53,7 +53,7 @@ def read_stored(tree: object, given: object = None) -> StoredJob:
     given = given if isinstance(given, Mapping) else None
     spec = read_table(JobSpec, tree, given, "", problems)
     if spec is not None and (spec.resume_from is None or spec.engine == SCRIPT):
-        # The default of an older job would be an order of nothing, which a new job cannot have.
+        # Without `resume_from`, the stored default of `resume_order` has no meaning and is refused.
         spec = replace(spec, resume_order=tree.get("resume_order"))
     return StoredJob(replace(spec, given=given), tuple(problems))
 

@@ -67,7 +67,9 @@ _OF_TEXT = ("documents", "text_column")
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """`[data]`: the training data. One of `text`, `tokens`, `examples` and `preferences`."""
+    """`[data]`: the training data. A job sets one of `text`, `tokens`, `examples` and
+    `preferences`.
+    """
 
     text: tuple[str, ...] = key(
         "Text files: paths or glob patterns (`**` is allowed), read in sorted order. A file "

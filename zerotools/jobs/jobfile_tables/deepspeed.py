@@ -104,10 +104,10 @@ def on_nvme(config: Mapping[str, Any]) -> bool:
 
 
 def optimizer_of(config: Mapping[str, Any]) -> str:
-    """Return the job file's name of the optimizer in a DeepSpeed configuration.
+    """Return the name of the optimizer in a DeepSpeed configuration, as the job file spells it.
 
-    If the job file has no such optimizer, return DeepSpeed's name in lower case. Return the empty
-    string if the configuration has no optimizer.
+    If the job file does not have this optimizer, return DeepSpeed's name in lower case. Return an
+    empty string if the configuration has no optimizer.
     """
     name = str(config_value(config, "optimizer.type", "")).lower()
     return "adamw" if name in ADAMS else name

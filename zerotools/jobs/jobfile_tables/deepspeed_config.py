@@ -31,8 +31,8 @@ _PLACES = {"nvme": "disk"}
 
 
 def offloaded_to(spec: JobSpec) -> tuple[str, str]:
-    """Return the devices to which the optimizer and the parameters are offloaded, as the job file
-    names them. The function works for both engines.
+    """Return the devices to which the optimizer and the parameters are offloaded, with the names
+    that the job file has for devices. The function supports both engines.
     """
     if spec.engine != "deepspeed":
         return spec.offload.optimizer, spec.offload.params
@@ -50,7 +50,7 @@ def completed_config(spec: JobSpec) -> ConfigTree:
     micro = train.micro_batch_size or per_rank
     config.setdefault(BATCH[1], micro)
     config.setdefault(BATCH[2], per_rank // int(config[BATCH[1]]))
-    # 0 too: what DeepSpeed does without this key depends on its version.
+    # 0 is written, too: DeepSpeed's behaviour without this key depends on its version.
     config.setdefault("gradient_clipping", train.max_grad_norm)
     if spec.zero.stage and not isinstance(config.get("zero_optimization"), bool):
         config.setdefault("zero_optimization", {}).setdefault("stage", spec.zero.stage)

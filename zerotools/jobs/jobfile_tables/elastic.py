@@ -40,7 +40,8 @@ def with_passes_of(spec: JobSpec, size: int, largest: int) -> JobSpec:
     """
     if spec.train.micro_batch_size is not None:
         return spec
-    evaluated = replace(spec.eval, batch_size=spec.eval.batch_size or 1)  # as without a micro batch
+    # Evaluation uses the same batch as if the job had no micro batch.
+    evaluated = replace(spec.eval, batch_size=spec.eval.batch_size or 1)
     together = spec.zero.same_data_ranks
     shares, most = (max(1, count // together) for count in (size, largest))
     passes = _pass_of(spec.train.batch_size, shares, most)

@@ -35,8 +35,9 @@ def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
     """Yield a problem for each missing table, and for each table that the job's engine does not
     have.
 
-    Each mistake is reported once. If the engine is unknown, nothing else is reported. If `[script]`
-    is the only table, the only problem is that `engine = "script"` is missing.
+    Each mistake is reported once. If the engine is unknown, yield nothing, because another check
+    reports the engine. If `[script]` is there and no table in `NEEDED`, the only problem is that
+    `engine = "script"` is missing.
     """
     engine = tree.get("engine", "torch")
     if engine not in ENGINES:

@@ -26,9 +26,9 @@ TASK_KEYS = ("task_dir", "few_shot", "limit")
 
 @dataclass(frozen=True, kw_only=True)
 class EvalSpec:
-    """`[eval]`: loss and perplexity on data that is not trained on, the similarity of generated
-    texts to the responses, and scores of benchmarks when the job has succeeded. Without
-    `files`, `fraction` and `tasks`, the job has no evaluation.
+    """`[eval]`: three kinds of evaluation: the loss and perplexity on data that is not trained on,
+    the similarity of generated texts to the responses, and scores of benchmarks after the job has
+    succeeded. Without `files`, `fraction` and `tasks`, the job has no evaluation.
     """
 
     files: tuple[str, ...] = key(

@@ -64,7 +64,8 @@ def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
     wrong, unsupported = [*check_backend(spec), *check_slurm(spec.slurm)], dict[str, None]()
     if wrong:
         return wrong, []
-    placed = replace(spec, output_dir=spec.output_dir or "/")  # it has a separate one there
+    # Under Slurm, a job without output_dir gets a separate directory.
+    placed = replace(spec, output_dir=spec.output_dir or "/")
     counts = spec.slurm.node_counts
     for nodes in dict.fromkeys((counts[0], counts[-1])):
         found, lacking = _check_here(on_nodes(placed, nodes))

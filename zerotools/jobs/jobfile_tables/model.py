@@ -15,7 +15,7 @@ ATTENTIONS = (AUTO, "sdpa", *FLASH, "flex_attention", "eager")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """`[model]`: the model to train. One of `config` and `path`."""
+    """`[model]`: the model to train. A job sets one of `config` and `path`."""
 
     config: str | Mapping[str, Any] | None = key(
         "A Hugging Face model config: a table here, or the path of a `config.json`. "

@@ -22,8 +22,9 @@ LONGEST_URL = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class NotifySpec:
-    """`[notify]`: notifications on the job; see [be told what becomes of a
-    job](../how-to/notifications.md)."""
+    """`[notify]`: notifications about the job; see [be told what becomes of a
+    job](../how-to/notifications.md).
+    """
 
     on: tuple[str, ...] = key(
         f"The changes to report: some of {', '.join(f'`{each}`' for each in NOTICES)}.",
@@ -86,9 +87,9 @@ def wrong_url(url: str) -> str | None:
 
 
 def masked_url(url: str) -> str:
-    """Return the URL without the part after the host name.
+    """Return the URL with only its scheme and host name, for messages.
 
-    For many services this part is a secret.
+    For many services the rest of the URL is a secret.
     """
     try:
         parts = urlsplit(url)

@@ -1,4 +1,6 @@
-"""`[slurm]`: the request of a job with `backend = "slurm"` to a cluster."""
+"""`[slurm]` of the job file: the resources that a job with `backend = "slurm"` requests from a
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ _SHORT |= {"H": "hold", "N": "nodes", "n": "ntasks", "o": "output", "W": "wait"}
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSpec:
-    """`[slurm]`: the request of a job with `backend = "slurm"` to the cluster; see [train under
-    Slurm](../how-to/slurm.md). Missing keys get the cluster's defaults."""
+    """`[slurm]`: the resources that a job with `backend = "slurm"` requests from the cluster; see
+    [train under Slurm](../how-to/slurm.md). Missing keys get the cluster's defaults.
+    """
 
     partition: str | None = key(
         "The partition, or several with commas; `--partition`.",

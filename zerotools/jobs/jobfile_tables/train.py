@@ -1,4 +1,4 @@
-"""`[train]`: the optimisation."""
+"""`[train]` of the job file: steps, batch size, precision, optimizer and learning rate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ existed.
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSpec:
-    """`[train]`: the optimisation."""
+    """`[train]`: steps, batch size, precision, optimizer and learning rate."""
 
     steps: int | None = key(
         "Optimizer steps in the whole run, including those before a resume and the skipped steps "

@@ -10,7 +10,7 @@ from zerotools.jobs.binding.declaration import key
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroSpec:
-    """`[zero]`: sharding over the ranks."""
+    """`[zero]`: how the training state is sharded over the ranks."""
 
     stage: int = key(
         "The ZeRO stage. 0: nothing is sharded; 1: the optimizer state; 2: also the gradients; 3: "

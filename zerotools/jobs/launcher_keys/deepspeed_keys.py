@@ -131,7 +131,7 @@ ZERO_KEYS: dict[str, ConfigKey] = {
         stage3_max_reuse_distance=1_000_000_000,
         stage3_module_granularity_threshold=0,
     ),
-    # templates of stage 2 have it, too, where DeepSpeed passes it over
+    # templates of stage 2 have this key, too; DeepSpeed ignores it there
     **_zero(_GATHERING, ValueKind.COUNT, sub_group_size=1_000_000_000),
     **_zero(
         _GATHERING,
@@ -295,7 +295,7 @@ KEYS: dict[str, ConfigKey] = {
         "zero_force_ds_cpu_optimizer",
         "optimizer.legacy_fusion",
     ),
-    # some write the name of an implementation, which DeepSpeed takes for true
+    # some configs have the name of an implementation; for DeepSpeed any text means true
     "optimizer.params.torch_adam": ConfigKey(
         ValueKind.ANY,
         KeyAction.TUNING,

@@ -75,7 +75,7 @@ def data_in(directory: Path) -> Iterator[FoundData]:
     """
     found = []
     for place in _places(directory):
-        if (place / CONFIG).is_file():  # the texts of a model directory are its licence
+        if (place / CONFIG).is_file():  # a model directory has texts such as its licence, no data
             continue
         for file in _entries(place):
             data = data_of(file) if file.is_file() else None

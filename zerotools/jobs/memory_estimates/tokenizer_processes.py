@@ -33,8 +33,8 @@ MOST_FILES = 1000
 
 
 def count_for(nbytes: int, memory_limit: int | None = None) -> int:
-    """Return the number of processes that tokenise `nbytes` bytes of text; 0 means that rank 0
-    tokenises alone. `memory_limit` is the job's limit of host memory in bytes.
+    """Return the number of processes that tokenise `nbytes` bytes of text. 0 means that rank 0
+    tokenises the text itself. `memory_limit` is the job's limit of host memory in bytes.
     """
     cores = len(os.sched_getaffinity(0))
     fits = MOST_PROCESSES if memory_limit is None else memory_limit // MEMORY_FOR_EACH
@@ -81,5 +81,5 @@ def _sizes(patterns: Iterable[str]) -> Iterator[int]:
         for path in map(Path, named):
             try:
                 yield path.stat().st_size
-            except OSError:  # said by whoever reads it
+            except OSError:  # the reader of the file reports this
                 continue

@@ -131,8 +131,8 @@ class Estimate:
 
     @property
     def largest_batch(self) -> int | None:
-        """The number of sequences in the largest micro batch that fits in the cheapest
-        configuration, for sequences of the requested length.
+        """The number of sequences in the largest micro batch that fits on a GPU in the cheapest
+        configuration. The sequences have the requested length.
         """
         return self.choice.largest_batch
 
@@ -344,7 +344,7 @@ def estimate_job(
     tables = {name: keys[name] for name in ("model", "lora") if name in keys}
     batch = keys.get("train", {}).get("batch_size")
     has_weights = "path" in tables.get("model", {})
-    is_fresh = "resume_from" not in keys  # a run keeps its optimizer and its trained parameters
+    is_fresh = "resume_from" not in keys  # a resumed run keeps its optimizer and its parameters
 
     def allows(way: Way) -> bool:
         if not keys or work.layout.engine != "torch":

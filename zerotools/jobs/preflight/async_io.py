@@ -98,7 +98,7 @@ def _without_libaio(compiler: str) -> str | None:
             return f"{compiler} does not find libaio; {_INSTALL}"
         try:
             status = _status(program)
-        except PermissionError:  # nothing is run from here, and the kernel cannot be queried
+        except PermissionError:  # not allowed to run a program or query the kernel
             return None
     if status == _NO_LIBRARY:
         return "the loader does not find libaio.so; name its directory in LD_LIBRARY_PATH"

@@ -64,8 +64,8 @@ def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[s
 def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[str]:
     """Yield each reason why the job's LoRA adapters do not fit the checkpoint.
 
-    A different LoRA rank is not reported here, because loading will fail. A different scale must be
-    reported, because loading would not fail.
+    A different LoRA rank is not reported here, because loading the checkpoint will fail and report
+    it. A different scale must be reported, because loading would not fail.
     """
     wanted, saved = spec.lora, record.lora
     if saved is None and wanted.packs_frozen:

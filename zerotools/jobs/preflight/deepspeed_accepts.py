@@ -26,16 +26,16 @@ def deepspeed_refusal(config: dict[str, Any], world_size: int, device: str = "cp
     """Return DeepSpeed's own message if it refuses `config` for `world_size` ranks on a `device`;
     None if DeepSpeed accepts the config.
     """
-    os.environ["DS_ACCELERATOR"] = "cpu"  # a GPU is not touched for a question
+    os.environ["DS_ACCELERATOR"] = "cpu"  # the check does not use a GPU
     theirs = import_module("deepspeed.runtime.config")
     read = theirs.DeepSpeedConfig._initialize_params
 
     def read_sized(self: Any, tree: Any) -> None:
-        self.world_size = world_size  # without a process group it takes 1
+        self.world_size = world_size  # without a process group DeepSpeed assumes 1
         read(self, tree)
 
     kind = type("Sized", (theirs.DeepSpeedConfig,), {"_initialize_params": read_sized})
-    # `aio.use_gds` asks for the accelerator that is not there
+    # The section `aio` is left out, because `aio.use_gds` would need a GPU.
     asked = copy.deepcopy({name: value for name, value in config.items() if name != "aio"})
     try:
         taken: Any = kind(asked)
@@ -56,7 +56,7 @@ def _not_compiled(optimizer: str) -> str | None:
         return None
     try:
         import_module("deepspeed.ops.op_builder.builder").installed_cuda_version()
-    except Exception as error:  # MissingCUDAException, and what older releases raise
+    except Exception as error:  # MissingCUDAException, or another error in older releases
         return f"it cannot compile {operator} for {optimizer} here: {error}"
     return None
 

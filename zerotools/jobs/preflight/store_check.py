@@ -52,7 +52,7 @@ def _environment(spec: JobSpec, here: Mapping[str, str]) -> dict[str, str]:
         **(spec.captured_env or {}),
         **spec.env,
     }
-    found.pop(INDEX_VARIABLE, None)  # it distinguishes the jobs of an array, and not the stores
+    found.pop(INDEX_VARIABLE, None)  # it differs between jobs of an array, but not their stores
     return found
 
 

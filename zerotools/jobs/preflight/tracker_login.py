@@ -74,7 +74,7 @@ def _why_wandb(environment: Mapping[str, str]) -> str | None:
     server = environment.get("WANDB_BASE_URL") or settings.get("base_url") or _SERVER
     host = urlsplit(server).netloc or server
     files = _netrc_files(environment)
-    names = {host, host.removeprefix("api.")}  # of a server that is reached by both
+    names = {host, host.removeprefix("api.")}  # a server may be reached by both names
     if any(_has_login(file, names) for file in files):
         return None
     return f"WANDB_API_KEY is not set for the job, and {files[0]} has no login for {host}"
@@ -94,9 +94,9 @@ def _at_home(path: str, environment: Mapping[str, str]) -> Path:
 
 
 def _has_login(file: Path, hosts: set[str]) -> bool:
-    """Return whether the file `file`, which contains logins, has a login for one of the hosts.
+    """Return whether the login file `file` has a login for one of the hosts.
 
-    A file that cannot be read counts as having no login, as in wandb.
+    A file that cannot be read counts as a file without a login, as in wandb.
     """
     try:
         if not file.is_file() or file.stat().st_size > _LONGEST:

@@ -29,8 +29,8 @@ def claim_output(
 ) -> Callable[[], None]:
     """Reserve `output_dir` for the job `own`. Return a function that withdraws this claim.
 
-    `why_taken` is called with the directory of another job that has a claim. It returns a sentence
-    if the other job is unfinished, else None.
+    If another job has a claim, `why_taken` is called with the directory of that job. It returns a
+    sentence if that job is unfinished, else None.
 
     Raises BadRequest: another unfinished job has the claim, or the directory cannot be written.
     """
@@ -87,13 +87,13 @@ def _take(
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
-            continue  # another was faster
+            continue  # another job was faster
         if max(_numbers(place)) == newest + 1:
             for number in _numbers(place):
                 if number <= newest:
                     shutil.rmtree(place / str(number), ignore_errors=True)
             return newest + 1
-        (place / str(newest + 1)).rename(draft)  # the number was free as a later claim removed it
+        (place / str(newest + 1)).rename(draft)  # free only because a later claim removed it
 
 
 def _numbers(place: Path) -> list[int]:

@@ -135,7 +135,7 @@ class JobDirectory:
         record = {"token": token, "time": time.time(), "job_id": None}
         write_record(draft / SUBMISSION, record)
         try:
-            draft.rename(path)  # whole at once: without its record it looks like a lost one
+            draft.rename(path)  # complete at once, because one without a record counts as lost
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
@@ -162,7 +162,7 @@ class JobDirectory:
             write_record(self.submission_path(submission) / SUBMISSION, {**known, "job_id": job_id})
 
     def note_unanswered(self, submission: int) -> None:
-        """Record that Slurm's controller did not answer, and that Slurm may or may not have queued
+        """Record that Slurm's controller did not answer, so it is unknown whether Slurm has queued
         the submission.
         """
         known = self.submission(submission) or {}
@@ -172,7 +172,7 @@ class JobDirectory:
 def keyed_name(key: str) -> str:
     """Return the directory name of a job that is submitted with the idempotency key `key`."""
     word = _word(key)
-    if word != key:  # another key may read the same
+    if word != key:  # another key may give the same name
         word += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return f"key-{word}"
 
@@ -210,7 +210,7 @@ def new_job_directory(
         shutil.rmtree(draft, ignore_errors=True)
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and key and home.is_dir():
             if directory.job() is None:
-                if not path.exists():  # its maker was refused, and has removed it
+                if not path.exists():  # its job was refused, so it was removed
                     return new_job_directory(home, name, record, key)
                 raise BadRequest(f"{path} exists and holds no job; remove it") from None
             return directory

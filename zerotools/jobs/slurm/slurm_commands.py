@@ -64,7 +64,7 @@ class SlurmCommands:
     """Runs Slurm's programs, which are searched in the PATH of `environment`."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        # Variables of a surrounding job would be taken for options of the new one.
+        # Without variables of a surrounding job: sbatch would use them as options of the new job.
         self.environment = {
             name: value
             for name, value in environment.items()
@@ -152,7 +152,7 @@ class SlurmCommands:
         chosen = [f"--jobs={','.join(numbers)}", "--states=all"]
         try:
             found = self._listed(chosen)
-        except BadRequest as error:  # one number that is not known is an error, of several not
+        except BadRequest as error:  # for Slurm, a single unknown number is an error
             if _UNKNOWN_JOB.search(str(error)):
                 return {}
             raise
@@ -166,7 +166,7 @@ class SlurmCommands:
         if self.version() >= _FILTERS_JSON:
             try:
                 return jobs_of_json(self._run("squeue", ["--json", *chosen]))
-            except (ValueError, BadRequest):  # built without JSON, or of a shape that is not known
+            except (ValueError, BadRequest):  # Slurm without JSON, or in an unknown form
                 pass
         return jobs_of_text(self._run("squeue", ["--noheader", *chosen, f"-o{SQUEUE_FORMAT}"]))
 

@@ -171,7 +171,7 @@ class SlurmJobs:
         return claim_output(spec.output_dir, directory, self._unfinished)
 
     def _unfinished(self, directory: JobDirectory) -> str | None:
-        """Return the name of the job in a directory and its state, as text.
+        """Return the name and the state of the job in a directory, as text.
 
         Return None if the job has ended or was removed.
         """
@@ -261,7 +261,7 @@ class SlurmJobs:
             view = dict(
                 written if written and written.keys() >= NO_VIEW.keys() else first_view(directory)
             )
-        except BadFile as error:  # the other jobs are shown all the same
+        except BadFile as error:  # the other jobs are still shown
             view, reason = {**NO_VIEW, "name": directory.path.name}, str(error)
         view["id"] = f"{PREFIX}{number or directory.path.name}"
         view |= {"state": state, "state_word": states.word_of(state), "reason": reason}
@@ -369,7 +369,10 @@ class SlurmJobs:
             found = own_of(directory, self._commands.jobs([number]).get(number))
         except SlurmUnreachable:
             if view["attempts"] and _quiet_seconds(directory) < FRESH_SECONDS:
-                return {**view, "state": states.STOPPING}  # it reads that in its directory
+                return {
+                    **view,
+                    "state": states.STOPPING,
+                }  # its nodes read the request in its directory
             raise SlurmUnreachable(
                 f"job {view['id']} is asked to end on its nodes; Slurm does not answer, so the "
                 "job may still be in its queue: cancel it again later"
@@ -465,7 +468,7 @@ def save_last_report(submission: Path, found: ControllerJob) -> None:
         return
     word = {"number": found.number, "state": found.state, "reason": found.reason}
     if read_record(submission / ENDED) != word:
-        with suppress(OSError):  # who may only read the records, sees them all the same
+        with suppress(OSError):  # a user may be allowed only to read the records
             write_record(submission / ENDED, word)
 
 

@@ -116,7 +116,7 @@ def submit_job(
         if numbers := directory.submissions():
             if _wait_for_other(commands, directory, numbers[-1]):
                 return directory, find_number(commands, directory, numbers[-1])
-            continue  # it was refused, and may not be here any more
+            continue  # Slurm refused the other call; its directory may be removed
         try:
             return directory, submit_again(
                 commands, directory, spec, newest=0, after=after, options=options, claim=claim
@@ -140,7 +140,7 @@ def _wait_for_other(commands: SlurmCommands, directory: JobDirectory, submission
         age = time.time() - float(record.get("time") or 0.0)
         if record.get("job_id") or record.get("unanswered") or not 0 <= age < SUBMIT_SECONDS:
             return True
-        if time.monotonic() - looked > LOOK_AGAIN_SECONDS:  # who submits it may have been killed
+        if time.monotonic() - looked > LOOK_AGAIN_SECONDS:  # the other call may have been killed
             looked = time.monotonic()
             with suppress(SlurmUnreachable):
                 if find_number(commands, directory, submission, tries=1) is not None:
@@ -269,7 +269,7 @@ def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJo
     """
     if found is None:
         return None
-    if not found.comment.startswith(COMMENT):  # some clusters keep no comments
+    if not found.comment.startswith(COMMENT):  # some clusters do not store comments
         given = ((directory.job() or {}).get("spec") or {}).get("name")
         return found if found.name in ("", name_in_slurm(given)) else None
     record = directory.submission(max(directory.submissions(), default=0)) or {}
@@ -349,7 +349,7 @@ def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> I
             yield f"--{name}={shlex.quote(value)}"
     yield "--requeue" if slurm.requeue else "--no-requeue"
     yield "--open-mode=append"
-    # Nothing of the submitter's environment: the job has its own, and Slurm adds its variables.
+    # No variables of the submitter: the job file has the job's variables, and Slurm adds some.
     yield "--export=NIL"
     yield "--kill-on-invalid-dep=yes"
     yield from map(shlex.quote, slurm.options)

@@ -89,7 +89,7 @@ def blocks_of(text: str) -> list[PageBlock]:
     lines = page_text(text).split("\n")
     found: list[PageBlock] = []
     at = 0
-    searched = 0  # keys before this line are too few, and so are those from any of them on
+    searched = 0  # before this line, no config begins: too few keys
     while at < len(lines):
         block = _json(lines, at) or _launch(lines, at)
         if block is None and at >= searched:

@@ -30,7 +30,7 @@ def too_long(text: str, name: str | None = None) -> str | None:
     variable `name`. Return None if it is short enough.
     """
     if 4 * (len(text) + len(name or "") + 1) <= LONGEST_STRING:
-        return None  # whatever the characters are
+        return None  # short enough, even with 4 bytes per character
     length = string_bytes(text if name is None else f"{name}={text}")
     if length <= LONGEST_STRING:
         return None

@@ -198,8 +198,8 @@ class _Pen:
         self._last, self._end = kind, len(self.out)
 
     def _member(self) -> None:
-        """Insert the missing comma if the key or value that comes next directly follows another
-        value.
+        """If the next key or value directly follows another value, insert the missing comma before
+        it.
         """
         if self._last == "value":
             line = self.places.number(self.at)

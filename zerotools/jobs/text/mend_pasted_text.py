@@ -97,8 +97,8 @@ def character_name(character: str) -> str:
 def without_numbers(text: str, mends: Mends) -> str:
     """Return `text` without line numbers that were copied from a page.
 
-    Consecutive numbers at the beginning of consecutive lines are taken for line numbers if most of
-    these lines have further text. Other lines may precede and follow them.
+    Consecutive numbers at the beginning of consecutive lines count as line numbers if most of these
+    lines have further text. Other lines may precede and follow the numbered lines.
     """
     lines = text.split("\n")
     found = {i: m for i, line in enumerate(lines) if (m := _NUMBERED.match(line))}

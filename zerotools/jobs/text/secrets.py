@@ -132,7 +132,7 @@ def _masked_text(text: str, known: LongestFirst) -> Steps[str]:
             yield
     done, at, count = 0, 0, 0
     parts: list[str] = []
-    # The text after a name that is not a secret's may be a name itself.
+    # After a harmless name, the text may begin with the name of a secret.
     while (found := _NAMED.search(text, at)) is not None:
         at, count = found.end(), count + 1
         if _is_given(found) and (value_at := _VALUE.match(text, at)) is not None:
@@ -161,8 +161,10 @@ def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[
 
 
 def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
-    """Return the values of the variables with a secret's name. This is a generator that does the
-    work in steps.
+    """Return the values of the variables with a secret's name.
+
+    This is a generator that works in steps of some milliseconds, so that the caller can do other
+    work between the steps.
     """
     found = list[str]()
     for count, (name, value) in enumerate(values.items(), 1):
@@ -173,8 +175,8 @@ def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
 
 
 def secret_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the values that `mask_arguments` replaces, except values that consist of several
-    words.
+    """Return the secret values in the words of a command: the values that `mask_arguments`
+    replaces, except values of several words.
     """
     return result_of(secret_argument_steps(arguments))
 
@@ -182,7 +184,8 @@ def secret_arguments(arguments: Sequence[str]) -> list[str]:
 def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
     """Return the same values as `secret_arguments`.
 
-    This is a generator that does the work in steps.
+    This is a generator that works in steps of some milliseconds, so that the caller can do other
+    work between the steps.
     """
     found = list[str]()
     for count, (before, word) in enumerate(zip(("", *arguments), arguments, strict=False), 1):

@@ -119,7 +119,7 @@ def _header(widths: GpuColumns, look: ScreenData) -> Line:
         ("clock", widths.clock and widths.clock - 1),
     ]
     header = "".join(_titled(word, columns) for word, columns in words)
-    header += " " if widths.clock else ""  # where what slows it down is marked
+    header += " " if widths.clock else ""  # the column for the reason of a slow clock
     if widths.past:
         for word in ("mem", "busy"):
             wide, narrow = f" {past}: {word}", f" {word}{' 1h' if look.is_hour else ''}"

@@ -126,7 +126,7 @@ def _pressure(look: ScreenData, columns: int) -> Line:
 
 def _stall(name: str, stall: Stall) -> tuple[str, str]:
     lost = stall.some_avg10_percent
-    # Busy processors stall something all the time, which is not a problem.
+    # With busy processors some task always waits, which is not a problem.
     meaning = "" if name == "cpu" else warmth(lost, STALLED, VERY_STALLED)
     return f"{lost:.0f}" if lost >= 9.95 or not lost else f"{lost:.1f}", meaning
 

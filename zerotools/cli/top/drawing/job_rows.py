@@ -55,8 +55,8 @@ class JobColumns:
 
     @classmethod
     def of(cls, columns: int, jobs: Sequence[Job], now: float) -> JobColumns:
-        """Return the widths for these jobs on a screen of `columns` columns. The remaining space is
-        given first to the names, and then to the bars.
+        """Return the widths for these jobs on a screen of `columns` columns. If columns remain, the
+        names get wider first, and then the bars.
         """
         number = max([3, *(len(str(job["id"])) for job in jobs)])
         owner = 0 if columns < 66 else min(12, max([5, *(cell_len(user_of(job)) for job in jobs)]))

@@ -106,8 +106,8 @@ def ruled(title: Line, columns: int, right: Line | None = None) -> Line:
 def side_by_side(
     left: Sequence[Line], right: Sequence[Line], columns: int, rows: int
 ) -> list[Line]:
-    """Return two blocks of lines next to each other, with a vertical line between them. The left
-    block is `columns` wide.
+    """Return two blocks of lines next to each other, with a vertical line between the blocks. The
+    left block is `columns` wide.
     """
     blank: Line = []
     return [

@@ -325,7 +325,7 @@ def _foot(state: ViewState, columns: int) -> list[Line]:
     pair: Line = []
     key, word = keys[-1]
     end: Line = [(key, "key"), (f" {word}", "quiet")]
-    in_use = {"filter": bool(state.only), "sort": state.order > 0}  # these come first
+    in_use = {"filter": bool(state.only), "sort": state.order > 0}  # keys in use come first
     for key, word in sorted(keys[:-1], key=lambda each: not in_use.get(each[1])):
         if word == "sort":
             word = f"sort: {ORDERS[state.order][0]}"
@@ -334,7 +334,7 @@ def _foot(state: ViewState, columns: int) -> list[Line]:
         elif word == "errors" and state.errors:
             word = "all"
         part = [*pair, *_key_piece(key, word)]
-        if not word:  # of two keys, the second one has the word for both
+        if not word:  # for two keys with one word, the second key has it
             pair = part
             continue
         pair = []

@@ -218,7 +218,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.kill()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
-            with suppress(OSError):  # of unwritten data: the process is gone
+            with suppress(OSError):  # closing fails with unwritten data if the process has ended
                 pipe.close()
-    with suppress(subprocess.TimeoutExpired):  # it sleeps in the kernel
+    with suppress(subprocess.TimeoutExpired):  # it may hang in the kernel
         child.wait(0.5)

@@ -112,7 +112,7 @@ class JobList:
             return True
         try:
             answer = self._client.events(self._event)
-        except DaemonRefused:  # it knows no events, or tells this user none
+        except DaemonRefused:  # older daemon, or this user may not see events
             return True
         self._event = int(answer["next"])
         return bool(answer["events"])

@@ -325,7 +325,7 @@ class _AttemptLog:
         before = self._offset
         try:
             answer = self._client.progress(self._job, attempt=self._attempt, since=before)
-        except (BadRequest, DaemonRefused):  # it was removed, or is of another user's job
+        except (BadRequest, DaemonRefused):  # the log was removed, or belongs to another user
             self.is_over = True
             return [], True
         self._offset = int(answer["next"])
@@ -343,7 +343,7 @@ class _AttemptLog:
         """Choose the parts to read if the reports are too long to be read whole."""
         try:
             answer = self._client.progress(self._job, attempt=self._attempt, since=BEHIND_THE_END)
-        except (BadRequest, DaemonRefused):  # the first page reports it again
+        except (BadRequest, DaemonRefused):  # reading the first page will report it
             return
         end = int(answer["next"])
         if end > self._whole_bytes:

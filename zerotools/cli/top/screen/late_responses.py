@@ -15,8 +15,8 @@ class LateResponses:
     r"""Distinguishes pressed keys from a response of the terminal that comes late, over a slow line
     or from a busy machine.
 
-    textual then does not wait for the response any more, and takes it for keys, with or without ^
-    for ESC:
+    textual waits for the response only for a short time. After that, it reads the characters of the
+    response as keys. The ESC is lost, or is read as ^:
 
         ESC ] 11;rgb:0000/0000/0000 ESC \   a response (xterm, "Operating System Commands")
         ^ ] 1 1 ; r g b : 0 0 0 0 / ... \   the keys: r would resume a job, / begin a filter

@@ -82,7 +82,7 @@ def styles_of(background: str | None, *, colours: bool) -> Styles:
     styles = {meaning: Style.parse(text) for meaning, text in words.items()}
     behind = _BEHIND.get(background or "") if colours else None
     for meaning, style in list(styles.items()):
-        # Readable colours behind others are known only if the background is.
+        # Readable background colours are known only for a known background.
         on = style + Style.parse(behind) if behind else Style.parse("reverse")
         styles[f"{CURSOR}{meaning}"] = on
     return styles
@@ -150,6 +150,6 @@ def ask_terminal(reading: int, writing: int, seconds: float = SECONDS) -> bytes:
             if not part:
                 break
     finally:
-        with suppress(termios.error):  # it was closed meanwhile
+        with suppress(termios.error):  # the terminal was closed meanwhile
             termios.tcsetattr(reading, termios.TCSANOW, before)
     return said

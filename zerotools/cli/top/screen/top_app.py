@@ -238,8 +238,8 @@ class Top(App[int]):
         return self._reading.is_idle and self._asking.is_idle
 
     def refresh_now(self) -> None:
-        """Start to read all values. Nothing is started while they are being read, or while the page
-        of a log is shown.
+        """Start to read all values, unless they are being read already or the page of a log is
+        shown.
         """
         if self._reading.is_idle and self.state.page != LOG:
             chosen = self.state.chosen

@@ -61,7 +61,7 @@ def read_axolotl(document: Document, beside: Path) -> RunSettings:
         given_all["use_lora"] = replace(adapter, name="use_lora", value=True)
         if linear is not None and linear.value:
             given_all["lora_target_modules"] = replace(linear, value="all")
-    elif "lora_rank" in given_all:  # which alone would ask for adapters elsewhere
+    elif "lora_rank" in given_all:  # other programs would train adapters with it alone
         given_all["use_lora"] = ConfigValue("use_lora", "(no adapter)", document.place(()), False)
     if linear is not None and not adapters:
         yaml.row(KeyOutcome.IGNORED, linear, None, "no adapters are trained")

@@ -185,7 +185,7 @@ def launched_command(words: Sequence[Word]) -> StartCommand | None:
         found = StartCommand(kind, rest[at:], rest[:at])
         before = rest[at - 1].text
         if not before.startswith("-") or "=" in before:
-            break  # else it may be the value of that option
+            break  # else the name may be the value of an option
     return found
 
 
@@ -209,7 +209,7 @@ def settings_by(by: Sequence[Word]) -> dict[str, Word]:
         elif runner in VARIABLES_FIRST:
             variables = _variables(word, 0, runner)
             found |= variables
-            runner = runner if variables or before else ""  # its command begins
+            runner = runner if variables or before else ""  # the wrapped command begins
     return found
 
 
@@ -376,7 +376,7 @@ def _options(start: StartCommand, until: int) -> tuple[list[str], bool]:
         takes = WORDS_AFTER[start.kind].get(name, 1 if start.kind == "accelerate" else 0)
         width = 1 + (takes if value is None else 0)
         if not word.text.startswith("-"):
-            width = 1  # of an unknown option
+            width = 1  # the value of an unknown option
             kept.append(word.text)
         elif name in _MODULE:
             is_module = True

@@ -153,7 +153,7 @@ def _judge(launcher: str, name: str, given: ConfigValue, findings: Findings) -> 
             f"{given.said} = {format_value(given.value)}: {SEVERAL_MACHINES}"
         )
     elif name in (*_COUNTS.get(launcher, ()), "include", *READ_HERE.get(launcher, ())):
-        return  # its row is the claim's
+        return  # the claim adds a row for it
     elif name in WORDS_AFTER[launcher]:
         _row(findings, given, _STARTS)
     else:

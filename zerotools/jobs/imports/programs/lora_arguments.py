@@ -69,7 +69,8 @@ def read_adapters(reading: ArgumentReading) -> None:
 def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
     """Translate `load_in_4bit` and similar arguments to keys of the job file.
 
-    `adapts` is true if the program trains adapters.
+    `adapts` is true if the program trains adapters. Without adapters, weights of 4 bits are not
+    supported.
     """
     config = reading.config
     switch = reading.typed("load_in_4bit", ValueKind.BOOL)

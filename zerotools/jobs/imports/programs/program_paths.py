@@ -96,8 +96,9 @@ def _read_model(reading: ArgumentReading) -> None:
 
 
 def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
-    """Set the job's model to an existing directory, or to the directory that a download command
-    will make.
+    """Set the job's model to the directory that the argument `given` names, or to a copy in the
+    local cache of the hub. If neither exists, add the command that downloads the model to the next
+    steps.
     """
     name = str(given.value)
     found = reading.run.found(name)
@@ -164,7 +165,7 @@ def _name_hub_data(
 ) -> None:
     """Set the data `key` of the job if all of `names` are local files.
 
-    Otherwise report how to download the data that is missing.
+    Otherwise add the commands that download the missing data to the next steps.
     """
     plain = [str(name).split("#")[0].strip() for name in names]
     found = [reading.run.found(name) for name in plain]
@@ -194,7 +195,7 @@ def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
     name = str(given.value[0] if isinstance(given.value, list) else given.value)
     kind = Path(name).suffix.lower()
     if not kind and given.title.endswith("data_path") and not reading.run.found(name).exists():
-        return True  # of FastChat and those made after it
+        return True  # FastChat and programs derived from it
     if kind not in (".json", ".jsonl", ".csv", ".tsv", ".parquet"):
         return False
     if kind == ".parquet" or given.title.endswith("data_path"):

@@ -80,7 +80,7 @@ def read_as_of(
         return _of_yaml(run, config, others, reader, lenient)
     if kind not in CONSOLE_PROGRAMS and not is_factory:
         named = [given for name in _ARGUMENT_FILES if (given := run.given.get(name))]
-        if program.startswith(SCRIPTS):  # its parser opens the file by any name
+        if program.startswith(SCRIPTS):  # TRL opens a file with any name
             named = [each for each in named if isinstance(each.value, str)]
         else:
             named = [each for each in named if str(each.value).endswith(_YAML)]
@@ -235,7 +235,9 @@ def _with_adapter_file(run: RunSettings, lenient: bool) -> RunSettings:
 
 
 def _apply_mode(inside: dict[str, ConfigValue]) -> None:
-    """Replace Firefly's argument `train_mode` in `inside` by the equivalent switches."""
+    """Replace Firefly's argument `train_mode` in the arguments `inside` by the equivalent arguments
+    `use_lora` and `load_in_4bit`.
+    """
     given = inside.get("train_mode")
     if given is None or given.value not in ("full", "lora", "qlora"):
         return
@@ -262,7 +264,7 @@ def _document(run: RunSettings) -> Document:
 
 
 def _joined(run: RunSettings, own: RunSettings) -> RunSettings:
-    """Return `own` with the launcher settings of `run` added.
+    """Return the settings `own` with the launcher settings of `run` added.
 
     `own` was read from the program's arguments, and `run` from the launch line.
     """

@@ -106,12 +106,14 @@ def read_launch(
     loose: list[ConfigValue] = []
     given = dict(_arguments(launch, places, findings, loose))
     findings.wrong += places.unknown
-    names = {_name_of(word.text.partition("=")[0]) for word in launch.arguments}  # known or not
+    names = {
+        _name_of(word.text.partition("=")[0]) for word in launch.arguments
+    }  # unknown ones, too
     is_trainer = "deepspeed_config" not in names and not TRAINERS_OWN.isdisjoint(names)
     named = given.pop("deepspeed_config", None) or given.pop("deepspeed", None)
     given.pop("deepspeed", None)
     if named is not None and named.value is True:
-        named = None  # `--deepspeed` alone switches it on in some programs
+        named = None  # in some programs a switch, without a file name
     file, document = flags_document(launch.launcher, launch.options, source, findings)
     visible = _setting(VISIBLE, launch, places)
     if launch.launcher in CONSOLE_PROGRAMS:
@@ -172,7 +174,7 @@ def _check_as_typed(text: str, places: _Places) -> None:
             for _, start in _launches(commands_within(text, places.source))
         ]
     except BadRequest:
-        return  # a quote that is not closed: the caller finds it, too
+        return  # a quote is not closed: the caller reports it
     for words in typed:
         meant = [as_typed(word.source) for word in words]
         if meant not in found:
@@ -268,7 +270,7 @@ def _split(
     options, program_at = _options(kind, words, begin, places, findings)
     while program_at + 1 < len(words) and words[program_at].problem:
         if words[program_at + 1].text.startswith("-"):
-            break  # it is the program, which nothing here depends on
+            break  # the word is the program; its name is not needed
         _is_known(words[program_at], kind, False, places, findings)
         program_at += 1
     if program_at >= len(words):
@@ -297,10 +299,10 @@ def _options(
         word = words[at]
         title, name, written = split_option(kind, word.text)
         if not word.problem and word.written not in ("", word.text):
-            title = word.written  # of TRL, for which another option stands here
+            title = word.written  # an option of TRL that was replaced
         table = WORDS_AFTER[kind]
         takes = table.get(name, 1 if kind == "accelerate" else None)
-        if takes is None:  # unknown: a program is not a value
+        if takes is None:  # unknown option: its value is not a program
             following = words[at + 1].text if at + 1 < len(words) else "-"
             takes = int(not following.startswith("-") and not following.endswith(".py"))
         at += 1
@@ -415,7 +417,7 @@ def _report_settings(launch: Launch, places: _Places, findings: Findings) -> Non
         findings.steps.append(f"if the ranks need them, write {', '.join(names)} to [env]")
     for name, word in launch.settings.items():
         if name in (VISIBLE, AFFINITY, RANKS_BY):
-            continue  # each has its row
+            continue  # they have rows already
         why = "is an environment variable; if the ranks need it, write it to [env] of the job file"
         row = ReportRow(KeyOutcome.IGNORED, name, places.of(word.line), None, None, why)
         findings.rows.append(row)

@@ -163,7 +163,7 @@ class _Scanner:
                 continue
             parts = self._word()
             if self._cut:
-                continue  # bash passes the blank on; it has no use
+                continue  # bash passes on a blank, which has no effect
             word = Word(
                 " ".join(part.text for part in parts),
                 self._line,
@@ -246,7 +246,7 @@ class _Scanner:
 
     def _set(self, name: str, value: Word) -> None:
         if self._branches.is_open and value.problem.endswith(ARGUMENT) and name in self._variables:
-            return  # of a loop over the script's arguments, which it is called without
+            return  # a loop over the script's arguments, of which there are none
         self._variables[name] = value
         self._set_in[name] = self._branches.within
 
@@ -333,7 +333,7 @@ class _Scanner:
     def _word(self) -> list[Word]:
         """Return the words at this position.
 
-        A word in the script may become several words, or none, if it has variables outside of
+        One word in the script may become several words or no word, if it has variables outside of
         quotes.
         """
         array = _ARRAY.match(self._text, self._at)
@@ -556,8 +556,8 @@ def _split_at_blanks(text: str) -> list[str]:
 
 
 def _is_empty(words: list[Word]) -> bool | None:
-    """Return the result of the test `[ -z X ]`, `[ -n X ]` or `[ X = "" ]` for an X without a
-    value. Return None for another test, or if the result is unknown.
+    """Return the result of the test `[ -z X ]`, `[ -n X ]` or `[ X = "" ]`, if X is a variable
+    without a value. Return None for another test, or if the result is unknown.
     """
     texts = [word.text for word in words]
     if texts[:1] not in (["["], ["[["]) or texts[-1] not in ("]", "]]"):

@@ -93,7 +93,7 @@ def _named(run: RunSettings, findings: Findings) -> dict[str, ConfigValue]:
             continue
         known = SYNONYMS.get(name, name)
         if name == "text_column" and not _RESPONSES.isdisjoint(run.given):
-            known = "prompt_column"  # of run_summarization.py
+            known = "prompt_column"  # an argument of run_summarization.py
         if known in found:
             findings.wrong.append(
                 f"{given.said} and {found[known].said} say the same; remove one of them"
@@ -180,7 +180,7 @@ def _read_optimizer(reading: ArgumentReading) -> None:
         for n, entry in ((1, betas[0]), (2, betas[1]))
     ]
     said = next((entry for entry in betas if entry), None)
-    own = (0.9, 0.95)  # of the job file
+    own = (0.9, 0.95)  # the defaults of the job file
     values = [mine if value is None else value for value, mine in zip(values, own, strict=True)]
     if said is not None:
         reading.config.map(said, "train.betas", tuple(values), "with the other beta")
@@ -293,7 +293,7 @@ def read_sharding(reading: ArgumentReading) -> None:
     if stage is not None:
         config.map(stage, STAGE, stage.value)
     offload = reading.typed("offload", ValueKind.BOOL)
-    if offload is not None and offload.value is True:  # of the programs of DeepSpeed-Chat
+    if offload is not None and offload.value is True:  # an argument of DeepSpeed-Chat
         config.map(offload, "offload.optimizer", "cpu")
         if stage is not None and stage.value == 3:
             config.map(offload, "offload.params", "cpu")
@@ -459,7 +459,7 @@ def _read_options(reading: ArgumentReading, kind: str) -> None:
     floor = left.pop("min_lr", None)
     part = left.pop("min_lr_ratio" if stable else "min_lr_rate", None)
     if stable and left.get("decay_type") == "cosine":
-        del left["decay_type"]  # the default, as `train.schedule_form` has it
+        del left["decay_type"]  # the default of `train.schedule_form`
     rate = reading.config.known("train.learning_rate")
     if floor is None and part is not None and rate is not None and _is_number(part):
         floor = part * rate.value

@@ -124,7 +124,7 @@ def _deepspeed_chat(run: RunSettings) -> RunSettings:
     if kind is not None and kind.value in ("fp16", "bf16"):
         given[str(kind.value)] = replace(kind, value=True)
     if "lora_dim" in given and str(given["lora_dim"].value) == "0":
-        del given["lora_dim"]  # all weights
+        del given["lora_dim"]  # without adapters
     if "lora_dim" in given:
         run.findings.differences.append(
             "adapters: the program adds them to every linear layer below --lora_module_name "
@@ -208,7 +208,7 @@ def _trl(run: RunSettings, *, is_dpo: bool) -> RunSettings:
         **TRL_DEFAULTS,
         "learning_rate": DPO_RATE if is_dpo else SFT_RATE,
     }
-    mixer = given.pop("dataset_mixer", None)  # of the alignment handbook
+    mixer = given.pop("dataset_mixer", None)  # an argument of the alignment handbook
     if mixer is not None and isinstance(mixer.value, Mapping):
         given["dataset_name"] = replace(mixer, value=list(mixer.value))
     loss = given.pop("loss_type", None)

@@ -95,7 +95,7 @@ def _typed(kind: ValueKind, value: Any) -> Any:
     if kind is ValueKind.TEXT and isinstance(value, (int, float)):
         return str(value)
     if value == AUTO and kind in (ValueKind.COUNT, ValueKind.NUMBER):
-        raise ValueError  # of DeepSpeed's JSON; the Trainer wants a number
+        raise ValueError  # only DeepSpeed's JSON has "auto"; the Trainer needs a number
     if isinstance(value, str) and _WHOLE.fullmatch(value):
         value = int(value)
     return typed_value(kind, value)[0]

@@ -94,15 +94,15 @@ def world_size(claims: Claims) -> BatchFact | None:
 
 
 def sequence_divisor(claims: Claims) -> BatchFact | None:
-    """Return the number of parts into which the sequences of a step are divided; None if unknown.
-    Each rank computes its own part, or shares a part with the ranks of its group.
+    """Return the number of parts into which the sequences of a step are divided; None if unknown. A
+    part is computed by one rank, or by a group of ranks together.
     """
     ranks = world_size(claims)
     for key, whose in _TOGETHER.items():
         together = _said(claims, key)
         if ranks is None or together is None or together.value == 1:
             continue
-        if ranks.value % together.value == 0:  # else the job's own rule reports it
+        if ranks.value % together.value == 0:  # otherwise a rule of the job file reports it
             of = f"{ranks.place}, divided by {together.value} {whose}"
             ranks = BatchFact(ranks.value // together.value, of)
     return ranks
@@ -126,7 +126,7 @@ def _infer_world(
 ) -> BatchFact | None:
     parts, rest = divmod(total.value, micro.value * accumulation.value)
     if rest or not parts:
-        return None  # reported below, with one rank
+        return None  # reported below, as if there was one rank
     place = f"{total.place}, divided by micro batch and accumulation"
     together = (_said(reading.claims, key) for key in _TOGETHER)
     ranks = parts * prod(each.value for each in together if each is not None)

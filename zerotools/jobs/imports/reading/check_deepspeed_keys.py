@@ -28,7 +28,7 @@ They are written in lower case.
 class ConfigValue:
     """A value in a config, with its key and position.
 
-    `note` explains how the value was interpreted, if this is not obvious from the text.
+    If the value was interpreted in a way that the text does not show, `note` explains this.
     """
 
     name: str
@@ -139,7 +139,7 @@ def _judge_unknown(
     findings: Findings,
     fatal: Callable[[Trail], bool],
 ) -> None:
-    # what other optimizers and schedulers take is not known here, and no typo
+    # The parameters of other optimizers and schedulers are not known here, so they are accepted.
     foreign = [
         f"{section}.params."
         for section, types in TYPES.items()

@@ -145,15 +145,15 @@ class ConfigReading:
         before = self.claims.of(key)
         self.claims.add(key, value, f"{self.source} (no {name})", weak=True)
         if before is not None and before.weak and before.shown == value:
-            return  # reported once already
+            return  # it was reported before
         if before is not None:
             why = f"{NOT_TAKEN}{before.place} says {format_value(before.shown)}"
         row = ReportRow(KeyOutcome.DEFAULT, name, self.source, value, key, why)
         self.findings.rows.append(row)
 
     def resolve(self, name: str, value: Any, origin: str) -> None:
-        """Replace the `"auto"` of the config's key `name` by `value`, and report that the value
-        comes from `origin`.
+        """Replace the value `"auto"` of the config's key `name` by `value`, and report `origin` as
+        the source of the new value.
         """
         given = self.remaining[name]
         self.findings.autos.append(ResolvedAuto(given.title, given.place, value, origin))
@@ -204,8 +204,8 @@ class Claims:
         self.said.append(Claim(key, value, place, value if shown is None else shown, weak))
 
     def of(self, key: str) -> Claim | None:
-        """Return the claim that determines `key`: the first claim that is not weak, else the
-        first weak one. Return None if there is no claim.
+        """Return the claim that determines `key`: the first claim that is not weak, or else the
+        first weak claim. Return None if there is no claim.
         """
         about = [claim for claim in self.said if claim.key == key]
         return next((claim for claim in about if not claim.weak), about[0] if about else None)

@@ -205,8 +205,8 @@ def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """Yield remarks on the rows of one outcome, but only remarks that the job file does not show:
-    why values were changed, and which keys were omitted.
+    """Yield remarks about the rows of one outcome, but only remarks that the job file does not
+    show: why values were changed, and which keys were omitted.
     """
     shown = [row for row in rows if row.outcome is not KeyOutcome.IGNORED and _says_more(row)]
     yield from _with_reasons(shown)

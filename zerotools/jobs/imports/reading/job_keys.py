@@ -106,7 +106,7 @@ def in_order(tree: Mapping[str, Any]) -> JobTree:
 
 
 def known_only(tree: Mapping[str, Any], like: Mapping[str, Any]) -> JobTree:
-    """Return a copy of `tree` without the keys that `like` does not have."""
+    """Return a copy of `tree` with only the keys that `like` also has."""
     kept: JobTree = {}
     for name, value in tree.items():
         if name in like:
