@@ -73,7 +73,8 @@ def main(
     check_python: InterpreterCheck = check_interpreter,
     rehearse: Rehearsal = run_rank_checks,
 ) -> int:
-    """Run the daemon until SIGTERM or SIGINT, and return the exit status. Jobs keep running.
+    """Run the daemon until SIGTERM or SIGINT, and return the exit status. Jobs keep running after
+    that.
 
     `command` returns the command that starts the ranks. `check_python` and `rehearse` run checks
     with the Python interpreter of a job.
@@ -183,11 +184,11 @@ def _served_users(config: Config) -> ServedUsers:
 
 
 async def _lock(state_dir: Path, stop: asyncio.Event) -> tuple[int, ...]:
-    """Lock the state directory; return the descriptors that hold the lock.
+    """Lock the state directory. Return the file descriptors that hold the lock.
 
-    If another daemon holds the lock, raise DaemonRefused. Under systemd, first wait for it up to
-    LOCK_SECONDS: a killed daemon can hang in the kernel. Raises BadRequest if the directory cannot
-    be made.
+    If another daemon holds the lock, raise DaemonRefused. Under systemd, first wait up to
+    LOCK_SECONDS for the lock, because a killed daemon can hang in the kernel. Raises BadRequest if
+    the directory cannot be made.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (LOCK_SECONDS if systemd.notify("STATUS=starts") else 0.0)
@@ -275,9 +276,9 @@ class _Seen:
 
 class LogLimit(logging.Filter):
     """Passes at most `MOST` warnings or errors from each line of code in a time window, and counts
-    the others.
+    the rest.
 
-    The first message of the next window reports how many were dropped.
+    The first message of the next window reports how many messages were dropped.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

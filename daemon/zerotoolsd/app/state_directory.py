@@ -68,10 +68,10 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
 
 
 def _flock(lock: int, fd: int) -> None:
-    """Lock the descriptor `lock`.
+    """Lock the file descriptor `lock`.
 
-    Raises BlockingIOError if another process holds the lock. If the process named in the pid file
-    `fd` has ended, first wait a moment for the lock.
+    Raises BlockingIOError if another process holds the lock. If the process that the pid file `fd`
+    names has ended, first wait a moment for the lock.
     """
     give_up = time.monotonic() + _STARTING_SECONDS
     while True:

@@ -130,7 +130,7 @@ _REFUSED = frozenset("'\"\\")
 def unit_text(name: str, program: str | None = None) -> str:
     """Return the text of the systemd unit file `name`.
 
-    It starts `program`; None: the first zerotoolsd on the PATH of systemd.
+    The unit starts `program`; None: the first zerotoolsd on the PATH of systemd.
 
     Raises:
         FileNotFoundError: this module is neither in a wheel nor in a checkout.
@@ -145,7 +145,7 @@ def unit_text(name: str, program: str | None = None) -> str:
 def this_program() -> str | None:
     """Return the absolute path of the running command.
 
-    None if it is not called zerotoolsd, as under `python -m`.
+    Return None if the command is not called zerotoolsd, for example under `python -m`.
     """
     program = Path(sys.argv[0])
     return str(program.absolute()) if program.name == "zerotoolsd" and program.is_file() else None

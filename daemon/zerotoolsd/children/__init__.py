@@ -1,5 +1,5 @@
-"""Programs that run as separate processes, so that one that hangs or fails harms nothing else. No
-module imports them.
+"""Programs that run as separate processes, so that a program that hangs or fails harms nothing
+else. No module imports these programs.
 
 checkpoint_finder   searches for checkpoints of programs that do not report them
 pid_watcher         watches a process that a user started by hand

@@ -3,9 +3,9 @@
     export.py OUTPUT_DIR DTYPE                     the newest checkpoint of a finished run
     export.py --evaluated CHECKPOINT OUTPUT_DIR    a checkpoint that another job evaluates
 
-It runs as a separate process, without torch and without a GPU, and uses a bounded amount of memory.
-The export appears complete in `OUTPUT_DIR/export` or `OUTPUT_DIR/model`, and replaces an export of
-an earlier run there.
+The program runs as a separate process, without torch and without a GPU, and uses a bounded amount
+of memory. The export appears complete in `OUTPUT_DIR/export` or `OUTPUT_DIR/model`, and replaces an
+export of an earlier run.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def export_newest(output_dir: Path, dtype: str) -> Path:
 
 
 def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
-    """Export the model of `checkpoint`, or of the newest complete checkpoint in that directory.
-    Return the model's path.
+    """Export the model of `checkpoint`. If `checkpoint` is a directory of checkpoints, export the
+    newest complete one. Return the model's path.
 
     Weights are in 16 bits, with adapters merged. The file `EVALUATED` of `output_dir` names the
     checkpoint.
 
     Raises:
-        ZerotoolsError: as `export_newest`, or no checkpoint in `checkpoint` is complete.
+        ZerotoolsError: as in `export_newest`, or `checkpoint` contains no complete checkpoint.
     """
     from zerotools.core.errors import BadFile
     from zerotools.jobs.jobfile_tables.script import EVALUATED, MODEL

@@ -1,17 +1,17 @@
 """Copies checkpoints to an object store, or fetches them: `mirror.py upload|fetch SETTINGS`.
 
-Both run as separate processes, as the user of the job and with the daemon's interpreter.
+Both commands run as separate processes, as the user of the job and with the daemon's interpreter.
 `upload_missing` runs next to the ranks, once for each new checkpoint, and again at the end.
 `fetch_start_checkpoint` runs before the ranks of an attempt start. SETTINGS is JSON, which
 `attempts/prepare_run_directory` writes:
 
-    output_dir, job             the job's directory, and its identity in the store
-    upload_to                   the destination of its checkpoints; null: none
+    output_dir, job             the job's directory, and the name of the job in the store
+    upload_to                   the destination of the job's checkpoints; null: no upload
     keep_last, keep_every       the checkpoints that stay in the store
-    resume_from                 a URL, or null
+    resume_from                 the URL of the checkpoint to fetch, or null
 
-Both also report to the supervisor. Exit status 75 means that the store does not respond now, or the
-disk is full.
+Both commands also report to the supervisor. Exit status 75 means that the store does not respond
+now, or that the disk is full.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FIRST_WAIT = 10.0
 
 
 def upload_missing(settings: dict[str, Any]) -> int:
-    """Upload the missing checkpoints; return the exit status.
+    """Upload the checkpoints that the store lacks. Return the exit status.
 
     Raises:
         ZerotoolsError: the store refuses further uploads.
@@ -64,10 +64,10 @@ def upload_missing(settings: dict[str, Any]) -> int:
 
 
 def fetch_start_checkpoint(settings: dict[str, Any]) -> int:
-    """Fetch the checkpoint to continue from; return the exit status.
+    """Fetch the checkpoint to continue from. Return the exit status.
 
     Raises:
-        ZerotoolsError: it cannot be fetched, or another run uses the destination.
+        ZerotoolsError: the checkpoint cannot be fetched, or another run uses the destination.
     """
     from zerotools.core.errors import ZerotoolsError
     from zerotools.io.stores.path_or_url import lies_in, path_of

@@ -1,11 +1,11 @@
 """Thins the older checkpoints of a running job: `thin.py OUTPUT_DIR KEEP SOCKET JOB [NAMED]`.
 
-It is a separate process next to the ranks, started for each new checkpoint. These checkpoints stay
-unchanged:
+This program runs next to the ranks and is started for each new checkpoint. The following
+checkpoints stay unchanged:
 
 - the KEEP newest complete ones, because the job would resume from them;
 - NAMED, which the job names in `resume_from`;
-- the one that `best` names;
+- the checkpoint that `best` names;
 - all that another job of the daemon at SOCKET would resume from. If that daemon does not respond,
   nothing is thinned this time.
 
@@ -70,7 +70,7 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
 
 def older_checkpoints(output_dir: Path, keep: int) -> Iterator[Path]:
     """Yield the unthinned checkpoints that are older than the `keep` newest complete unthinned
-    ones.
+    checkpoints.
 
     The newest comes first. A checkpoint counts as complete if its files have the recorded sizes.
     """

@@ -1,4 +1,6 @@
-"""The tables of `zerotoolsd.toml`, one dataclass each, except `[users]`; all keys have defaults."""
+"""The tables of `zerotoolsd.toml`, each as a dataclass, except `[users]` and `[notify]`. All keys
+have defaults.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from zerotools.sensors.snapshot import Gpu
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticConfig:
-    """`[elastic]`: when running jobs with a range of GPUs grow to more GPUs; see [let a job take
-    the GPUs that are free](../how-to/elastic-jobs.md).
+    """`[elastic]`: when a running job with a range of GPUs gets more GPUs; see [let a job take the
+    GPUs that are free](../how-to/elastic-jobs.md).
     """
 
     grow: bool = key(
@@ -316,7 +318,7 @@ class SharesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig:
-    """`[launch]`: who starts the processes of a job."""
+    """`[launch]`: how the processes of a job are started."""
 
     by: str = key(
         '`"systemd"`: each attempt runs in a separate transient unit, without the limits of '
@@ -373,7 +375,7 @@ class RetryConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchConfig:
-    """`[watch]`: when a running job is shown as one that makes no progress."""
+    """`[watch]`: when a running job is reported as making no progress."""
 
     no_progress_seconds: float = key(
         "A running job is shown as making no progress when its ranks have not written to their "
@@ -393,7 +395,7 @@ class RetentionConfig:
     """`[retention]`: automatic removal of old data. By default nothing is removed.
 
     Each value is seconds, or text such as `"30d"`. Three things are never removed automatically:
-    checkpoints, exports, and what an unfinished job names.
+    checkpoints, exports, and files that an unfinished job names.
     """
 
     records: int | str | None = key(

@@ -80,7 +80,8 @@ class NoticeDestination:
     def kind(self) -> str:
         """Return the service of this destination, such as `slack` or `email`.
 
-        It is `service` of the configuration if set; else it follows from the host of `url`.
+        The configured `service` is used if it is set; otherwise the host of `url` determines the
+        service.
         """
         return self.service or (EMAIL if self.url is None else service_of(self.url))
 

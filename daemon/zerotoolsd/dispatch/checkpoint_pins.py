@@ -1,8 +1,9 @@
-"""Tells ranks, by files, which of their checkpoints other jobs need, so that retention keeps them.
+"""Writes files (pins) that name the checkpoints which other jobs need. Ranks read the pins before
+they delete old checkpoints.
 
 The checkpoints that a job needs are published before the job is checked. So a checkpoint that
-exists during the check is not deleted before the job has begun. The files
-(`zerotools.runs.retention`) are not flushed, because the next daemon writes them again.
+exists during the check is not deleted before the job has begun. The pins
+(`zerotools.runs.retention`) are not flushed to the disk, because the next daemon writes them again.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ log = logging.getLogger(__name__)
 
 
 class SubmittedJobPins:
-    """The pins of a job that is being submitted: they publish the checkpoints that the job
-    needs, before it has a number.
+    """The pins of a job that is being submitted. They publish the checkpoints that the job needs,
+    before the job has a number.
     """
 
     def __init__(self, place: PinDirectory, text: str) -> None:
@@ -67,7 +68,7 @@ class SubmittedJobPins:
             self._place.write(str(job_id), job_id, self._named)
 
     def end(self) -> None:
-        """Remove the published entry. The job has been accepted or refused."""
+        """Remove the published entry, because the job has been accepted or refused."""
         if self._path is not None:
             self._place.remove(self._path)
 
@@ -116,8 +117,8 @@ class CheckpointPins:
                     place.write(str(job_id), job_id, named)
 
     def settle(self, *, coming: bool = False) -> None:
-        """Remove the pins of ended jobs. With `coming`, also remove the pins of jobs that were
-        never queued.
+        """Remove the pins of ended jobs. With `coming`, also remove the pins of submitted jobs that
+        were never queued.
         """
         live = {str(number) for state in _UNFINISHED for number in self._store.ids(state)}
         with suppress(FileNotFoundError):
@@ -148,8 +149,8 @@ def _forget(
 
 @dataclass(frozen=True)
 class PinDirectory:
-    """The directory with the pins for the jobs of `user`. It belongs to this user; None: to the
-    user of the daemon.
+    """The directory with the pins for the jobs of `user`, who owns the directory. None: the user of
+    the daemon.
     """
 
     directory: Path

@@ -1,6 +1,7 @@
 """Decides the next action when the memory of the host or of a shared GPU is running out. No I/O.
 
-"Used up in N s" is the forecast, "left" the fraction of the memory that is still available:
+In this table, "used up in N s" is the forecast, and "left" is the fraction of the memory that is
+still available:
 
     level   condition                                          action
     WAIT    used up in 120 s and at most 3/10 left, or at      no job starts
@@ -13,8 +14,8 @@
     STOP    used up in 10 s, or less than the reserve is left  the job that was asked is killed; if
             and it shrinks, or the kernel kills programs       none was, the one of lowest value
 
-Cached files fill a control group up to its limit, and the kernel then reclaims their memory; this
-is normal. So reclaim counts only if memory that cannot be reclaimed fills the group.
+Cached files fill a control group up to its limit, and the kernel then reclaims the memory of cached
+files; this is normal. So reclaim counts only if memory that cannot be reclaimed fills the group.
 
 Jobs that load (they have not taken a step yet, and hold less than their expected maximum) use
 memory fast, but only for a while. While jobs load, STOP begins at 3 s, and SAVE is skipped.
@@ -97,10 +98,10 @@ class MemoryHolder:
     """A running job and the memory that it holds.
 
     Attributes:
-        held: the memory that it holds, in bytes.
+        held: the memory that the job holds, in bytes.
         unsaved_seconds: the working time since the last save.
         saves: whether the job is known to save on request.
-        loads: whether it has not done a step yet.
+        loads: whether the job has not done a step yet.
         asked, ended: the monotonic times at which the job was asked to save, and was ended; None:
             not yet.
     """
@@ -180,8 +181,8 @@ def wanted_level(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
 
 
 def level_of(left: float, part: float) -> EscalationStep:
-    """Return the level if the memory is used up in `left` seconds and the fraction `part` of it
-    is available.
+    """Return the level of action, if the memory will be used up in `left` seconds and the fraction
+    `part` of it is available.
     """
     found = max(
         (level for level, most in SECONDS.items() if left < most), default=EscalationStep.CALM
@@ -221,8 +222,8 @@ def next_act(
 ) -> MemoryAction | None:
     """Return the next action against one of the jobs `holders`; None if no action is due.
 
-    `level` is the current level, `total` is all memory in bytes, and `now` is a monotonic
-    time in seconds.
+    `level` is the current level, `total` is all memory in bytes, and `now` is a monotonic time in
+    seconds.
     """
     if level < EscalationStep.SAVE:
         return None
@@ -252,11 +253,12 @@ def _last(holder: MemoryHolder) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuJob:
-    """A job of this daemon on a GPU. Its promise is the GPU memory that it declared or that it got.
+    """A job of this daemon on a GPU. Its "promise" is the GPU memory that the job declared or that
+    it got.
 
     Attributes:
-        over: the bytes that it holds beyond its promise.
-        to_come: the bytes of its promise that it does not hold yet.
+        over: the bytes that the job holds beyond its promise.
+        to_come: the bytes of its promise that the job does not hold yet.
         grows: whether its memory use keeps growing.
     """
 
@@ -287,8 +289,8 @@ class GpuMemoryState:
 
     @property
     def culprits(self) -> list[GpuJob]:
-        """Return the jobs that hold more memory than was promised to them, if that harms
-        another job of this daemon.
+        """Return the jobs that hold more memory than their promise, if this harms another job of
+        this daemon.
         """
         worth = WORTH_PART * self.look.total
         over = [job for job in self.jobs if job.over >= worth] if self.owners > 1 else []
@@ -296,8 +298,8 @@ class GpuMemoryState:
 
 
 def first_level(look: GpuOutlook) -> EscalationStep:
-    """Return the level that the free memory requires, without regard to the programs that hold
-    the memory.
+    """Return the level that the free memory requires, without regard to the programs that hold the
+    memory.
     """
     found = max(
         (r for r, most in SECONDS.items() if _left(look, r) < most), default=EscalationStep.CALM
@@ -349,7 +351,7 @@ def _short(now: GpuMemoryState) -> list[GpuJob]:
 
 
 def why_scarce(look: GpuOutlook) -> str:
-    """Return a phrase on the free memory of a GPU. It completes the sentence that begins with
+    """Return a phrase on the free memory of a GPU, as the end of a sentence that begins
     "GPU 1 has ".
     """
     said = f"{look.free / GIB:.1f} of its {look.total / GIB:.1f} GiB free"
@@ -361,8 +363,8 @@ def why_scarce(look: GpuOutlook) -> str:
 
 
 def why_asked(job: GpuJob, gpu: str, look: GpuOutlook) -> str:
-    """Return the reason why the job is asked to save and end, without the beginning of the
-    sentence. `gpu` is the name of the GPU.
+    """Return the reason why the job is asked to save and end, as the end of a sentence. `gpu` is
+    the name of the GPU.
     """
     head = f"stops because the memory of {gpu} runs out: "
     held = f"it holds {job.holder.held / GIB:.1f} GiB"

@@ -1,4 +1,4 @@
-"""Removes ended jobs, one after another. The daemon does its other work meanwhile."""
+"""Removes ended jobs, one after another, while the daemon continues with its other work."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """Removes ended jobs, one at a time. It changes the queue itself, and reads and removes
-    files through `ask`.
+    """Removes ended jobs, one at a time. It changes the queue itself; to read and remove files, it
+    calls functions in a child process through `ask`.
     """
 
     def __init__(
@@ -127,7 +127,9 @@ class Cleaner:
     async def _left_out(
         self, request: CleanRequest, meant: set[int], owner: int | None
     ) -> list[KeptJob]:
-        """Return the jobs that the request names by number but excludes by its other options."""
+        """Return the jobs that the request names by number but excludes by other options, such as
+        `states`.
+        """
         found = []
         for count, job_id in enumerate(request.jobs or ()):
             if count % AT_ONCE == 0:
@@ -320,7 +322,7 @@ class Cleaner:
         self._going.discard(job_id)
 
     async def keep_up(self, retention: RetentionConfig) -> None:
-        """Finish interrupted removals, then remove jobs and events that are too old, again and
+        """Finish interrupted removals. Then remove jobs and events that are too old, again and
         again.
         """
         try:
@@ -388,8 +390,8 @@ class NamedPaths:
         self._writers: dict[str, set[int]] | None = None
 
     async def by_unfinished(self, places: Sequence[str]) -> tuple[JobRow, NamedPath] | None:
-        """Return an unfinished job that names one of the paths `places`, or a path inside one
-        of them, and the text that names it.
+        """Return an unfinished job that names one of the paths `places` or a path inside one of
+        them. Also return the text in which the job names it.
 
         Return None if no job does.
         """
@@ -424,7 +426,7 @@ class NamedPaths:
 
     async def by_others_output(self, paths: Sequence[str], own: int) -> int | None:
         """Return the number of an ended job that wrote its output into one of `paths` and is not
-        being removed; None if none exists.
+        being removed; None if there is no such job.
 
         The job with the number `own` does not count.
         """

@@ -1,9 +1,9 @@
 """The daemon's loop. Only this loop changes the state of jobs.
 
-It decides which work is due; `attempts.start_attempt`, `attempts.finalize_attempt` and
-`attempts.reattach` do it. All of it runs in the event loop's thread. Every decision is written to
-the store before it takes effect. After a restart, the run directories show which decisions have
-taken effect.
+The loop decides which work is due. `attempts.start_attempt`, `attempts.finalize_attempt` and
+`attempts.reattach` do the work. Everything runs in the thread of the event loop. Every decision is
+written to the store before it takes effect. After a restart, the run directories show which
+decisions have taken effect.
 """
 
 from __future__ import annotations
@@ -381,7 +381,9 @@ class Dispatcher:
         return waits
 
     def _shortages(self) -> dict[str, str]:
-        """Return what the machine is short of (memory, disk): kind of the notice to a sentence."""
+        """Return the resources that the machine is short of (memory, disk): kind of the notice to a
+        sentence.
+        """
         least = bytes_of(self.config.notify.disk_free)
         found = {
             MEMORY_SHORT: self.pressure.why_none_starts,
@@ -433,7 +435,7 @@ class Dispatcher:
         """Ask the attempt of the job to save and end. The job continues later
         (`AttemptStopper.give_way`).
 
-        `for_job` is the number of the job that needs the resources; None if none exists.
+        `for_job` is the number of the job that needs the resources; None if no job needs them.
         """
         self._stopping.give_way(job, YieldAsk(purpose=purpose, for_job=for_job), why)
 

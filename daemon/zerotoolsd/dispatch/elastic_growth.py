@@ -1,10 +1,11 @@
-"""Lets running elastic jobs grow into free resources.
+"""Restarts running elastic jobs with more GPUs when GPUs are free.
 
 Example: job 7 has 2 of 4 GPUs, and the job with the other two ends. In the next pass of the
-scheduler, job 7 asks for 2 more, after all waiting jobs. If it gets them, it is asked to save and
-end. Until it has ended, each pass reserves the 2 GPUs for it, at its own position in the queue, so
-that no job behind it gets them. Then it is queued, and the pass starts it with its largest possible
-size: 4. The queue stores only that job 7 yields. A restarted daemon makes the same request again.
+scheduler, job 7 requests 2 more GPUs, after all waiting jobs. If the request is granted, job 7 is
+asked to save and end. Until its attempt has ended, each pass reserves the 2 GPUs for job 7, at its
+own position in the queue, so that no job behind it gets these GPUs. Then job 7 is queued, and the
+next pass starts it with its largest possible size: 4. The queue stores only that job 7 yields. A
+restarted daemon makes the same request again.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class ElasticGrowth:
         return found.sizes
 
     def _kept(self, job: JobRow) -> tuple[int, ...]:
-        """Return the larger numbers of ranks that a job may get. The job is already saving in
-        order to continue with more ranks.
+        """Return the larger numbers of ranks that a job may get, for a job that is already saving
+        in order to continue with more ranks.
         """
         attempt, rows = self._store.attempts(job.id)[-1], self._store.yields.of(job.id)
         if not rows or (rows[-1].attempt, rows[-1].purpose) != (attempt.number, RESIZE):
@@ -105,8 +106,8 @@ class ElasticGrowth:
         return tuple(size for size in job.spec.sizes if size > (attempt.world_size or 0))
 
     def give(self, given: Sequence[Start]) -> None:
-        """Ask the running jobs that got more resources in the pass to save and end. They are
-        started again with more ranks.
+        """Ask the running jobs in `given`, which got more resources in the pass, to save and end.
+        They are started again with more ranks.
         """
         for start in given:
             with self._guard(start.job_id, fault_isolation.STOPPING) as reach:
@@ -173,8 +174,8 @@ class ElasticGrowth:
 
 
 def _ranks_of(start: Start, job: JobRow, now: RunningSize) -> int:
-    """Return how many ranks the job gets in addition to its present ones. If `start` does not say,
-    these are the ranks that the next larger size needs.
+    """Return how many ranks the job gets in addition to its present ranks. If `start` does not say
+    this, return the number that the next larger size needs.
     """
     if start.size is not None or start.gpu_uuids:
         return start.size or len(start.gpu_uuids)
@@ -192,7 +193,7 @@ def _saving_seconds(rows: Sequence[YieldRow]) -> float | None:
 def _start_up_seconds(attempt: AttemptRow, step: Mapping[str, Any]) -> float | None:
     """Return the seconds from the start of the attempt to its first step; None if unknown.
 
-    It is estimated from the last step: all steps are assumed to take as long as that one.
+    The time is estimated from the last step: all steps are assumed to take as long as the last one.
     """
     when, each, reached = (seconds_in(step, key) for key in ("time", "step_seconds", "step"))
     if when is None or each is None or reached is None or attempt.started is None:
@@ -220,8 +221,8 @@ class GrowthRule:
 class RunningSize:
     """A running elastic job with `size` ranks. Its attempt has been running for `ran_seconds`.
 
-    `left` is the time in seconds that the job still needs with this number of ranks (None:
-    unknown). `cost` is the duration of a restart with more ranks, in seconds.
+    `left` is the time in seconds that the job still needs with `size` ranks (None: unknown). `cost`
+    is the duration of a restart with more ranks, in seconds.
     """
 
     size: int

@@ -95,7 +95,7 @@ class MemoryPreemption:
                 self.end(attempt, self.purpose)
 
     def keep(self, live: Sequence[AttemptRow]) -> None:
-        """Forget the requests to all attempts that are not in `live`."""
+        """Forget the requests to attempts that are not in `live` any more."""
         running = {attempt.token for attempt in live}
         for told in (self._asked, self._ended):
             for token in told.keys() - running:

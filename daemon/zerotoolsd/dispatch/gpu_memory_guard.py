@@ -53,7 +53,7 @@ class GpuPromises:
     Attributes:
         context: the bytes promised to a job in addition to the memory that it declared.
         expected: job number -> the bytes promised to the job if it has a whole GPU (0: unknown).
-        foreign: GPU -> the bytes that programs of others must hold there in order to count.
+        foreign: GPU -> the bytes that programs of others may hold on it without being counted.
     """
 
     context: int
@@ -104,8 +104,8 @@ class GpuMemoryGuard:
 
     @property
     def closed(self) -> Mapping[str, str]:
-        """Return the GPUs on which no more jobs are started: UUID to reason. The reason
-        completes "GPU 0 ".
+        """Return the GPUs on which no more jobs are started: UUID to reason. The reason is the end
+        of a sentence that begins "GPU 0 ".
         """
         return {
             uuid: f"gets no more jobs while its memory runs out: it has {each.escalation.why}"

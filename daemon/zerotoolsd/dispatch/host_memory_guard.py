@@ -43,9 +43,10 @@ log = logging.getLogger(__name__)
 class HostMemoryGuard:
     """The loop that watches the memory of the host. It acts only against jobs of this daemon.
 
-    `live` returns the running attempts, `host_now` returns the memory that they use, and `expected`
-    returns the memory that each job is expected to use. `read` returns the memory of the host and,
-    if it has a limit, of the daemon's control group. Each of the two is checked separately.
+    `live` returns the running attempts, `host_now` returns the host memory that these attempts use,
+    and `expected` returns the memory that each job is expected to use. `read` returns the memory of
+    the host and, if it has a limit, of the daemon's control group. Each of the two is checked
+    separately.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class HostMemoryGuard:
         self._samples = {limit: self._samples[limit] for limit in found}
 
     def _explain(self, live: Sequence[AttemptRow]) -> None:
-        """Add to the newest samples the memory that running jobs will probably still take."""
+        """Add to the newest samples the memory that running jobs are still expected to take."""
         expected = {job: size for job, size in self._expected().items() if size}
         if not expected:
             return

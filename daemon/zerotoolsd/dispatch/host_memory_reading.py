@@ -31,7 +31,7 @@ class HostReading:
 
     It also has the percentage of time in which all tasks waited for memory (PSI). Two counts begin
     when the groups were created: how often the kernel reclaimed memory at their limits, and how
-    often it killed programs. None means unknown.
+    often it killed programs. A value is None if it is unknown.
     """
 
     total: int

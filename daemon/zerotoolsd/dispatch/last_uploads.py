@@ -1,9 +1,9 @@
 """Uploads the last checkpoint of a finished job if no supervisor has uploaded it.
 
-Normally a supervisor uploads the last checkpoint when its ranks end. It skips this if the attempt
-crashed, or if the job will start again soon, because the next attempt uploads the checkpoint then.
-A supervisor that is killed does not finish its upload. If no attempt follows, the daemon runs the
-same upload command, as the user of the job.
+Normally a supervisor uploads the last checkpoint when its ranks end. The supervisor skips this
+upload if the attempt crashed, or if the job will start again soon, because the next attempt then
+uploads the checkpoint. A supervisor that is killed does not finish its upload. If no attempt
+follows, the daemon runs the same upload command, as the user of the job.
 
 Example: job 7 saves step 40 for a preemption and is queued. `zerotools cancel 7` comes before the
 job starts again. The job is cancelled at once, and step 40 is uploaded after that.
@@ -71,7 +71,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class UploadEnd:
-    """The result of an upload. `why` is the error; None if it succeeded. `again` is True if
+    """The result of an upload. `why` is the error; None if the upload succeeded. `again` is True if
     another try may succeed later.
     """
 
@@ -136,7 +136,7 @@ class LastUploads:
         return sorted(found)
 
     def _left_of(self, job_id: int) -> Upload | None:
-        """Return the upload that is missing for the job; None if none is missing."""
+        """Return the upload that is missing for the job; None if no upload is missing."""
         if not (attempts := self._store.attempts(job_id)):
             return None
         try:
@@ -241,10 +241,9 @@ def upload_of(job: JobRow, attempts: list[AttemptRow]) -> Upload | None:
 
 
 def _was_tried(attempt: AttemptRow) -> bool:
-    """Return whether the supervisor has recorded the result of its upload.
+    """Return whether the supervisor of the attempt has recorded the result of an upload.
 
-    A result without a time does not count: the upload was interrupted because the supervisor
-    was killed.
+    A result without a time does not count: the supervisor was killed during the upload.
     """
     found = (attempt.result or {}).get("uploading")
     return isinstance(found, Mapping) and "seconds" in found

@@ -35,8 +35,8 @@ def memory_guards(
     """Create the object that watches the host memory and the object that watches the memory of
     GPUs.
 
-    `live` returns the running attempts. `asking` makes the object that asks jobs to save and end,
-    for one of the purposes in PURPOSES.
+    `live` returns the running attempts. `asking` takes one of the purposes in PURPOSES, and returns
+    the object that asks jobs to save and end for this purpose.
     """
     return HostMemoryGuard(
         config.pressure,

@@ -1,17 +1,17 @@
 """Forecasts when the memory of the host or of a shared GPU is used up. No I/O.
 
-The rate is the median of the differences between neighbouring samples. So a single jump (a model
-allocated at once) does not count as growth, and steady growth counts when it fills half of the
-window. Two windows are used: a short one for a program that takes gigabytes a second, and a longer
-one for a program that leaks over minutes. The earlier of the two results counts. The result of the
-longer window counts only while the growth continues.
+The rate at which memory is used is the median of the differences between neighbouring samples. So a
+single jump (a model that is allocated at once) does not count as growth, and steady growth counts
+when it fills half of the window. Two windows are used: a short one for a program that takes
+gigabytes a second, and a longer one for a program that leaks over minutes. The earlier of the two
+results counts. The result of the longer window counts only while the growth continues.
 
     seconds    0     0.5   1.0   1.5   2.0   2.5
     GiB free  12.0  12.0  11.0  10.0   9.0   8.0     median 1.0 per 0.5 s: 2 GiB/s, used up in 4 s
     GiB free  12.0  12.0   8.0   8.0   8.0   8.0     median 0: a jump
 
-The expected growth of a job is not a leak: while all expected growth still fits, the rate is
-ignored. After a job has loaded, its growth during the load is ignored.
+The expected growth of a job is not a leak. While all expected growth still fits into the memory,
+the rate is ignored. After a job has loaded, its growth during the load is ignored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class MemorySample:
             the host.
         reclaimed: whether the kernel reclaimed memory at a limit of that group since the previous
             sample.
-        killed: whether the kernel could not reclaim enough since then, and killed programs.
+        killed: whether the kernel could not reclaim enough since the previous sample, and killed
+            programs.
     """
 
     clock: float
@@ -149,7 +150,7 @@ class GpuSample:
 
     @property
     def to_come(self) -> int:
-        """Return the bytes that were promised to jobs but are not held by them yet."""
+        """Return the bytes that were promised to jobs and that the jobs do not hold yet."""
         return sum(map(self.to_come_of, self.promised))
 
     @property
@@ -172,7 +173,7 @@ class GpuSample:
         return self.total - self.free - sum(self.held.values())
 
     def to_come_of(self, job: int) -> int:
-        """Return the bytes that were promised to the job `job` but are not held by it yet."""
+        """Return the bytes that were promised to the job `job` and that it does not hold yet."""
         return max(0, self.promised.get(job, 0) - self.held.get(job, 0))
 
     def over(self, job: int) -> int:
@@ -185,10 +186,10 @@ class GpuOutlook:
     """The forecast for one GPU: the seconds until memory runs out. Spare memory is the free memory
     that is not promised to jobs.
 
-    There are three times: until only the reserve is spare (`scarce`), until no memory is spare
-    (`gone`), and until growing programs of others leave only the reserve free (`by_others`). The
-    third time is computed from the longer window alone, because such programs may just be loading.
-    `free` of `total` bytes are free; `to_come` of these bytes are promised to jobs.
+    The times are: until only the reserve is spare (`scarce`), until no memory is spare (`gone`),
+    and until growing programs of others leave only the reserve free (`by_others`). `by_others` is
+    computed from the longer window alone, because such programs may only be loading. `free` of
+    `total` bytes are free; `to_come` of the free bytes are promised to jobs.
     """
 
     scarce: float

@@ -1,8 +1,8 @@
 """Asks running jobs to save and end so that a waiting job of higher priority can start, if the
 administrator allows it.
 
-It also records when the waiting job has done its first step. The cost of the preemption is computed
-from this.
+The module also records when the waiting job has done its first step. The cost of the preemption is
+computed from this time.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def choose_victims(
 class PreemptionTrial:
     """Tests whether a waiting job could start after running jobs have freed their resources.
 
-    Waiting jobs before it have already taken the resources that they can use.
+    Waiting jobs that come before it have already taken the resources that they can use.
     """
 
     def __init__(self, pending: PendingQueue, machine: PassInput) -> None:
@@ -247,7 +247,7 @@ class PreemptionTrial:
         current job can start.
 
         `jobs` are sorted by cost. Return an empty list if the current job could not start even if
-        all of them ended.
+        all `jobs` ended.
         """
         if not jobs or not self.is_free([*leave, *jobs]):
             return []
@@ -264,8 +264,8 @@ class PreemptionTrial:
 
 
 def next_look(running: Sequence[RunningJob], rules: PreemptionRules) -> float:
-    """Return the seconds until another attempt has been running for `after_seconds`; infinity if
-    none exists.
+    """Return the seconds until another attempt will have been running for `after_seconds`; infinity
+    if there is no such attempt.
     """
     left = [rules.after_seconds - job.ran_seconds for job in running if not job.leaves]
     return min((seconds for seconds in left if seconds > 0), default=float("inf"))

@@ -1,12 +1,12 @@
 """Finds and removes the files of ended jobs: files first, then the record.
 
-Before the first file is removed, a small file (an intent) is written to `cleaning/` of the state
-directory and flushed. It is removed last. So a daemon that is killed in between finishes the
-removal at its next start. Checkpoints and exports in the state directory are only removed on
-request. No link is followed.
+Before the first file is removed, a small file (an intent) is written to `cleaning/` in the state
+directory and flushed to the disk. The intent is removed last. So if the daemon is killed in
+between, the next daemon finishes the removal. Checkpoints and exports in the state directory are
+only removed on request. No link is followed.
 
-Paths of users, and their links, may be on a file system that never responds. So child processes
-call the functions in `CLEANING_LOOKS`: their arguments are pickled, their results are JSON.
+Paths of users may be on a file system that never responds. So the functions in `CLEANING_LOOKS` are
+called in child processes. The arguments of these functions are pickled, and their results are JSON.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class RemovableFiles:
     """The files of one job in the state directory. `size_bytes` is their total size, and
     `outputs_bytes` is the size of the outputs.
 
-    `places` are the directories of the job, and `output_places` the directories of its
-    outputs. Each is listed with its own path and with the path that has symbolic links
-    resolved, because jobs may use either.
+    `places` are the directories of the job, and `output_places` the directories of its outputs.
+    Each directory is listed twice: as it is named, and with symbolic links resolved, because other
+    jobs may use either path.
     """
 
     own: Path
@@ -79,8 +79,8 @@ class NotRemovable(Exception):
 
 
 def selected_jobs(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list[EndedJob]:
-    """Return the jobs among the ended `jobs` that the request selects, the oldest first. `now` is
-    in seconds since the epoch. The `keep` jobs that ended last are not selected.
+    """Return the jobs among the ended `jobs` that the request `wanted` selects, the oldest first.
+    The `keep` jobs that ended last are not selected. `now` is in seconds since the epoch.
     """
     over = [job for job in jobs if job.state in wanted.states]
     over.sort(key=lambda job: (job.ended or 0.0, job.id))

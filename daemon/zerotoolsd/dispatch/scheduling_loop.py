@@ -1,4 +1,4 @@
-"""Starts waiting jobs: reads the GPUs, asks the scheduler, and begins the chosen ones."""
+"""Starts waiting jobs: reads the GPUs, asks the scheduler, and starts the jobs that it chose."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ class SchedulingLoop:
 class LeftoverProcesses:
     """The jobs that cannot start because a program of an earlier attempt is still running.
 
-    This is kept only in memory. After a restart of the daemon, each job is checked again
-    when it is about to start.
+    The list is kept only in memory. After a restart of the daemon, each job is checked again when
+    it is about to start.
     """
 
     def __init__(self) -> None:

@@ -1,14 +1,14 @@
 """The check server: a process that forks the processes which read files of users.
 
-It is forked before the daemon has threads, an event loop, its lock or its database. So its forks
-have none of them either, and a fork that hangs forever in the kernel holds no resource of the
-daemon. A fork takes a millisecond; a new interpreter would take 300.
+The check server is forked before the daemon has threads, an event loop, its lock or its database.
+So its forks have none of these resources either, and a fork that hangs forever in the kernel holds
+no resource of the daemon. A fork takes a millisecond; a new interpreter would take 300 ms.
 
-The daemon sends one end of a socket pair, and the user that the new process must become. The new
-process becomes that user permanently before it reads a request, sends its pid over the socket, and
-then handles requests until the socket is closed. A message is its length in four bytes, big-endian,
-and the data. A request is a pickle, because it comes from the daemon. A reply is JSON, because the
-process has read files of users and is not trusted.
+To get a new process, the daemon sends one end of a socket pair, and the user that the new process
+must become. The new process becomes that user permanently, sends its pid over the socket, and then
+handles requests until the socket is closed. A message consists of its length in four bytes
+(big-endian) and the data. A request is a pickle, because it comes from the daemon. A reply is JSON,
+because the process has read files of users and is not trusted.
 """
 
 from __future__ import annotations
@@ -85,8 +85,10 @@ def request_check_process(nursery: socket.socket, user: JobUser | None = None) -
 
 
 def _run(body: Callable[[], None], parent: int) -> None:
-    """Call `body` in a forked process, and exit. The process ends with its parent. Otherwise a
-    removal could continue while the next daemon also removes files.
+    """Call `body` in a forked process, and exit.
+
+    The process ends when its parent ends. Otherwise a removal of files could continue while the
+    next daemon also removes files.
     """
     status = 1
     try:
@@ -123,8 +125,8 @@ def _nurse(orders: socket.socket, looks: Mapping[str, Look], modules: Sequence[s
 
 
 def _as(who: Mapping[str, Any] | None, looks: Mapping[str, Look]) -> Mapping[str, Look]:
-    """Become the user `who`, and return `looks`. If that fails, return functions that raise the
-    error instead.
+    """Become the user `who`, and return the functions `looks`. If that fails, return functions that
+    raise the error instead.
     """
     if who is None:
         return looks
@@ -188,8 +190,8 @@ def with_length(data: bytes) -> bytes:
 
 
 def length_of(head: bytes) -> int:
-    """Return the length in bytes of the message that follows `head`. Raises ConnectionError if it
-    exceeds the limit.
+    """Return the length in bytes of the message that follows `head`. Raises ConnectionError if the
+    length exceeds the limit.
     """
     (length,) = _LENGTH.unpack(head)
     if length > LARGEST:

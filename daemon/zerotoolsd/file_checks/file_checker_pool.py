@@ -1,15 +1,15 @@
 """Sends requests about files of users to processes, with deadlines, so that the daemon never
 blocks.
 
-One process per user handles the user's requests in order, with the user's rights. If one request
-takes long (`PATIENCE_SECONDS`), the later ones go to another process, so a job on a hung mount
-delays no others.
+One process per user handles the user's requests in order, with the user's rights. If a request
+takes long (`PATIENCE_SECONDS`), later requests go to another process, so a job on a hung mount
+delays no other job.
 
-A process that misses a deadline is killed. If it is in the kernel's uninterruptible sleep, it does
-not end, but it holds no resource of the daemon. Until it has ended, the same request is not
-repeated, so a client that repeats its request uses only one process. All paths on a mount that does
-not respond are avoided (`HungMounts`), so different requests use few processes. If `MOST` processes
-hang, no files are read until one of them has ended.
+A process that misses a deadline is killed. If the process is in the kernel's uninterruptible sleep,
+it does not end, but it holds no resource of the daemon. Until the process has ended, the same
+request is not sent again, so a client that repeats its request uses only one process. All paths on
+a mount that does not respond are avoided (`HungMounts`), so different requests use few processes.
+If `MOST` processes hang, no files are read until one of them has ended.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ user). Raises the errors of `look`, TimeoutError, and SlowCheck.
 
 
 class SlowCheck(TimeoutError):
-    """A check missed its deadline, although the mounts of its paths respond: the check itself takes
-    too long.
+    """A check missed its deadline although the mounts of its paths respond, because the check
+    itself takes too long.
     """
 
 
@@ -74,8 +74,8 @@ class _Question:
 
 
 class FileCheckers:
-    """The processes that read files, for all users. `way` is the socket of the check server,
-    and `mounted` reads the mounts.
+    """The processes that read files, for all users. `way` is the socket of the check server, and
+    `mounted` reads the list of mounts.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class FileCheckers:
 
 
 class FileCheckerPool:
-    """At most `most` processes that read files for one user. `order` starts a process, and `signs`
-    tests mounts.
+    """At most `most` processes that read files for one user. `order` starts such a process, and
+    `signs` tests mounts.
     """
 
     def __init__(self, order: Callable[[], socket.socket], most: int, signs: HungMounts) -> None:
@@ -298,8 +298,8 @@ class HungMounts:
         return mounts.isdisjoint(self._hanging.values())
 
     def respond(self, named: object) -> bool:
-        """Return whether all mounts of the paths in `named` are known to respond: no test of them
-        runs, and none has failed.
+        """Return whether all mounts of the paths in `named` are known to respond: no test of these
+        mounts is running, and no test has failed.
         """
         return (self._asked.keys() | set(self._hanging.values())).isdisjoint(
             mounts_of(named, self._mounted())

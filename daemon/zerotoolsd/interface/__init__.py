@@ -1,5 +1,5 @@
-"""Types and functions that several packages of the daemon share. They import no other package of
-the daemon.
+"""Types and functions that several packages of the daemon share. The modules import no other
+package of the daemon.
 
 api_types         arguments and results of requests, and the errors raised when a request is refused
 queue_terms       when a waiting job may start: priority, hold, begin time, dependencies

@@ -1,7 +1,7 @@
 """The arguments and results of the daemon's requests, and the errors raised when a request is
 refused.
 
-Times are seconds since the epoch, sizes are bytes. `to_json()` gives plain JSON values.
+Times are in seconds since the epoch, and sizes are in bytes. `to_json()` returns plain JSON values.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class AttemptView:
 
     Attributes:
         state: launching, running, or ended.
-        cause, cause_kind: the reason of its end, and the kind of this reason: a constant of
-            `queue.retry_rules`.
+        cause, cause_kind: the reason of the attempt's end, and the kind of this reason, a constant
+            of `queue.retry_rules`.
         world_size: the number of ranks; None for attempts of an older version.
-        binding: the CPUs and memory that its ranks are bound to, as a list of `{"ranks", "cpus",
-            "memory_nodes", "why"}`; None if unknown.
+        binding: the CPUs and memory nodes to which its ranks are bound, as a list of `{"ranks",
+            "cpus", "memory_nodes", "why"}`; None if unknown.
     """
 
     number: int
@@ -67,20 +67,20 @@ class JobView:
     """A job as clients see it.
 
     Attributes:
-        reason: why it waits, its activity before the first step, or why it ended.
-        progress, evaluation: the messages of its last step and of its last evaluation.
+        reason: why the job waits, its activity before the first step, or why it ended.
+        progress, evaluation: the reports of its last step and of its last evaluation.
         evaluated_by: the newest job that evaluates its checkpoints on tasks, `{"job", "state",
             "step", "scores"}`; None in lists.
         phase: set only while ranks run: `{"doing", "since", "last_progress", "quiet", "last_line"}`
             and the keys of `progress_report.time_since_step`.
         state_since: the time since which the job has had its `state_word`; None if unknown.
-        usual_start_seconds: the usual time of such jobs from start to first step, until this job
-            reaches its first step (in a list, only while it runs).
+        usual_start_seconds: the usual time from start to first step of such jobs. None after this
+            job has reached its first step; in a list, also None while it does not run.
         latest_checkpoint: `{"step", "path", "verified", "not_verified"}`.
-        uploaded: the newest copy in a store, `{"step", "path", "time", "why"}`. `why` is the error
-            if a later copy failed.
-        world_size: the number of ranks of the newest attempt, or the smallest with which the job
-            can start.
+        uploaded: the newest checkpoint in a store, `{"step", "path", "time", "why"}`. `why` is the
+            error if a later upload failed.
+        world_size: the number of ranks of the newest attempt; before the first attempt, the
+            smallest number with which the job can start.
         sizes: the possible sizes of an elastic job; None for other jobs.
         stage: the ZeRO stage; None for a user's program.
         spec: the job file without the values in `env`.
@@ -89,7 +89,8 @@ class JobView:
         after: the jobs that it starts after, each `{"job", "condition", "state"}`.
         array: `{"id", "index", "size", "label"}` if the job is one of several that were submitted
             together.
-        environment: describes the environment of its ranks, if the submit sent none.
+        environment: a description of the environment of its ranks, if the submit sent no
+            environment.
         user: the name of `uid`, if known.
         masked: whether only the public part is filled in, because the job belongs to another user.
         shortened: whether long parts of `spec` are left out, because the job is in a list.
@@ -158,7 +159,7 @@ class Event:
     """One change of the queue.
 
     Attributes:
-        seq: its number; events are ordered by it.
+        seq: the number of the event; events are ordered by their numbers.
         kind: the name of the change, such as a start.
         uid: the owner of the job; None if the job was removed later.
     """
@@ -186,7 +187,7 @@ class CleanRequest:
         jobs: remove only these jobs.
         states, older_than_seconds, keep: without `jobs`, remove all jobs in `states` that ended
             more than `older_than_seconds` ago, except for the `keep` jobs that ended last.
-        outputs: also remove their outputs in the state directory.
+        outputs: also remove the outputs of the jobs in the state directory.
         logs_only: remove only logs and progress, and keep the records of the jobs.
         dry_run: report the files that would be removed, and remove nothing.
     """
@@ -204,7 +205,7 @@ class CleanRequest:
 class CleanedJob:
     """A job that is removed, or would be removed.
 
-    `size_bytes` is the size of its files; `outputs` are the files that its ranks wrote.
+    `size_bytes` is the size of the job's files; `outputs` are the files that its ranks wrote.
     """
 
     id: int
@@ -286,7 +287,7 @@ class ArrayView:
     """The result of an operation on an array.
 
     It has the changed jobs in their new state, and the number of each unchanged job with the
-    reason. Jobs that have ended are in neither list.
+    reason. Jobs that have ended are in neither of the two lists.
     """
 
     jobs: tuple[JobView, ...]

@@ -25,7 +25,8 @@ class MetricSample:
 class MetricFamily:
     """A metric with its samples.
 
-    `name` is without the `_total` of counters; `meaning` is one line.
+    `name` is the name without the suffix `_total` of counters; `meaning` is the help text, one
+    line.
     """
 
     name: str

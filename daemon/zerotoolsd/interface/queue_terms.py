@@ -1,4 +1,4 @@
-"""The conditions that decide when a waiting job may start, set by clients and administrators."""
+"""The terms that decide when a waiting job may start. Clients and administrators set them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Drain:
     """A state in which no job starts.
 
     Attributes:
-        since: the time when it began, in seconds since the epoch.
+        since: the time when the drain began, in seconds since the epoch.
         uid, user: the user who began it.
         why: the reason that the user gave, if any.
     """
@@ -77,7 +77,7 @@ class JobEdit:
 
     Attributes:
         set: dotted keys of its job file with new values.
-        unset: keys that get their defaults.
+        unset: dotted keys that get their default values again.
         after: the jobs that must end before it starts; None: unchanged.
         begin: its earliest start time; None: unchanged, AT_ANY_TIME: no start time.
     """

@@ -1,4 +1,5 @@
-"""The SQLite file of the history. It may be lost: no job depends on it.
+"""Stores the history of measurements in an SQLite file. The file may be lost, because no job
+depends on it.
 
     bucket   tier, start, layout, data     all series in one time interval: their averages, then
                                            their maxima, as float32, in the order of the names of
@@ -7,18 +8,19 @@
     peak     job_id, attempt, ...          the peak memory of an attempt: kept forever
     mark     name, value                   the number of the last event of the queue that was read
 
-A bucket of 60 series takes 0.5 KB, and a day of them 7 MB. A damaged file is set aside. A full file
-loses its oldest buckets; peaks are about 50 bytes per attempt and stay.
+A bucket of 60 series takes 0.5 KB, and the buckets of a day take 7 MB. A damaged file is renamed
+and replaced. A full file loses its oldest buckets; peaks take about 50 bytes per attempt and are
+kept.
 
 A bucket has the average and the maximum of each series, because a peak of a second can end a job.
-Coarse buckets are made from finer buckets in the file, so a daemon that is killed in between loses
-none:
+Coarse buckets are made from finer buckets in the file, so nothing is lost if the daemon is killed
+in between:
 
     second     60  61  62 ...  69        one row each, kept for an hour
     10 s       60 ------------ 69        average of the averages, maximum of the maxima; kept for
                                          a day
-    60 s       60 ---------------- 119   of the rows of 10 s; kept for 30 days
-    10 min                               of the rows of 60 s; kept for a year
+    60 s       60 ---------------- 119   made from the rows of 10 s; kept for 30 days
+    10 min                               made from the rows of 60 s; kept for a year
 """
 
 from __future__ import annotations
@@ -56,13 +58,13 @@ _SCHEMA = """
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptPeak:
-    """The peak memory of one attempt of a job, in bytes; None: unknown.
+    """The peak memory of one attempt of a job, in bytes (None: unknown).
 
     Attributes:
-        host_bytes: the resident memory of all its processes.
+        host_bytes: the resident memory of all processes of the attempt.
         gpu_bytes: the peak on one GPU in samples of the driver (with the CUDA context).
-        gpu_reported_bytes: the peak that the allocator of its ranks reported.
-        ended: in seconds since the epoch; None while the attempt runs.
+        gpu_reported_bytes: the peak that the allocator of the ranks reported.
+        ended: the end of the attempt, in seconds since the epoch; None while the attempt runs.
     """
 
     job_id: int
@@ -75,9 +77,9 @@ class AttemptPeak:
     gpu_reported_bytes: int | None = None
 
     def with_more(self, other: AttemptPeak) -> AttemptPeak:
-        """Return an `AttemptPeak` with the larger value of each field of `self` and `other`.
+        """Return an `AttemptPeak` that has, in each field, the larger value of `self` and `other`.
 
-        If only one of them has a value, the result has this value.
+        If only one of the two has a value in a field, the result has this value.
         """
         merged = {
             each.name: _larger(each.name, getattr(self, each.name), getattr(other, each.name))
@@ -99,7 +101,7 @@ def _larger(name: str, mine: Any, its: Any) -> Any:
 class HistoryFile:
     """The history file in `directory`, of at most `most_bytes`.
 
-    Raises sqlite3.Error if it cannot be opened even after a damaged file was set aside.
+    Raises sqlite3.Error if the file cannot be opened even after a damaged file was renamed.
     """
 
     def __init__(self, directory: Path, most_bytes: int = 64 << 20) -> None:
@@ -125,8 +127,8 @@ class HistoryFile:
     ) -> None:
         """Add buckets of one second and peaks of attempts in one transaction.
 
-        `seen` is the number of the last event of the queue that was read, and is stored too. A full
-        file loses its oldest buckets first. Raises sqlite3.Error.
+        `seen` is the number of the last event of the queue that was read. It is stored in the same
+        transaction. A full file loses its oldest buckets first. Raises sqlite3.Error.
         """
         buckets, peaks = list(buckets), list(peaks)
         try:
@@ -272,8 +274,8 @@ class HistoryFile:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether the SQLite error means that the file is damaged, and not only unreachable or
-    full.
+    """Return whether the SQLite error `error` means that the file is damaged. An unreachable or
+    full file is not damaged.
     """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
@@ -281,8 +283,7 @@ def is_damage(error: BaseException) -> bool:
 
 
 def set_aside(directory: Path) -> None:
-    """Rename the damaged history file in `directory`, and replace a file that was set aside
-    earlier.
+    """Rename the damaged history file in `directory`. It replaces a file that was renamed earlier.
 
     Raises OSError.
     """
@@ -392,8 +393,9 @@ def tier_for(span_seconds: float, most_points: int) -> int:
     """Return the number of the coarsest tier that can show the last `span_seconds` with
     `most_points` points.
 
-    Such a tier keeps its buckets for that long, and has at least `most_points` of them in that
-    time. If no tier has enough buckets, return the finest tier that keeps them for that long.
+    Such a tier keeps its buckets for `span_seconds`, and has at least `most_points` buckets in that
+    time. If no tier has enough buckets, return the finest tier that keeps its buckets for
+    `span_seconds`.
     """
     reach = [n for n, tier in enumerate(TIERS) if span_seconds <= tier.span_seconds]
     enough = [n for n in reach if TIERS[n].step_seconds * most_points <= span_seconds]
@@ -401,8 +403,9 @@ def tier_for(span_seconds: float, most_points: int) -> int:
 
 
 def step_for(tier: Tier, span_seconds: float, most_points: int) -> int:
-    """Return the length of a combined bucket, in seconds, for a result of at most `most_points`.
+    """Return the length of a combined bucket in seconds, so that a result for `span_seconds` has at
+    most `most_points` buckets.
 
-    It is a multiple of the tier's step.
+    The length is a multiple of the tier's step.
     """
     return tier.step_seconds * max(1, math.ceil(span_seconds / tier.step_seconds / most_points))

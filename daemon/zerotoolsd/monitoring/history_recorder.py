@@ -1,18 +1,19 @@
-"""Samples the use of the machine and its jobs, and stores the samples. Errors here affect no job.
+"""Samples the use of the machine by its jobs, and stores the samples. An error in this module
+affects no job.
 
 The series, by the names that clients get:
 
     host.memory_used_bytes                            bytes
     host.memory_available_bytes                       bytes
     host.swap_used_bytes                              bytes
-    host.cpu_percent                                  of all cores
-    host.memory_stalled_percent                       PSI, some, of the last 10 s
+    host.cpu_percent                                  percent of all cores together
+    host.memory_stalled_percent                       PSI "some" of the last 10 s
     gpu.UUID.memory_used_bytes                        bytes
     gpu.UUID.utilization_percent
     gpu.UUID.temperature_celsius
     gpu.UUID.power_watts
     job.ID.host_memory_bytes                          resident, of all processes of its attempt
-    job.ID.gpu.UUID.memory_used_bytes                 by the driver's list of processes
+    job.ID.gpu.UUID.memory_used_bytes                 from the driver's list of processes
 
 Every user of the machine may see these values: /proc and nvidia-smi show them, too.
 """
@@ -53,10 +54,10 @@ ReadAll = Callable[[], Mapping[int, Process]]
 
 
 def host_memory(attempts: Iterable[AttemptRow], read: ReadAll = all_processes) -> dict[Owner, int]:
-    """Return the resident memory of each attempt, in bytes: of all descendants of its supervisor or
-    keeper.
+    """Return the resident memory of each attempt, in bytes: the sum over all descendants of its
+    supervisor or keeper.
 
-    Shared pages count once per process, as in the supervisor's reports.
+    A shared page counts once for each process that has it, as in the supervisor's reports.
     """
     roots = {(a.job_id, a.number): roots_of(a) for a in attempts}
     if not any(roots.values()):
@@ -99,7 +100,7 @@ log = logging.getLogger(__name__)
 class HistoryAnswer:
     """Measurements for consecutive intervals of `step_seconds`, the oldest first.
 
-    `trouble` is the reason if all buckets, or the newest ones, are missing.
+    If all buckets or the newest buckets are missing, `trouble` is the reason.
     """
 
     step_seconds: int
@@ -245,8 +246,8 @@ class HistoryRecorder:
     def _buckets(self, number: int, begin: int, end: int) -> list[Bucket]:
         """Return the buckets from `begin` to `end` in tier `number`.
 
-        For the newest time, where this tier has no buckets yet, buckets of finer tiers follow, then
-        samples that are not written yet.
+        This tier has no buckets yet for the newest time. For that time, buckets of finer tiers
+        follow, and then samples that are not written yet.
         """
         found: list[Bucket] = []
         for tier in range(number, -1, -1):
@@ -297,7 +298,7 @@ class HistoryRecorder:
     def _note_ended(self, file: HistoryFile) -> int:
         """Store the peak memory of attempts that have ended since the last call.
 
-        Returns the number of the last event of the queue that was read.
+        Return the number of the last event of the queue that was read.
         """
         seen = min(file.seen, self._store.last_change)
         events = self._store.events(seen)
@@ -359,8 +360,8 @@ def series_of(
     gpus_of_attempts: Mapping[Owner, Mapping[str, int]],
     host_of_attempts: Mapping[Owner, int],
 ) -> dict[str, float]:
-    """Return the measurements of one moment keyed by the name of the series; unmeasured ones are
-    left out.
+    """Return the measurements of one moment keyed by the name of the series; series without a
+    measurement are left out.
     """
     found = _host(snapshot.host)
     if snapshot.gpus_error is None:

@@ -1,4 +1,6 @@
-"""Makes the metrics of `/metrics`. Their names are part of the interface."""
+"""Makes the metrics of `/metrics`. The names of the metrics must not change, because users' queries
+contain them.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """The loop that checks the GPUs of ended attempts, and keeps them leased until they are free.
 
     seconds after the end
-    2    the first check: usually the GPU is free, and this is the only one; else others follow
-         after 4, 8, 16 and 32 seconds
+    2    the first check: usually the GPU is free; if not, further checks follow after 4, 8, 16
+         and 32 seconds
     8    the memory is still in use: the GPU is kept (a lease with `held_by`), with an event of the
          job and a line in the log
     60   memory that cannot be distinguished from that of others is not checked any more
 
-A kept GPU is checked every five seconds until it is free. No state of an earlier daemon is needed:
-leases are in the queue, and ends of the last minutes are checked again.
+A kept GPU is checked every five seconds until it is free. A new daemon needs no state of the
+previous one: leases are in the queue, and the GPUs of attempts that ended in the last minutes are
+checked again.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class _Looked:
     """A GPU of an ended attempt that is checked.
 
     Attributes:
-        kept: the lease with `held_by`; None if the GPU is not kept.
+        kept: the lease with `held_by`; None if the GPU is not kept leased.
         for_process: whether `held_by` names a process that survived SIGKILL and has ended now.
     """
 
@@ -90,8 +91,9 @@ class _Looked:
 class LeakWatch:
     """Checks GPUs after the end of their attempts.
 
-    `live` returns the running attempts. `limit` returns how many bytes of a usable GPU may be in
-    use. `announce` is called after leases have changed. `ask` reads /proc in another process.
+    `live` returns the running attempts. `limit` returns how many bytes of a GPU may be in use
+    without making it unusable for jobs. `announce` is called after leases have changed. `ask` calls
+    a function in another process, to read /proc.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class LeakWatch:
         self._new = asyncio.Event()
 
     def begin(self) -> None:
-        """Check the GPUs of attempts that ended under the daemon before."""
+        """Check the GPUs of attempts that ended while the previous daemon was running."""
         for attempt in self._store.outlived.ended_since(time.time() - LATELY_SECONDS):
             if attempt.boot_id in (None, clocks.read_clocks().boot_id):
                 self.ended(attempt)
@@ -143,7 +145,7 @@ class LeakWatch:
         self._new.set()
 
     async def keep_up(self) -> None:
-        """Check the GPUs until cancelled."""
+        """Check the GPUs again and again, until this task is cancelled."""
         while True:
             if not self._looked:
                 self._new.clear()
@@ -172,7 +174,7 @@ class LeakWatch:
                     each.put_off(now)
 
     async def look(self, snapshot: Snapshot) -> None:
-        """Check all GPUs that are due."""
+        """Check all GPUs that are due for a check."""
         now = self._clock()
         due = [each for each in self._looked.values() if each.due <= now]
         gpus = {gpu.uuid: gpu for gpu in snapshot.gpus if gpu.uuid is not None}
@@ -189,7 +191,9 @@ class LeakWatch:
                 self._settle_one(each, gpus.get(each.uuid), who, now)
 
     def _may_be_left(self, each: _Looked, gpus: Mapping[str, Gpu]) -> bool:
-        """Return whether more memory is in use than allowed, so that processes must be searched."""
+        """Return whether more memory is in use than allowed, so that the processes that hold it
+        must be found.
+        """
         gpu = gpus.get(each.uuid)
         return gpu is not None and can_be_seen(gpu) and foreign_bytes(gpu) > self._limit(gpu)
 
@@ -256,8 +260,8 @@ class LeakWatch:
         )
 
     def _is_kept_by_another(self, each: _Looked) -> bool:
-        """Return whether memory of the GPU that no process holds is known to be left by another
-        attempt.
+        """Return whether another attempt is known to have left the memory of this GPU that no
+        process holds.
         """
         kept = (lease for lease in self._store.outlived.leases() if lease.gpu_uuid == each.uuid)
         first = next(kept, None)
@@ -292,9 +296,10 @@ class LeakWatch:
         self._announce()
 
     def _give_up(self, each: _Looked, gpu: Gpu | None) -> None:
-        """Stop checking this GPU. Report memory of processes that cannot be seen, if there is any.
+        """Stop checking this GPU. If memory is held by processes that cannot be seen, report this
+        memory.
 
-        These processes may belong to others or to the attempt.
+        Such processes may belong to the attempt or to other programs.
         """
         self._looked.pop(each.key, None)
         unseen = [p for p in (gpu.processes if gpu else ()) if read_process(p.pid) is None]

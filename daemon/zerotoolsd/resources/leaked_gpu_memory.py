@@ -1,8 +1,9 @@
 """Finds memory that an ended attempt left on a GPU, and the processes that hold it.
 
-Processes belong to the attempt if its records prove it (`attempts.orphan_processes`). If no process
-holds the memory, the possible holders are named. A possible holder has a device file of a GPU open.
-It belongs to the attempt, or it is an orphan of the same user that began during the attempt.
+A process belongs to the attempt if the attempt's records prove it (`attempts.orphan_processes`). If
+NVML lists no process for the memory, the possible holders are named. A possible holder has the
+device file of a GPU open, and belongs to the attempt or is an orphan of the same user that began
+during the attempt.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ _MANAGERS = ("systemd", "init")
 
 @dataclass(frozen=True)
 class LeftProcess:
-    """A process that may hold GPU memory, as messages name it. `device` is the device file that it
-    has open, if NVML does not list the process.
+    """A process that may hold GPU memory, in the form in which messages name it.
+
+    If NVML does not list the process, `device` is the device file that the process has open.
     """
 
     pid: int
@@ -102,7 +104,7 @@ class Suspects:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Suspects:
-        """Return the object that `to_json` gave."""
+        """Return the suspects from the JSON values that `to_json` returned."""
         ours = [LeftProcess(**each) for each in tree["ours"]]
         orphans = [LeftProcess(**each) for each in tree["orphans"]]
         return cls({each.pid: each for each in ours}, orphans)
@@ -165,8 +167,9 @@ def _below(running: Roots, table: Mapping[int, Process]) -> set[int]:
 
 
 def _may_be(process: Process, traces: Traces, table: Mapping[int, Process]) -> bool:
-    """Return whether a process began after the attempt, lost its parent, and has the attempt's
-    user."""
+    """Return whether a process may belong to the attempt: it began after the attempt, lost its
+    parent, and has the attempt's user.
+    """
     if process.is_over or not traces.oldest or process.start_ticks < traces.oldest:
         return False
     if not process.parent:  # the first of all, and that of the kernel's threads
@@ -189,8 +192,8 @@ def _uid_of(pid: int) -> int | None:
 
 
 def holders_phrase(left: LeakedMemory, found: Suspects, gpu: Gpu) -> str:
-    """Return a phrase on the processes that hold the memory of a GPU. It completes "GPU 0 is in
-    use by ".
+    """Return a phrase on the processes that hold the memory of a GPU. The phrase is the end of a
+    sentence that begins "GPU 0 is in use by ".
     """
     size = f"{left.size / GIB:.1f} GiB"
     listed = [found.ours[pid] for pid in left.pids if pid in found.ours]
@@ -249,8 +252,8 @@ class LeakedMemory:
 
     Attributes:
         held: the memory of the attempt's remaining processes, as NVML reports it.
-        pids: these processes.
-        loose: memory that no process holds.
+        pids: the pids of these processes.
+        loose: the memory that no process holds.
     """
 
     verdict: LeakVerdict
@@ -268,8 +271,9 @@ FREE, UNKNOWN = LeakedMemory(LeakVerdict.FREE), LeakedMemory(LeakVerdict.UNKNOWN
 
 
 def normal_bytes(limit: int, baseline: int | None) -> int:
-    """Return how many bytes of a GPU may be in use although no process uses them, without counting
-    as a leak: `limit`, or the bytes in use before the attempt (`baseline`) if they are more.
+    """Return how many bytes of a GPU may be in use by no process without counting as a leak.
+
+    This is `limit`, or `baseline`, the bytes in use before the attempt, if that is more.
     """
     return max(limit, 0 if baseline is None else baseline + TOLERANCE)
 
@@ -288,7 +292,7 @@ def memory_left(
     given: bool = False,
     lists: bool = True,
 ) -> LeakedMemory:
-    """Return the memory on a GPU that the ended attempt left, as far as it is visible.
+    """Return the memory that the ended attempt left on a GPU, as far as the driver shows it.
 
     Args:
         ours: the pids of the attempt's processes.

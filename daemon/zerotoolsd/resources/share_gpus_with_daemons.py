@@ -1,9 +1,9 @@
-"""Shares the machine's GPUs with other daemons, by locks.
+"""Shares the machine's GPUs with other daemons, by means of locks.
 
 Each scheduler pass over jobs that want GPUs runs inside a round. The round first takes the gate
 (`supervisor.gpu_locks`), so that no other process takes a GPU between the check and the commit of
-the attempt. It then locks all free GPUs. The pass assigns them, and afterwards the GPUs without a
-job are released.
+the attempt. It then locks all free GPUs. The pass assigns GPUs to jobs, and afterwards the locks of
+GPUs without a job are released.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class GpuArbiter:
     """The GPU locks of this daemon.
 
-    `is_ours` returns whether a live attempt of this daemon has the GPU with this UUID. `begins`
+    `is_ours` returns whether a live attempt of this daemon uses the GPU with a given UUID. `begins`
     returns whether the supervisor of an attempt on this GPU may still be starting. If `path` is
     empty, no locks are used.
     """
@@ -62,11 +62,10 @@ class GpuArbiter:
     async def round(
         self, snapshot: Snapshot | None, leased: Collection[str]
     ) -> AsyncIterator[Mapping[str, str]]:
-        """Lock all GPUs of `snapshot` that no other process has locked, and the GPUs in
-        `leased`.
+        """Lock all GPUs of `snapshot` that no other process has locked, and the GPUs in `leased`.
 
-        Yield why the other GPUs cannot be used: UUID to reason. The body must not let other tasks
-        run. Call `keep` afterwards, which releases the GPUs that got no job.
+        Yield the reasons why all other GPUs cannot be used: UUID to reason. The body must not let
+        other tasks run. Call `keep` afterwards, which releases the GPUs that got no job.
         """
         seen = () if snapshot is None else snapshot.gpus
         gpus = {gpu.uuid for gpu in seen if gpu.uuid is not None}
@@ -173,7 +172,7 @@ class GpuArbiter:
         return directory is not None
 
     def close(self) -> None:
-        """Release the daemon's locks; running attempts keep theirs."""
+        """Release the daemon's locks. Running attempts keep their locks."""
         self.keep(())
 
     def to_json(self) -> dict[str, Any]:

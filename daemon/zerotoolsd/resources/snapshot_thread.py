@@ -35,7 +35,8 @@ class SnapshotReader(Protocol):
 
 
 class SnapshotCache:
-    """The newest snapshot. It is taken again if it is older than the caller accepts.
+    """The newest snapshot of the machine. A new snapshot is taken if the newest one is older than
+    the caller accepts.
 
     A caller waits no longer than it chooses, because the driver may not respond for minutes.
     Meanwhile the last known GPUs are returned, with an error that contains their age.
@@ -71,7 +72,7 @@ class SnapshotCache:
     ) -> Snapshot:
         """Return a snapshot that is at most `most_age_seconds` old.
 
-        It waits for the GPUs for `patience_seconds`, by default PATIENCE_SECONDS.
+        The method waits for the GPUs at most `patience_seconds` (default: PATIENCE_SECONDS).
         """
         patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
         if self._reading is None and self._clock() - self._taken <= most_age_seconds:
@@ -144,7 +145,8 @@ class SnapshotCache:
         return () if self._newest is None else self._newest.gpus
 
     def xids_of(self, uuids: Sequence[str], since: float) -> dict[str, list[GpuXid]]:
-        """Return the XIDs of these GPUs since `since` (CLOCK_MONOTONIC), from the newest snapshot.
+        """Return the XIDs (driver errors) of these GPUs since the time `since` on CLOCK_MONOTONIC,
+        from the newest snapshot.
 
         GPUs without XIDs are left out.
         """
@@ -156,15 +158,15 @@ class SnapshotCache:
         return {uuid: xids for uuid, xids in found.items() if xids}
 
     def unaccounted(self, uuids: Sequence[str]) -> dict[str, int]:
-        """Return UUID -> the bytes of this GPU that no process held in the newest snapshot, if
-        known.
+        """Return, for each of these GPUs, the bytes that no process held in the newest snapshot:
+        UUID to bytes. GPUs without this value are left out.
         """
         gpus = () if self._newest is None else self._newest.gpus
         found = {gpu.uuid: unaccounted_bytes(gpu) for gpu in gpus if gpu.uuid in uuids}
         return {uuid: size for uuid, size in found.items() if uuid is not None and size is not None}
 
     def gpu_name(self, uuid: str) -> str:
-        """Return the name of a GPU for people: its last known index, or the UUID."""
+        """Return the name of a GPU for messages: its last known index, or its UUID."""
         return next((f"GPU {gpu.index}" for gpu in self.gpus if gpu.uuid == uuid), uuid)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""Measures how much of each GPU jobs use. Reports jobs that use too much memory of a GPU, or leave
-it idle.
+"""Measures how much of each GPU jobs use. Reports jobs that use too much memory of a GPU, and jobs
+that leave a GPU idle.
 
 A report is made once per attempt and GPU.
 """
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 
 class GpuOveruse:
-    """Finds jobs that use more memory of a shared GPU than they declared. `context` bytes more are
-    allowed.
+    """Finds jobs that use more memory of a shared GPU than they declared. Each job may use
+    `context` bytes in addition to its declaration.
 
-    `name` returns the name of a GPU for people.
+    `name` returns the name of a GPU for messages.
     """
 
     def __init__(self, context: int, name: Callable[[str], str] = str) -> None:
@@ -69,8 +69,8 @@ class GpuOveruse:
         return found
 
     def why(self, job_id: int) -> str | None:
-        """Return the sentence on a job that uses more GPU memory than it declared; None if it
-        does not.
+        """Return a sentence that says that the job uses more GPU memory than it declared; None if
+        it does not.
         """
         said = [what for (job, _, _), what in self._said.items() if job == job_id]
         return "; ".join(said) or None
@@ -79,8 +79,8 @@ class GpuOveruse:
 class SharedGpus:
     """Checks the GPUs that several jobs of this daemon share.
 
-    `live` returns the running attempts. `over` is called with a lease that newly exceeds its
-    declaration, and `idle` is called with a lease of a job that is newly idle.
+    `live` returns the running attempts. `over` is called with the lease of a job that has begun to
+    exceed its declaration, and `idle` with the lease of a job that has become idle.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class SharedGpus:
         return [attempt for attempt, _ in self._live()]
 
     def own_use(self, snapshot: Snapshot | None) -> Mapping[str, int]:
-        """Return, for each shared GPU, the bytes of memory that jobs of this daemon use within
-        their parts of it; UUID to bytes, if known.
+        """Return how much memory of each shared GPU jobs of this daemon use within their parts of
+        it: UUID to bytes, if known.
 
-        The excess of a job over its part counts as memory of other programs, so that no job gets
-        it.
+        Memory that a job uses beyond its part counts as memory of other programs, so that no job
+        gets it.
         """
         shares = [lease for lease in self._store.leases() if lease.bytes is not None]
         shared = {lease.gpu_uuid for lease in shares}
@@ -175,7 +175,7 @@ IDLE = "gpus_idle"
 class IdleGpus:
     """Finds jobs that have whole GPUs and do not use them for `after_seconds` (0: never).
 
-    `name` returns the name of a GPU for people.
+    `name` returns the name of a GPU for messages.
     """
 
     def __init__(self, after_seconds: float, name: Callable[[str], str] = str) -> None:
@@ -211,7 +211,7 @@ class IdleGpus:
         return found
 
     def why(self, job_id: int) -> str | None:
-        """Return the sentence on an idle job; None if it is not idle."""
+        """Return a sentence that says that the job is idle; None if it is not idle."""
         return next((said for (job, _), said in self._said.items() if job == job_id), None)
 
 
@@ -227,10 +227,10 @@ _DEEPEST = 64
 
 @dataclass(frozen=True)
 class MeasuredUse:
-    """How many bytes of each GPU are used: by each attempt, and by all attempts together. GPUs are
-    keyed by UUID.
+    """The used bytes of each GPU: of each attempt, and of all attempts together. GPUs are keyed by
+    UUID.
 
-    It contains only GPUs for which the driver reports the use.
+    Only GPUs for which the driver reports the use are included.
     """
 
     of_attempts: Mapping[Owner, Mapping[str, int]] = field(default_factory=dict)
@@ -260,7 +260,9 @@ def measure_gpu_use(
 
 
 def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owner | bool | None:
-    """Return the attempt of a process. False: it has none; None: the process does not exist."""
+    """Return the attempt to which a process belongs. Return False if it belongs to no attempt, and
+    None if the process does not exist.
+    """
     process = read(pid)
     if process is None:
         return None
@@ -277,8 +279,8 @@ def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owne
 def roots_of(attempt: AttemptRow) -> list[tuple[int, int]]:
     """Return (pid, start time) of the supervisor and of the keeper of the attempt.
 
-    For another user's attempt, only processes of that user count, whatever the record
-    contains.
+    For an attempt of another user, only processes of this user count, because the user can write
+    into the record.
     """
     run_dir = Path(attempt.run_dir)
     try:

@@ -1,7 +1,7 @@
 """The requests of users to the daemon.
 
 job_requests      the methods that HTTP calls
-submission        takes a job into the queue
+submission        checks jobs and adds them to the queue
 admission         the checks before a job is accepted
 operations        changes of jobs, and requests about the machine
 explanation       why a job waits, was restarted or ended

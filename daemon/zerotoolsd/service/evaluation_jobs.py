@@ -1,9 +1,9 @@
 """Makes and finds the jobs that evaluate the checkpoints of another job.
 
 An evaluation job is queued in the same transaction as the job that it evaluates. Preparing an
-evaluation job takes milliseconds, and an array may need a thousand of them. So this is done before
-the transaction. The transaction only fills in the directory and the name of the evaluated job,
-which are not known earlier.
+evaluation job takes milliseconds, and an array may need a thousand such jobs. So evaluation jobs
+are prepared before the transaction. The transaction only fills in the directory and the name of the
+evaluated job, which are not known earlier.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _evaluates(other: JobRow, job: JobRow) -> bool:
 def newest_evaluation(store: Store, job: JobRow) -> dict[str, Any] | None:
     """Return `{"job", "state", "step", "scores"}` of the newest job that evaluates `job`.
 
-    `step` is the newest step with scores. None if no job evaluates `job`.
+    `step` is the newest step with scores. Return None if no job evaluates `job`.
     """
     jobs = evaluations_of(store, job)
     if not jobs:

@@ -1,7 +1,8 @@
-"""Explains why a job waits, was restarted or ended, from the scheduler's data. Does no I/O.
+"""Explains why a job waits, was restarted or ended, from the data of the scheduler. The module does
+no I/O.
 
-`holders_for` finds the jobs that hold the resources that a job waits for, and until when. It uses
-the scheduler's leases and the jobs' time limits.
+`holders_for` finds the jobs that hold the resources for which a job waits, and the times at which
+those jobs must end. It uses the scheduler's leases and the jobs' time limits.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from zerotoolsd.queue.tables.preemption_table import YieldRow, without_steps
 class QueuePlace:
     """The position of a waiting job in the queue.
 
-    It is number `position` (from 1) among `of` jobs that wait for `what` ("GPUs" or "CPU ranks"),
-    and needs `needs` of these.
+    The job is number `position` (from 1) among `of` jobs that wait for `what` ("GPUs" or
+    "CPU ranks"). It needs `needs` GPUs or CPU ranks.
     """
 
     position: int
@@ -40,14 +41,14 @@ class QueuePlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A job, or a remaining process of a job, that holds the resource `what` (`GPU 3`, `2 CPU
-    ranks`).
+    """A job, or a remaining process of a job, that holds the resource `what` (`GPU 3`,
+    `2 CPU ranks`).
 
     Attributes:
         since, until: when the holder took the resource, and when it will release the resource at
             the latest, in seconds since the epoch; None: unknown.
-        process: a process that still runs although its job has ended.
-        user: the owner of the job, if jobs of several users run.
+        process: a process that still runs although its job has ended; None for a running job.
+        user: the owner of the job, if the daemon runs jobs of several users.
     """
 
     what: str
@@ -181,7 +182,7 @@ def holders_for(
 ) -> list[Holder]:
     """Return the holders of the resources that job `job_id` waits for, at most MOST_HOLDERS.
 
-    The list is empty for a job that does not wait. `whose` returns the name of the user with a uid.
+    The list is empty for a job that does not wait. `whose` returns the name of a user from the uid.
     """
     need = placement.pending.need_of(job_id)
     if need is None:

@@ -64,7 +64,7 @@ class JobRequests:
     """One method for each request to the daemon. The HTTP handlers call these methods.
 
     Every refusal is raised as a `ZerotoolsError`. Requests are authorized before these methods are
-    called (`http.api.authorize`); `uid` is the user who sent the request.
+    called (`http.api.authorize`). `uid` identifies the user who sent the request.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class JobRequests:
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobView, bool]:
-        """Queue a job; the job is on the disk before this returns.
+        """Queue a job. The job is on the disk before this method returns.
 
-        Returns the view of the job, and whether it is new: False if an earlier request with this
-        idempotency key has queued it. Raises BadRequest, Unsupported, Forbidden, Conflict (the key
-        was used for another job file), Unavailable.
+        Returns the view of the job, and whether it is new. It is not new if an earlier request with
+        the same idempotency key has queued it. Raises BadRequest, Unsupported, Forbidden, Conflict
+        (the key was used for another job file), Unavailable.
         """
         self._check_uid(uid)
         job, new = await self._submission.submit(spec, uid=uid, key=idempotency_key, terms=terms)
@@ -118,12 +118,12 @@ class JobRequests:
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> list[JobView]:
-        """Submit an array of jobs: all are queued, or none.
+        """Submit an array of jobs: all jobs are queued, or no job.
 
         `members` has the job and the label of each.
 
-        If an earlier request had this idempotency key, returns the jobs that it queued. Raises the
-        same errors as `submit`.
+        If an earlier request had this idempotency key, return the jobs that the earlier request
+        queued. Raises the same errors as `submit`.
         """
         self._check_uid(uid)
         jobs = await self._submission.submit_array(
@@ -142,8 +142,8 @@ class JobRequests:
     ) -> CheckedJob:
         """Check a job as `submit` does, without queueing it. Return notes on the job.
 
-        With `model`, also run the ranks' checks of the model, which takes seconds; return their
-        notes and `show` examples of the training data.
+        With `model`, also run the checks that the ranks do at their start, which takes seconds. The
+        result then includes the notes of these checks, and `show` examples of the training data.
 
         Raises BadRequest, Unsupported, Forbidden, Conflict, Unavailable.
         """
@@ -178,12 +178,13 @@ class JobRequests:
         """Return up to `limit` jobs, the highest id first.
 
         Args:
-            states, after, name, array, uid: select jobs that are in one of `states`, have an id
-                below `after`, have this name, are in this array, or belong to this user. None: no
+            states, after, name, array, uid: select the jobs that are in one of `states`, have an id
+                below `after`, have this name, are in this array, and belong to this user. None: no
                 condition.
             whole: takes the uid of a job's owner, and returns whether the caller may see everything
-                of that job; None: of all jobs. Other jobs are returned with their public part, and
-                none of their files is opened.
+                of that job. None: the caller may see everything of all jobs. Of a job that the
+                caller may not see, only the public part is returned, and none of its files is
+                opened.
 
         Raises BadRequest (an unknown state).
         """
@@ -233,7 +234,7 @@ class JobRequests:
         return await self._views.of(self._find(job_id))
 
     async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
-        """Set the priority of an unfinished job, for all its waits from now on.
+        """Set the priority of an unfinished job. It applies whenever the job waits from now on.
 
         Raises NotFound, Forbidden (also if the user may not use such a high priority), Conflict
         (the job has ended), Unavailable.
@@ -242,8 +243,8 @@ class JobRequests:
         return await self._views.of(self._find(job_id))
 
     async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
-        """Hold a job until it is released: a waiting job does not start, a running job saves and
-        ends its attempt.
+        """Hold a job until it is released. A waiting job does not start; a running job saves, and
+        its attempt ends.
 
         A second call has no effect. With `lose_steps`, also hold a running job that may not be able
         to save.
@@ -258,8 +259,8 @@ class JobRequests:
         """Release a held job: it waits for its resources again and resumes from its newest
         checkpoint.
 
-        It does not matter who has held it. Dependencies that can no longer be met are ignored from
-        now on.
+        The job may have been held by any user or by the daemon. Dependencies that can no longer be
+        met are ignored from now on.
 
         Raises NotFound, Forbidden, Conflict (the job is not held), Unavailable.
         """
@@ -290,8 +291,8 @@ class JobRequests:
         """Resume an ended job (an older form of `retry` without `from_start`).
 
         A job that the daemon holds is released instead. Raises NotFound, Forbidden, Conflict (the
-        job has not ended, or another job writes to its directory), BadRequest (it cannot run any
-        more), Unavailable.
+        job has not ended, or another job writes to its directory), BadRequest (the job cannot run
+        any more), Unavailable.
         """
         return await self._views.of(await self._again.resume(job_id, uid))
 
@@ -326,9 +327,9 @@ class JobRequests:
     async def change_array(self, job_id: int, request: ArrayRequest, *, uid: int) -> ArrayView:
         """Apply the operation `request` to all jobs of the array that contains job `job_id`.
 
-        Returns the changed jobs, and the others with the reasons why they are unchanged. Raises
-        NotFound, Conflict (the job is in no array, or the operation is not possible for any of its
-        jobs), Forbidden, Unavailable (the message says how many jobs were changed).
+        Returns the changed jobs, and the unchanged jobs with the reasons. Raises NotFound, Conflict
+        (the job is in no array, or the operation is not possible for any of its jobs), Forbidden,
+        Unavailable (the message says how many jobs were changed).
         """
         change = self._array_change(request, uid)
         found = await self._arrays.change(job_id, change, STATES_OF.get(request.do))
@@ -355,8 +356,8 @@ class JobRequests:
     ) -> list[JobView]:
         """Retry all jobs of the array that contains job `job_id`, as a new array; see `retry`.
 
-        If one job cannot be retried, none is. Without `from_start`, jobs with all their steps done
-        are left out.
+        If one of the jobs cannot be retried, no job is retried. Without `from_start`, jobs with all
+        their steps done are left out.
         """
         members = await self._arrays.members(job_id)
         again = self._again
@@ -394,9 +395,10 @@ class JobRequests:
         """Send examples of notices to the configured destinations, and return the answers.
 
         `places` and `kinds` select destinations and kinds of notices. Without `places`, all
-        destinations get them; without `kinds`, each gets the kinds in its list. An answer has
-        `place`, `service`, `notice`, `delivered` (whether the destination accepted it) and `answer`
-        (its words). Raises BadRequest.
+        destinations get examples. Without `kinds`, each destination gets the kinds in its
+        configured list. The result has one object for each example, with `place`, `service`,
+        `notice`, `delivered` (whether the destination accepted it) and `answer` (the words of the
+        destination). Raises BadRequest.
         """
         return await self._dispatcher.notifier.try_destinations(places, kinds)
 
@@ -406,8 +408,8 @@ class JobRequests:
         return self.health()
 
     async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
-        """Remove ended jobs of the user `of` (None: of all users): first their files, then their
-        records.
+        """Remove ended jobs of the user `of` (None: of all users). The files of a job are removed
+        before its record.
 
         Raises BadRequest, Unavailable.
         """
@@ -416,7 +418,7 @@ class JobRequests:
     async def events(self, since: int, wait: float) -> list[Event]:
         """Return up to 1,000 events with `seq > since`, in order.
 
-        If none exists yet, wait up to `wait` seconds for the first one.
+        If there is no such event yet, wait up to `wait` seconds for the first one.
         """
         since = min(since, _LARGEST_ID)
         changed = self._dispatcher.changed
@@ -462,10 +464,10 @@ class JobRequests:
         The result has these keys:
 
             steps, evaluations: columns of at most `points` points.
-            parts: the attempt that reported each range of steps.
-            checkpoints: the saves.
+            parts: for each range of steps, the attempt that reported it.
+            checkpoints: the steps and times at which checkpoints were saved.
             not_finite: the steps with a value that is not finite.
-            follow: where to read later reports.
+            follow: the attempt and the file offset from which later reports can be read.
 
         Raises NotFound.
         """
@@ -481,7 +483,7 @@ class JobRequests:
         return await self._results.checkpoints(job_id)
 
     async def picture(self, job_id: int, step: int) -> str:
-        """Return the page that draws the checkpoint of a step: one HTML file.
+        """Return an HTML page that draws the checkpoint of a step, as one file.
 
         Raises the same errors as `checkpoints`, BadFile and Unsupported.
         """
@@ -492,7 +494,7 @@ class JobRequests:
     ) -> dict[str, Any]:
         """Return `count` texts, from number `first` on, that the evaluation at `step` generated.
 
-        `step` None: the newest step with predictions. The format is that of
+        If `step` is None, the newest step with predictions is used. The format is that of
         `result_readers.prediction_rows`. Raises the same errors as `checkpoints`.
         """
         return await self._results.predictions(job_id, step, first, count)
@@ -518,15 +520,16 @@ class JobRequests:
     async def machine(self) -> dict[str, Any]:
         """Return the state of the machine and its GPUs.
 
-        It is `{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by",
-        "bytes", "uid"}], ...}`. `bytes` is the GPU memory of the lease; None: all of the GPU.
+        The result is `{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt",
+        "held_by", "bytes", "uid"}], ...}`. `bytes` is the GPU memory of the lease; None: the whole
+        GPU.
         """
         return await self._state.machine()
 
     async def metrics(self, *, openmetrics: bool) -> str:
         """Return the metrics of the daemon and the machine as text for Prometheus.
 
-        With `openmetrics`, the text is in the format OpenMetrics. No metric names a single job.
+        With `openmetrics`, the text is in the OpenMetrics format. No metric names a single job.
         """
         return await self._state.metrics(openmetrics=openmetrics)
 
@@ -534,32 +537,32 @@ class JobRequests:
         """Return the use of the machine in the last `seconds`, as columns of at most `points`
         points.
 
-        It is `{"step_seconds", "times", "series": {name: {"mean", "most"}}, "trouble"}`, with the
-        series of `zerotoolsd.monitoring.history_recorder`.
+        The result is `{"step_seconds", "times", "series": {name: {"mean", "most"}},
+        "trouble"}`. The names of the series are listed in `zerotoolsd.monitoring.history_recorder`.
         """
         return (await self._dispatcher.history.read(seconds, points)).to_json()
 
     def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:
         """Return the peak memory of attempts of job `job_id` (None: of all jobs), the newest first.
 
-        At most `limit` entries, in the format of `history_file.AttemptPeak`.
+        The result has at most `limit` entries, in the format of `history_file.AttemptPeak`.
         """
         return [each.to_json() for each in self._dispatcher.history.peaks(job_id, limit)]
 
     def shares(self) -> dict[str, Any]:
-        """Return each user's share of the GPUs. Users with jobs that start first are at the top.
+        """Return each user's share of the GPUs. Users are in the order in which their jobs start.
 
-        It is `{"half_life_seconds", "fair", "users": [...]}`. Each user has `uid`, `name`,
-        `weight`, `share` and `used` (fractions of 1), `gpu_hours` (older ones count less),
-        `gpu_hours_in_all`, `factor`, `gpus` (held by jobs now), and `waiting` (the number of jobs
-        that wait for GPUs).
+        The result is `{"half_life_seconds", "fair", "users": [...]}`. Each user has `uid`, `name`,
+        `weight`, `share` and `used` (fractions of 1), `gpu_hours` (older hours count less),
+        `gpu_hours_in_all`, `factor`, `gpus` (the number that jobs hold now), and `waiting` (the
+        number of jobs that wait for GPUs).
         """
         return self._state.shares()
 
     def health(self) -> dict[str, Any]:
         """Return the state of the daemon.
 
-        It is `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event",
+        The result is `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event",
         "drain"}`. `drain` is `{"since", "uid", "why"}`; None if jobs may start.
         """
         return self._state.health()

@@ -36,7 +36,7 @@ class ShownSpec:
     Attributes:
         tree: the job file.
         secrets: the removed values.
-        shortened: long parts were left out.
+        shortened: whether long parts were left out.
         unshown: all values that may not appear in the messages of the job, including the secrets.
         set_keys: the keys that the submitter has set; None if unknown.
     """
@@ -56,7 +56,9 @@ _AT_A_START = frozenset((states.LAUNCHING, states.RUNNING))
 
 @dataclass(frozen=True, kw_only=True)
 class RelatedJobs:
-    """The jobs `after` which a job starts, and the newest job that evaluates it."""
+    """The jobs that are shown with a job: `after` are the jobs after which it starts, and
+    `evaluated_by` describes the newest job that evaluates it; None if there is none.
+    """
 
     after: Sequence[DependencyRow] = ()
     evaluated_by: Mapping[str, Any] | None = None
@@ -75,10 +77,11 @@ def job_view(
 ) -> JobView:
     """Return the view of one job.
 
-    `waits` is the scheduler's sentence on why the job waits, if there is one. A phase is shown as
-    quiet after `quiet_seconds` without progress. `shown` is the job file as clients see it, if it
-    is known already. `usual` has the usual duration of each phase on this machine in seconds, as
-    `StartHistory` returns it. `since` is the time at which the job got its stored state.
+    `waits` is the sentence in which the scheduler says why the job waits; None if it does not wait.
+    A phase is shown as quiet after `quiet_seconds` without progress. `shown` is the job file as
+    clients see it, if it was already made. `usual` has the usual duration of each phase on this
+    machine in seconds, as `StartHistory` returns it. `since` is the time at which the job got its
+    stored state.
 
     If another version of zerotools queued the job, only the readable part is shown.
     """
@@ -144,7 +147,7 @@ def job_view(
 
 
 def _with_last_loss(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return `progress` with the last logged loss, for a script that does not log a loss at each
+    """Return `progress` with the last loss that was logged. A script may log no loss at its last
     step.
     """
     if progress is None or "loss" in progress or "last_loss" not in progress:
@@ -167,9 +170,9 @@ def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
 def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
     """Return the view of the checkpoint at `path`.
 
-    `verified` is `{"how", "time"}` of the check after the save. It is None if that is unknown, or
-    if the check failed; then `not_verified` has the reason. `thinned` is set later, by code that
-    reads the checkpoint's files.
+    `verified` is `{"how", "time"}` of the check after the save; None if this is unknown. If the
+    check failed, `verified` is also None, and `not_verified` has the reason. `thinned` is set
+    later, by code that reads the checkpoint's files.
     """
     said = last_report.newest_verification(path, attempts)
     how = None if said is None or said.how is None else {"how": said.how, "time": said.time}
@@ -184,10 +187,10 @@ def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[s
 
 
 def set_key_steps(job: JobRow, *, shortened: bool = False) -> Steps[tuple[str, ...] | None]:
-    """Return the keys that the submitter has set in the job file; None if that is not known.
+    """Return the keys that the submitter has set in the job file; None if they are not known.
 
-    If `shortened`, return only the first keys. The work is divided into steps, because a job may
-    have 50,000 keys.
+    If `shortened`, return only the first keys. This is a generator that works in short steps,
+    because a job may have 50,000 keys.
     """
     if job.given_text is None:
         return None
@@ -211,7 +214,7 @@ def set_key_steps(job: JobRow, *, shortened: bool = False) -> Steps[tuple[str, .
 def public_view(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
     """Return the part of a job that every user may see.
 
-    It is made from the rows only: no file of the job's owner is opened.
+    The view is made from database rows only: no file of the job's owner is opened.
     """
     spec = job.reading.spec
     return replace(
@@ -246,7 +249,8 @@ def public_view(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
 def bare_view(job: JobRow, why: str) -> JobView:
     """Return the view of a job with a record that this version cannot read.
 
-    It has only the columns of the row. `why` is the error.
+    The view has only the columns of the job's row. `why` is the error that was raised when the
+    record was read.
     """
     return JobView(
         id=job.id,
@@ -313,7 +317,8 @@ def _shown(job: JobRow) -> ShownSpec:
 def spec_steps(spec: JobSpec, tree: dict[str, Any], known: Sequence[str]) -> Steps[dict[str, Any]]:
     """Return `tree`, which is the job file `spec` or a part of it, with its secrets masked.
 
-    The work is divided into the steps of `mask_steps`. `known` are the known secrets.
+    This is a generator that works in short steps, as `mask_steps` does. `known` are the known
+    secrets.
     """
     env = dict.fromkeys(tree.pop("env", ()), HIDDEN)
     shown: dict[str, Any] = yield from mask_steps(tree, known)
@@ -360,7 +365,7 @@ def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptVie
 def _status(value: object) -> int | None:
     """Return `value` if it is an exit status, otherwise None.
 
-    Ranks can write into the run directory too.
+    Ranks can write into the run directory, so the value may be anything.
     """
     return value if type(value) is int and 0 <= value < 256 else None
 
@@ -374,8 +379,8 @@ def share_view(
 ) -> dict[str, Any]:
     """Return the view of one user's share.
 
-    `gpus` is the number of GPUs that jobs hold, and `waiting` the number of jobs that wait. Both
-    are keyed by uid.
+    `gpus` has the number of GPUs that the jobs of each user hold, and `waiting` the number of each
+    user's waiting jobs. Both are keyed by uid.
     """
     return {
         "uid": share.uid,

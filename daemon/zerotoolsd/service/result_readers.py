@@ -33,8 +33,8 @@ _SUFFIX = ".jsonl"
 def prediction_rows(output_dir: str, step: int | None, first: int, count: int) -> dict[str, Any]:
     """Return generated texts of an evaluation: `{"steps", "step", "first", "rows", "more"}`.
 
-    `steps` are all steps with predictions. `rows` are `count` rows of `step` (None: the newest),
-    from number `first` on. `more` is True if there are further rows. Raises OSError.
+    `steps` are all steps with predictions. `rows` are `count` rows of `step` (None: the newest
+    step), from number `first` on. `more` is True if there are further rows. Raises OSError.
     """
     steps = _steps(Path(output_dir) / PREDICTIONS)
     chosen = max(steps, default=None) if step is None else step
@@ -119,8 +119,8 @@ class SavedCheckpoint:
 def checkpoint_tree(output_dir: str, seconds: float = SECONDS) -> dict[str, Any]:
     """Return the checkpoints of a job: `{"checkpoints", "more", "unfinished"}`.
 
-    `checkpoints` are at most `MOST`, the newest first. `more` is the number of others, and
-    `unfinished` are the names of incomplete saves. Raises OSError.
+    `checkpoints` are at most `MOST` checkpoints, the newest first. `more` is the number of further
+    checkpoints, and `unfinished` are the names of incomplete saves. Raises OSError.
     """
     root, until = Path(output_dir), time.monotonic() + seconds
     listed = checkpoint_dirs.list_checkpoints(root)
@@ -196,8 +196,8 @@ def _look(
 def thinned_sentence(path: str) -> str | None:
     """Return a sentence on the tensors that were dropped from the checkpoint at `path`.
 
-    None if the checkpoint has no readable record of thinning. Blocks while a file system does not
-    respond.
+    Return None if the checkpoint has no readable record of thinning. Blocks while a file system
+    does not respond.
     """
     try:
         found = read_thinned(Path(path))

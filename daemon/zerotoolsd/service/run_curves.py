@@ -10,8 +10,8 @@ every point is a reported step (the min-max decimation of time series).
 
 The steps come from `progress.jsonl` of each attempt, which has a line for each step. If there are
 very many steps, only every n-th line is parsed. Of a very large file, only blocks at equal
-distances are read. Evaluations and checkpoints are few, so each one that is read is used. A job can
-write into its run directory too, so lines that are no JSON objects are ignored.
+distances are read. Evaluations and checkpoints are few, so no report of them that is read is
+dropped. A job can also write into its run directory, so lines that are no JSON objects are ignored.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _LONGEST = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePart:
-    """An attempt of a job that reported the steps from `first_step` to the first step of the next
-    part.
+    """An attempt of a job, in the curves. It reported the steps from `first_step` to the first step
+    of the next part.
     """
 
     job: int
@@ -99,8 +99,8 @@ class RunCurves:
         self.curves.take_scores(found.records)
 
     def to_json(self, points: int) -> dict[str, Any]:
-        """Return the columns, of at most `points` points, as JSON values; null if a step did not
-        report the value.
+        """Return the columns as JSON values, with at most `points` points. A value is null if a
+        step did not report it.
         """
         curves = self.curves
         chosen = chosen_steps(curves.loss, points) or chosen_steps(curves.time, points)
@@ -163,7 +163,8 @@ def chosen_steps(points: CurvePoints, most: int) -> list[int]:
 def curve_columns(
     curves: Curves, steps: Sequence[int], names: Iterable[str]
 ) -> dict[str, list[Any]]:
-    """Return a dict with a column for `step` and for each of `names`: the values at these steps.
+    """Return a dict with a column for `step` and for each of `names`. A column has the values at
+    the steps in `steps`.
 
     A column without any values is left out.
     """
@@ -259,8 +260,8 @@ def _read(descriptor: int) -> StepRecords:
 
 
 def _lines(descriptor: int, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield each complete line of the file with the offset after it; of a file that is too large,
-    only the lines of some blocks.
+    """Yield each complete line of the file, with the offset after the line. Of a file that is too
+    large, yield only the lines of some blocks.
     """
     blocks = -(-size // BLOCK)
     skip = max(1, -(-size // MOST_BYTES))

@@ -269,8 +269,9 @@ class JobSubmission:
         *,
         write: bool,
     ) -> tuple[Iterator[JobRow], bool]:
-        """Write the job files of an array in several transactions, then add its jobs in a short
-        one. `make` returns the jobs. Return the result of `Store.submit_array`.
+        """Add the jobs of an array to the queue: first write their job files in several
+        transactions, then add the jobs in a short one. `make` returns the jobs. Return the result
+        of `Store.submit_array`.
         """
         store, numbers = self._dispatcher.store, list[int]()
         texts = [(each.parts.full_text, each.parts.set_text) for each in looked]
@@ -304,7 +305,7 @@ class JobSubmission:
     async def edited(self, job: JobRow, spec: JobSpec) -> AsyncIterator[NewJob]:
         """Check the changed job file `spec` as `submit` does, and yield the new job.
 
-        The caller writes it to the queue inside the context.
+        The caller must write the job to the queue inside the context.
         """
         uid, parts = job.uid, await _parts_of(spec)
         self._allowed_terms(uid, PLAIN_TERMS, size=len(parts.full_text), own=job.id)
@@ -335,8 +336,8 @@ class JobSubmission:
     ) -> AsyncIterator[_LookedAt]:
         """Check the files of a job, and yield the checked job for the queue.
 
-        Without `look` nothing is checked: an earlier request queued the job with the same key, and
-        its files may be gone since.
+        Without `look` nothing is checked. This is for a job that an earlier request with the same
+        key has queued, because its files may be gone since then.
         """
         spec, text = parts.spec, parts.full_text
         user = self._dispatcher.users.of(uid)
@@ -394,8 +395,8 @@ class JobSubmission:
         )
 
     def _refuse_full(self) -> None:
-        """Raise Unavailable if the disk is nearly full; the free rest is reserved for jobs in the
-        queue.
+        """Raise Unavailable if the disk is nearly full. The remaining space is reserved for jobs in
+        the queue.
         """
         if (why := self._dispatcher.store.disk_reserve.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; free some space there")
@@ -429,7 +430,7 @@ class JobSubmission:
         """Check again, in the transaction, that limits, dependencies and directories allow these
         jobs.
 
-        They may have changed since the first check.
+        Since the first check, other requests may have changed the queue.
         """
         count = count_jobs(job.parts.spec for job in jobs)
         self._refuse_over(uid, sum(len(job.parts.full_text) for job in jobs), count, own)
@@ -470,7 +471,9 @@ class JobSubmission:
         return replace(found, notes=[*found.notes, *foreseen])
 
     async def _foreseen(self, spec: JobSpec, seen: Survey) -> list[str]:
-        """Return notes for the submitter on the job's memory estimate and attention kernel."""
+        """Return notes for the submitter: the estimated memory of the job, and its attention
+        kernel.
+        """
         if seen.memory is None:
             return []
         snapshot = await self._dispatcher.machine.snapshot() if spec.device == "cuda" else None
@@ -581,7 +584,7 @@ class JobSubmission:
 
 
 async def _parts_of(spec: JobSpec) -> JobParts:
-    """Return the parts of the job `spec` as they are stored in the queue.
+    """Return the parts of the job `spec` that are stored in the queue.
 
     The parts of a large job are made in steps, so that other tasks run in between.
     """

@@ -1,7 +1,7 @@
 """Looks up the names of this machine's users, and their groups.
 
 The lists of users may be on another machine that does not respond. So a child process looks up
-users, never the daemon itself, and a caller waits at most a second. Results are cached for a while.
+users, and never the daemon itself. A caller waits at most a second. Results are cached for a while.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class UserDirectory:
     async def find(self, uid: int) -> Caller:
         """Return the user `uid` with name and groups.
 
-        If the lookup fails, return the result of the last one, or only the uid.
+        If the lookup fails, return the result of the previous lookup, or a user with only the uid.
         """
         known = self._known.get(uid)
         if self._ask is None or (known is not None and self._clock() < known.until):

@@ -1,10 +1,10 @@
 """Users of the machine: who they are, what they may do, and how a process becomes one of them.
 
-account             the account of a uid, from lists of users that may fail to answer
-rights              decides about a request: (caller, action, owner) -> allowed, masked or refused
+account             finds the account of a uid, in lists of users that may not respond
+rights              decides whether a request of a user is allowed, masked or refused
 served_users        the users for whom this daemon runs jobs
 user_limits         the limits of one user
 start_as_submitter  starts a program as the submitter of a job, by `run_as_user`
 run_as_user         the program that becomes a user, then runs another program
-open_as_user        opens files of users, by the daemon itself, with their rights
+open_as_user        lets the daemon open files of a user with the rights of this user
 """

@@ -1,7 +1,9 @@
-"""Finds the account of a uid in the machine's lists of users, which may fail to answer.
+"""Finds the account of a uid in the machine's lists of users. The lists may be on a server that
+does not respond.
 
-With LDAP, SSSD or NIS a lookup calls another program or machine (nsswitch.conf(5)). It has no
-timeout, and blocks its caller. `NameService` makes lookups in threads, and waits a limited time.
+With LDAP, SSSD or NIS a lookup calls another program or machine (nsswitch.conf(5)). A lookup has no
+timeout, and blocks its caller. `NameService` makes lookups in threads, and waits for a limited
+time.
 """
 
 from __future__ import annotations
@@ -103,7 +105,9 @@ class NameLookupTimeout(UnknownAccount):
 
 @dataclass
 class _Asked:
-    """A lookup of an account that runs in another thread, and its result when it has ended."""
+    """A lookup of an account that runs in another thread. It has the result when the lookup has
+    ended.
+    """
 
     done: threading.Event = field(default_factory=threading.Event)
     value: Any = None
@@ -140,9 +144,9 @@ class NameService:
         return self._ask(("groups", account), lambda: self._groups(account))
 
     def name(self, uid: int) -> str | None:
-        """Return the name of user `uid`, after a short wait at most.
+        """Return the name of user `uid`, and wait only a short time for it.
 
-        Returns None if the user does not exist, or no lookup has answered yet.
+        Return None if the user does not exist, or if no lookup has answered yet.
         """
         then, account = self._known.get(uid, (float("-inf"), None))
         asked_at = self._named_at.get(uid, float("-inf"))

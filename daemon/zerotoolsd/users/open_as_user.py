@@ -1,13 +1,14 @@
-"""Opens files in directories of users, by the daemon itself, with the rights of their owners.
+"""Lets the daemon open files in directories of users, with the rights of the owners.
 
 A daemon that runs as root takes the user's file rights (fsuid, fsgid) for one access. The kernel
 then enforces the user's permissions, makes the user the owner of new files, and counts them against
 the user's quota. The rights apply to the whole thread, so no other task may run meanwhile.
 
-`opened_run_directory` opens a run directory once, and gives a path through the descriptor. So if
-the path is replaced by a link or another file system, this is not followed. Inside the directory,
-`durable_files.open_regular` and similar functions open only regular files, follow no link and never
-block. A forged file can only change what the daemon shows of that job.
+`opened_run_directory` opens a run directory once, and gives a path that goes through the file
+descriptor. So if the directory is replaced by a link or another file system meanwhile, the
+replacement is not followed. Inside the directory, `durable_files.open_regular` and similar
+functions open only regular files, follow no link and never block. A forged file can only change
+what the daemon shows of that job.
 
 If the daemon is not root, or a directory belongs to root, this module changes no rights.
 """
@@ -99,9 +100,9 @@ def owner_of(directory: Path) -> int | None:
 
 @contextmanager
 def opened_run_directory(run_dir: Path) -> Iterator[Path]:
-    """Yield a path to the run directory, for one access with the rights of its owner.
+    """Yield a path to the run directory, for one access with the rights of the directory's owner.
 
-    Raises OSError if a symbolic link or another file system is at the path.
+    Raises OSError if the run directory is a symbolic link or the root of another file system.
     """
     if owner_of(run_dir) is None:
         yield run_dir
@@ -138,9 +139,10 @@ def _open_directory(directory: Path) -> int:
 
 
 def make_owned(directory: Path, account: Account) -> None:
-    """Make `directory` with mode 0700 inside a directory of the daemon, and give it to the user.
+    """Make `directory` with mode 0700 inside a directory of the daemon, and make the user `account`
+    its owner.
 
-    Does nothing if that was done before. Raises OSError if the directory belongs to another user.
+    Does nothing if this was done before. Raises OSError if the directory belongs to another user.
     """
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
@@ -174,7 +176,8 @@ def let_through(directory: Path, mode: int) -> None:
 def drop_groups() -> None:
     """Drop the supplementary groups of the daemon if it runs as root.
 
-    Otherwise groups from a login would add to the rights of users.
+    Otherwise the daemon would keep the rights of these groups while it acts with the rights of a
+    user.
     """
     if os.geteuid() == 0 and sys.platform == "linux":
         try:

@@ -1,8 +1,8 @@
 """The rights of users: every request is an `Action`, and `Rights.decide` decides on it.
 
-Administrators may do everything. They are root, the daemon's user, and the users in `[users]
-administrators`. A daemon of a single user has this user as its administrator; any other user who
-reaches its socket only sees that jobs exist.
+Administrators may do everything. The administrators are root, the daemon's user, and the users in
+`[users] administrators`. A daemon of a single user has this user as its administrator; any other
+user who reaches its socket only sees that jobs exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ uids. None: the key is not set, and all users are allowed.
 
 @unique
 class Reach(Enum):
-    """The jobs that an action reads or changes. They determine the users who may do the action."""
+    """The jobs that an action reads or changes. The reach determines the users who may do the
+    action.
+    """
 
     NOBODY = "nobody"
     """The action concerns no jobs, or has the same result for all users: every user may do it."""
@@ -39,7 +41,7 @@ class Reach(Enum):
 
 @unique
 class Action(Enum):
-    """A kind of request: its description in the message of a refusal, and its `Reach`."""
+    """A kind of request, with the words that describe it in a refusal, and with its `Reach`."""
 
     CHECK = "have jobs checked", Reach.USERS
     SUBMIT = "submit jobs", Reach.USERS
@@ -99,7 +101,7 @@ class Access(Enum):
 class Decision:
     """The decision on a request.
 
-    If it is refused, `why` is the sentence for the user, otherwise empty.
+    If the request is refused, `why` is the sentence for the user; otherwise `why` is empty.
     """
 
     access: Access
@@ -133,7 +135,9 @@ class Rights:
 
     @property
     def name_people(self) -> bool:
-        """Whether a rule contains the name of a user or group, so that names must be looked up."""
+        """Whether a rule contains the name of a user or group, so that the names of callers must be
+        looked up.
+        """
         return self._administrators.name_people or (
             self._admitted is not None and self._admitted.name_people
         )
@@ -183,8 +187,8 @@ class Rights:
         )
 
     def _why_not_user(self, caller: Caller) -> str | None:
-        """Return the reason why the daemon runs nothing for a user who is not an administrator;
-        None if it does.
+        """Return the reason why the daemon runs no jobs for this caller, who is not an
+        administrator; None if it runs jobs for the caller.
         """
         if caller.uid == OVERFLOW_UID:
             return (
@@ -235,8 +239,8 @@ class _Named:
 class Caller:
     """The user who sent a request, as identified by the kernel or a token.
 
-    `name` and the names of `groups` are empty if they are unknown: then no rule with a name
-    applies.
+    `name` and `groups` are empty if the names are unknown. In this case no rule with a name applies
+    to the caller.
     """
 
     uid: int

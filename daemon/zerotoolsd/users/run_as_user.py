@@ -8,7 +8,7 @@ WHO is a JSON object with `uid`, `gid`, `groups`. Optional keys:
     output: a file for the program's output.
     group: a control group, which this program makes and enters. It has `name` and `limits`; only
         root can change the limits.
-    given: the program's variables are those that begin with PREFIX, without the prefix. If the
+    given: the program gets the variables that begin with PREFIX, without the prefix. If the
         variable REST + name exists, its value is appended to the value of `name`. So no variable
         that a user chose has an effect on `run_as_user.py` itself.
 
@@ -63,7 +63,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NotDropped(Exception):
-    """The process has not become the user, or not permanently; the message gives the reason."""
+    """The process has not become the user, or could become another user again. The message gives
+    the reason.
+    """
 
 
 class NoGroup(Exception):
@@ -98,8 +100,8 @@ def become_user(uid: int, gid: int, groups: Collection[int]) -> None:
 
 
 def check_dropped_rights(uid: int, gid: int, groups: Collection[int]) -> None:
-    """Raise NotDropped if this process has rights that the user does not have, or could get
-    them.
+    """Raise NotDropped if this process has rights that the user does not have, or could get such
+    rights.
     """
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or not _libc.prctl(
         _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0

@@ -1,4 +1,6 @@
-"""Finds the users that this daemon serves: its own user, and all others if it can become them."""
+"""Finds the users that this daemon serves: only its own user, or all users if the daemon can become
+them.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,9 @@ class ServedUsers:
     """The users for whom this daemon runs jobs.
 
     Attributes:
-        alone: the reason why it runs only jobs of its own uid `own`, in a sentence; None: it runs
-            jobs of all users.
-        limits: fields of JobUser.
+        alone: the reason why the daemon runs only jobs of its own uid `own`, in a sentence; None:
+            the daemon runs jobs of all users.
+        limits: the fields of JobUser that limit processes.
         quotas: the queue limits of each user.
     """
 
@@ -62,10 +64,10 @@ class ServedUsers:
         return JobUser(account=self.find(uid), **self.limits)
 
     def for_files(self, uid: int) -> JobUser | None:
-        """Return the user as whom the daemon reads and removes files of user `uid`, in the form of
-        `of`.
+        """Return the user as whom the daemon reads and removes files of user `uid`; None: the
+        daemon's user.
 
-        It also works for a uid that no longer belongs to a user.
+        This also works for a uid that no longer belongs to a user.
         """
         try:
             return self.of(uid)

@@ -1,7 +1,8 @@
 """Starts programs as the submitter of a job, through `run_as_user`, which becomes the user first.
 
-All starts use this one program, so that only one place must be read and tested. Transient systemd
-units also have `User=`, which gives the user the control group of the unit.
+Every start uses `run_as_user`, so that the change of the user is implemented in only one place.
+Transient systemd units also have `User=`, which makes the user the owner of the unit's control
+group.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class JobUser:
 
         Args:
             output: a file for the output of the program.
-            given: the program gets the environment that `given_env` prepared, and a high OOM score.
-            group: the program runs in a separate control group (see `run_as_user`).
+            given: whether the program gets the environment that `given_env` prepared, and a high
+                OOM score.
+            group: a separate control group in which the program runs (see `run_as_user`).
         """
         text = None if output is None else str(output)
         who = {**self.who, "umask": umask, "output": text, "given": given, "group": group}
@@ -72,7 +74,7 @@ class JobUser:
     def environment(self, found: Mapping[str, str]) -> dict[str, str]:
         """Return the environment for a program of the daemon itself that runs as this user.
 
-        Of the variables in `found`, only a few harmless ones are kept.
+        Only a few harmless variables of `found` are kept.
         """
         return {**{name: found[name] for name in _KEPT if name in found}, **self.least}
 

@@ -1,8 +1,8 @@
 """The limits of one user in the queue and on the machine, from `[users]`.
 
 The keys of `[users]` apply to everybody; a table in `[users.limits]` applies to one user, or to
-each member of a group. If a user has several tables, the user's own table has precedence over those
-of groups, and among groups the largest value counts.
+each member of a group. If several tables apply to a user, the user's own table has precedence over
+the tables of groups. Among the tables of groups, the largest value counts.
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ class LimitsOfUsers:
 def why_queued_too_much(
     limits: UserLimits, *, queued: int, queue_bytes: int, new_bytes: int, new_jobs: int = 1
 ) -> str | None:
-    """Return the reason why a user may not submit `new_jobs` with `new_bytes` together; None if
-    allowed.
+    """Return the reason why a user may not submit `new_jobs` jobs with `new_bytes` bytes together;
+    None if the user may.
 
-    `queued` is the number of the user's waiting jobs, `queue_bytes` the size of all the user's jobs
-    in the queue.
+    `queued` is the number of the user's waiting jobs, and `queue_bytes` the size of all the user's
+    jobs in the queue.
     """
     if limits.max_queued is not None and queued + new_jobs > limits.max_queued:
         more = "" if new_jobs == 1 else f" and submit {new_jobs} more"

@@ -5,8 +5,8 @@ Several files are one checkpoint if their names show it: an index, `model-00001-
 per rank, or a name that loaders of a directory expect, such as `model.safetensors`. In all other
 cases each file is one checkpoint.
 
-Some entries lack a part of the run's state: the optimizer in a separate file, the best model, an
-export. Next to complete checkpoints they are marked `incomplete`.
+Some entries lack a part of the run's state: an optimizer in a separate file, the best model, an
+export. Next to complete checkpoints, such entries are marked `incomplete`.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ class Candidate:
     """A possible checkpoint: a file or directory, as it is now.
 
     Attributes:
-        changed: when its newest file was last written, in nanoseconds.
-        number: the last number in its name, if that may be its step.
+        changed: the time at which its newest file was written, in nanoseconds since the epoch.
+        number: the last number in its name, if this number may be its step; None otherwise.
         others: names of files in the directory that are separate checkpoints.
-        incomplete: it is used only if there are no other candidates.
+        incomplete: whether it lacks a part of the run's state, so that it is used only if there are
+            no other candidates.
     """
 
     path: Path
@@ -80,8 +81,8 @@ class Candidate:
 
 
 def candidates_in(directory: Path) -> list[Candidate]:
-    """Return the possible checkpoints in `directory`. If none exist, and the directory itself may
-    be a checkpoint, return the directory.
+    """Return the possible checkpoints in `directory`. If there are none, and the directory itself
+    may be a checkpoint, return the directory.
 
     The list is empty if the directory does not exist.
 
@@ -127,8 +128,8 @@ def _is_incomplete(path: Path, *, steps: bool) -> bool:
 
 
 def without_incomplete(found: Collection[Candidate]) -> list[Candidate]:
-    """Return `found` without the candidates that are marked `incomplete`. If all are marked, return
-    all.
+    """Return `found` without the candidates that are marked `incomplete`. If all candidates are
+    marked, return all.
     """
     return [each for each in found if not each.incomplete] or list(found)
 
@@ -162,11 +163,11 @@ def _usable(directory: Path, every: Collection[str]) -> list[str]:
 
 
 def _checkpoints_at(path: Path, levels: int = _LEVELS) -> list[Path]:
-    """Return `path` if it is a checkpoint; otherwise the checkpoints in it that are numbered by
-    their steps.
+    """Return `path` if it is a checkpoint; otherwise return the checkpoints in it that are numbered
+    by their steps.
 
-    The search goes down at most `levels` directories: accelerate and verl have one above a
-    checkpoint, Lightning three.
+    The search goes down at most `levels` directories. In accelerate and verl, a checkpoint is one
+    level down, in Lightning three.
     """
     every = _names(path)
     if _holds(path, every):

@@ -1,4 +1,6 @@
-"""Chooses the checkpoint to continue from, then reports every checkpoint that becomes complete."""
+"""Chooses the checkpoint to continue from. Then reports every further checkpoint that becomes
+complete.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,9 @@ class CheckpointSearch:
 
         checkpoint_dir: the directory to search, or None.
         before: a file with the contents that the directory had before the job's first attempt.
-        told: the newest checkpoint of each earlier attempt, the newest first.
+        told: the newest checkpoint that each earlier attempt recorded, the newest first.
         reported: the checkpoints that the program itself reported.
-        given: the checkpoint to start from if the job has none of its own.
+        given: the checkpoint to start from if the job itself has saved no checkpoint.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -63,8 +65,8 @@ class CheckpointSearch:
         self._seen: dict[Path, str] = {}
 
     def _read_before(self, path: Path) -> dict[str, str]:
-        """Return the contents that the directory had before the first attempt; at the first
-        attempt, record them in `path`.
+        """Return the contents that the directory had before the first attempt. At the first
+        attempt, record the contents in `path`.
 
         Entries that have not changed since then do not belong to the job.
         """
@@ -130,8 +132,9 @@ class CheckpointSearch:
     def _candidates(
         self, passed_over: list[dict[str, str]]
     ) -> tuple[list[Candidate], list[Candidate]]:
-        """Return the candidates that the program reported, and the others. Missing ones go to
-        `passed_over`."""
+        """Return the candidates that the program reported, and the candidates that the search
+        found. Add missing ones to `passed_over`.
+        """
         own = {_real(each.path): each for each in self._own()}
         reported: dict[str, Candidate] = {}
         for path in dict.fromkeys((*self._told, *self._reported)):
@@ -191,7 +194,8 @@ def _newest_first(found: Any) -> list[Candidate]:
 
 
 def _fault(found: Candidate, is_told: bool) -> str | None:
-    """Return the reason why a checkpoint that was found is not used; None if it is used.
+    """Return the reason why a checkpoint that was found is not used; None if the checkpoint is
+    used.
 
     The reason is empty if `found` is not a checkpoint at all, and no program reported it as one
     (`is_told`).
@@ -212,10 +216,11 @@ def _step(candidate: Candidate, seen: Completeness) -> int | None:
 
 
 def start_search(settings: Mapping[str, Any]) -> tuple[CheckpointSearch | None, dict[str, Any]]:
-    """Start the search. Return it, and the finder's first line with the checkpoint to continue
-    from.
+    """Start the search. Return the search, and the first line that the finder prints, with the
+    checkpoint to continue from.
 
-    For a transient error of the disk or the file server, return no search, and the reason.
+    After a transient error of the disk or the file server, return None instead of the search, and a
+    line with the reason.
     """
     try:
         search = CheckpointSearch(settings)
@@ -290,11 +295,11 @@ def _guarded(look: Callable[[], Completeness], path: Path) -> Completeness:
 
 
 def _of_separate_files(found: Candidate) -> Completeness | None:
-    """Return whether a directory of safetensors files without an index is complete; None for
-    any other candidate.
+    """Return whether `found`, a directory of safetensors files without an index, is complete; None
+    if it is another kind of candidate.
 
-    zerotools reads such a directory as one model, with each tensor name in one file. Here
-    each file may be a separate model, such as a model and its average.
+    zerotools reads such a directory as one model, with each tensor name in one file. Here each file
+    may be a separate model, such as a model and its average.
     """
     path = found.path
     if not path.is_dir():

@@ -1,6 +1,6 @@
 """The watcher of a process that a user started by hand.
 
-The watcher is the only rank of its job. So the job has the features of every other job: a
+The watcher is the only rank of its job. So this job has the same features as every other job: a
 supervisor that survives the daemon, a time limit, a recorded end, and notifications.
 
 entry           starts the process

@@ -1,10 +1,10 @@
 """Watches a process that a user started by hand, until it ends.
 
 This process is not the parent of the watched process. So a cancel, or the end of this process or of
-the supervisor, does not affect the watched process. Only the job's time limit ends it: SIGTERM for
-the program, as for other jobs, and SIGKILL for all processes below it shortly before the grace
-period is over. The exit status is 0 if the watched process ended with 0 or is not watched any more.
-Otherwise it is 1, and a sentence is printed.
+the supervisor, does not affect the watched process. Only the job's time limit ends the watched
+process: it gets SIGTERM, as in other jobs, and all its descendants get SIGKILL shortly before the
+grace period is over. The exit status of this process is 0 if the watched process ended with 0 or is
+not watched any more. Otherwise it is 1, and a sentence is printed.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class ProcessWatch:
         self._killed = False
 
     def run(self) -> int:
-        """Watch until the process has ended, or is not to be watched any more. Return the exit
-        status."""
+        """Watch until the process has ended, or until a stop request ends the watching. Return the
+        exit status of this process.
+        """
         signals = SignalWaker()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # it was blocked until here
         pidfd = open_process(self._pid, self._start_ticks)
@@ -108,8 +109,8 @@ class ProcessWatch:
         self._sender.send({"rank": 0, "watched_bytes": held, "watched_processes": len(there)})
 
     def _ask_to_end(self) -> bool:
-        """Ask the process to end if the stop was requested because of the time limit. After any
-        other stop request return False: only the watching ends.
+        """Ask the watched process to end, if a stop was requested because of the time limit. After
+        any other stop request return False: only the watching ends.
         """
         if self._wanted() != TIME_LIMIT:
             return False
@@ -148,8 +149,8 @@ class ProcessWatch:
         return self.fail(f"process {self._pid} {_how(found)}")
 
     def _end_rest(self) -> list[Process]:
-        """Kill the remaining descendants of the watched process after the time limit. Return those
-        that do not end.
+        """Kill the remaining descendants of the watched process after the time limit. Return the
+        processes that do not end.
         """
         deadline = time.monotonic() + LEFT_SECONDS
         while (left := self._tree.look()) and time.monotonic() < deadline:
@@ -220,12 +221,12 @@ class ExitStatus:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code; None if a signal ended it."""
+        """The exit code; None if a signal ended the process."""
         return None if os.WIFSIGNALED(self.status) else os.waitstatus_to_exitcode(self.status)
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it; None if it ended by itself."""
+        """The number of the signal that ended the process; None if it ended by itself."""
         return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
 
 
@@ -274,7 +275,7 @@ class WatchedTree:
         self._known: dict[tuple[int, int], Process] = {}
 
     def look(self) -> list[Process]:
-        """Return the processes of the tree that still run."""
+        """Return the processes of the tree that are still running."""
         table = self._table()
         root = table.get(self._pid)
         found = {_key(each): each for each in self._live(table)}
@@ -294,7 +295,9 @@ class WatchedTree:
                 yield process
 
     def kill(self) -> list[Process]:
-        """Send SIGKILL to all processes of the tree; return them. Raises PermissionError."""
+        """Send SIGKILL to all processes of the tree, and return these processes. Raises
+        PermissionError.
+        """
         there = self.look()
         for process in there:
             kill_process(process)

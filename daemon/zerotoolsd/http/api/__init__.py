@@ -2,7 +2,7 @@
 
 routes, server                    all routes, and the application that serves them
 listening_sockets, bearer_tokens  the sockets that clients connect to, and the tokens for TCP
-connection_limits                 limits on connections: how many, how slow, how many of a user
+connection_limits                 limits the connections in all and of each user, and slow clients
 request_gate                      runs before every handler: rate limits, authorization
 authorize                         identifies the caller, and decides with `users.rights`
 request_limits                    limits on one user's requests: per second, and at the same time

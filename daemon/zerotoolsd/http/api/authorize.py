@@ -79,10 +79,11 @@ def authorized_request(request: web.Request) -> AuthorizedRequest:
 
 
 def turn_of(request: web.Request) -> AbstractAsyncContextManager[None]:
-    """Return a context for the handler of `request` that limits concurrent requests of one user.
+    """Return a context for the handler of `request`, which limits how many requests of one user are
+    handled at the same time.
 
-    The handler also reads the body inside this context. There is no limit for administrators, nor
-    for requests that only read.
+    The handler also reads the body inside this context. Administrators, and requests that only
+    read, have no limit.
     """
     by: AuthorizedRequest | None = request.get(_ASKED)
     if by is None or request.method != "POST" or by.rights.is_administrator(by.caller):
@@ -95,8 +96,8 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 def peer_uid(request: web.Request) -> int:
-    """Return the uid of the client: of the process that connected to the Unix socket, or of its
-    token.
+    """Return the uid of the client. At the Unix socket, it is the uid of the connected process;
+    over TCP, the uid of the token.
 
     Raises Unauthorized.
     """
@@ -106,8 +107,8 @@ def peer_uid(request: web.Request) -> int:
 
 
 def uid_of(link: socket.socket) -> int | None:
-    """Return the uid of the process that connected to a Unix socket; None for other kinds of
-    sockets.
+    """Return the uid of the process that connected to the Unix socket `link`; None for any other
+    kind of socket.
     """
     if link.family != socket.AF_UNIX:
         return None

@@ -3,8 +3,9 @@
     # uid  token
     1000   4c1b6f0f6f2e4d1f9a5c7e3b8d2a6f10
 
-Only the daemon can read the file. A token is a secret of the user, at least 32 characters; `openssl
-rand -hex 32` makes one. The daemon keeps only digests, and compares them in constant time.
+Only the daemon can read the file. A token is a secret of the user with at least 32 characters;
+`openssl rand -hex 32` makes such a token. The daemon keeps only digests of the tokens, and compares
+digests in constant time.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ def _digest(token: str) -> bytes:
 
 
 def tokens_path(named: str | None, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of the file with tokens: `named` in the configuration, otherwise systemd's
-    credential.
+    """Return the path of the file with tokens: the configured path `named`, or otherwise the path
+    of systemd's credential.
 
-    Raises BadRequest if there is neither.
+    Raises BadRequest if neither is given.
     """
     if named is not None:
         return Path(named)
@@ -70,7 +71,7 @@ def tokens_path(named: str | None, environment: Mapping[str, str] = os.environ) 
 def read_tokens(path: Path) -> BearerTokens:
     """Return the tokens in the file `path`.
 
-    Raises BadRequest if others can read the file, or it is not a list of tokens.
+    Raises BadRequest if other users can read the file, or if it is not a list of tokens.
     """
     try:
         with path.open("rb") as file:

@@ -21,7 +21,7 @@ KEYS = ("jobs", "states", "older_than_seconds", "keep", "outputs", "logs_only", 
 
 
 async def clean(request: web.Request) -> web.Response:
-    """POST /v1/clean."""
+    """Handle POST /v1/clean: remove ended jobs."""
     by = authorized_request(request)
     wanted = request_of(await request_validation.json_object(request, known=KEYS))
     of = None if by.access is Access.ALLOWED else by.uid

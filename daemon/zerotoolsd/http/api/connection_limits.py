@@ -1,14 +1,15 @@
 """The daemon's connections: limits on their number, and on the time that a slow client may take.
 
-If descriptors run out, asyncio's accept loop writes 1,024 tracebacks a second into the log. Neither
-asyncio nor aiohttp limits a client that connects and sends nothing, sends half a request, or never
-reads the response. Here, a connection above the limit gets a 503 with the reason and is closed, and
-a connection that is too slow is closed. Refusals are logged as often as `logs` allows, not once per
-client.
+If file descriptors run out, asyncio's accept loop writes 1,024 tracebacks a second into the log.
+Neither asyncio nor aiohttp limits a client that connects and sends nothing, sends half a request,
+or never reads the response. In this module, a connection above the limit gets a 503 with the reason
+and is closed, and a connection that is too slow is closed. Refusals are logged at a limited rate
+(`app.run_daemon.LogLimit`), not once per client.
 
-For example, with 1,024 descriptors there may be 896 connections. A script that leaks connections
-gets 896, and then a 503 for each further one; other users are still served. Its old connections are
-closed because they have sent nothing for `HEAD_SECONDS`.
+For example, with 1,024 descriptors there may be 896 connections. A user's script that leaks
+connections gets an eighth of them (112), and then a 503 for each further one; other users are still
+served (`UserConnections`). The old connections of the script are closed when they have sent nothing
+for `HEAD_SECONDS`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def raise_connection_limit() -> int:
-    """Raise the limit of open files, and return how many connections it allows."""
+    """Raise the limit of open files of this process, and return the number of connections that it
+    allows.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + RESERVED
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -88,11 +91,11 @@ def raise_connection_limit() -> int:
 class Connection(web.RequestHandler):
     """One client connection.
 
-    `waiting_since` is the time when the head of a request began to arrive, or when the client could
-    have begun to send one. It is None between requests, and while a request is handled. Bodies are
-    not decompressed: aiohttp would do so while the bytes arrive, before the sender is known. Data
-    after a response, such as the body of a refused request, is read up to `MOST_UNREAD` bytes, so
-    that the client gets the response.
+    `waiting_since` is the time at which the head of a request began to arrive, or at which the
+    client could have begun to send it. It is None between requests, and while a request is handled.
+    Bodies are not decompressed: aiohttp would do so while the bytes arrive, before the sender is
+    known. Data after a response, such as the body of a refused request, is read up to `MOST_UNREAD`
+    bytes, so that the client gets the response.
     """
 
     __slots__ = (
@@ -106,7 +109,7 @@ class Connection(web.RequestHandler):
         loop: asyncio.AbstractEventLoop,
         left: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make the connection. `left` is called after it is closed."""
+        """Make the connection. `left` is called after the connection is closed."""
         self._left = left
         no_log: Any = None
         super().__init__(
@@ -168,7 +171,9 @@ class Connection(web.RequestHandler):
         self._is_full = False
 
     def begin(self) -> None:
-        """Record that a request has arrived and is being handled."""
+        """Record that a request has arrived and is being handled, so that it does not count as
+        slow.
+        """
         self.busy, self.waiting_since, self._unasked = True, None, 0
 
     def end(self) -> None:
@@ -214,7 +219,9 @@ class Connection(web.RequestHandler):
 
 
 class _Refusal(asyncio.Protocol):
-    """A refused TLS connection: the reason is sent when the client begins to send a request."""
+    """A refused TLS connection. It waits until the client begins to send a request, and then sends
+    the reason.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, answer: bytes) -> None:
         self._loop, self._answer = loop, answer
@@ -371,8 +378,8 @@ class ConnectionAcceptor:
     def _refuse_by_spare(self, error: OSError) -> None:
         """Refuse a connection when the process has no free file descriptor.
 
-        The connection is accepted with a reserved descriptor, gets a response with the reason, and
-        is closed.
+        The connection is accepted with a descriptor that was reserved for this, gets a response
+        with the reason, and is closed.
         """
         if self._spare is not None:
             os.close(self._spare)
@@ -453,9 +460,9 @@ _libc = ctypes.CDLL(None)
 
 
 def trim_memory() -> None:
-    """Return freed memory of this process to the system.
+    """Return freed memory of this process to the operating system.
 
-    Takes some milliseconds for each 10,000 objects.
+    This takes some milliseconds for each 10,000 objects.
     """
     gc.collect()
     if hasattr(_libc, "malloc_trim"):  # of glibc alone
@@ -463,10 +470,10 @@ def trim_memory() -> None:
 
 
 class MemoryTrimmer:
-    """Calls `end` after a rush: when most of many open connections have closed.
+    """Calls `end` after a rush, that is, when most of many open connections have closed.
 
-    The interpreter and the C library keep freed memory for later use. After a rush this can be
-    megabytes, in a daemon that should be small.
+    The interpreter and the C library keep freed memory for later use. After a rush this can be many
+    megabytes, but the daemon should be small.
     """
 
     def __init__(self, end: Callable[[], None] = trim_memory) -> None:
@@ -474,7 +481,7 @@ class MemoryTrimmer:
         self._most = 0
 
     def look(self, connections: int) -> None:
-        """Record the current number of connections; call `end` if a rush is over."""
+        """Record the current number of connections. Call `end` if a rush is over."""
         self._most = max(self._most, connections)
         if self._most >= RUSH and connections <= self._most // 8:
             self._most = 0
@@ -491,7 +498,7 @@ class UserConnections:
 
     Each user may have an eighth of the `most` connections. Another eighth is reserved for root and
     the daemon's user, who have no limit. The user of a TCP connection is unknown when it is made,
-    so all TCP connections together count as two users.
+    so all TCP connections together may have as many as two users.
     """
 
     def __init__(self, most: int, own: int | None = None) -> None:
@@ -503,7 +510,8 @@ class UserConnections:
     def enter(self, link: socket.socket) -> tuple[int | None, str | None]:
         """Count a new connection.
 
-        Return its uid (None: unknown), and the reason if it is refused (None: it is accepted).
+        Return (uid, reason). The uid is that of its user, or None if unknown. The reason says why
+        the connection is refused; None if it is accepted.
         """
         uid = uid_of(link)
         if uid in (0, self._own):

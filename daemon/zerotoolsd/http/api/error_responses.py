@@ -1,5 +1,5 @@
-"""Makes a response of type `application/problem+json` (RFC 9457), with a stable code, from each
-error.
+"""Makes a response from each error, of type `application/problem+json` (RFC 9457) and with a stable
+error code.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ It is made in advance, because then there is no memory to make it.
 
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Convert the exception of a handler into a problem response; the daemon continues."""
+    """Convert an exception of the handler into a problem response, so that the daemon continues."""
     try:
         return await handler(request)
     except ZerotoolsError as error:

@@ -1,4 +1,4 @@
-"""Handlers of /v1/events: the events of the queue, one response or a stream."""
+"""Handlers of /v1/events, which return the events of the queue: in one response, or as a stream."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LONGEST_WAIT_SECONDS = 60.0
 
 
 async def events(request: web.Request) -> web.Response:
-    """GET /v1/events?since=&wait= (the value `next` of a response is `since` of the next
-    request).
+    """Handle GET /v1/events?since=&wait=: return the events after `since`. The next request uses
+    `next` of the response as `since`.
     """
     since = request_validation.query_integer(request.query, "since", 0, minimum=0) or 0
     wait = request_validation.query_seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
@@ -37,7 +37,9 @@ connections.
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """GET /v1/events/stream?since=."""
+    """Handle GET /v1/events/stream?since=: send the events after `since` as a stream that does not
+    end.
+    """
     since, by = _since(request), authorized_request(request)
     answer = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
@@ -59,9 +61,9 @@ def event_stream_bytes(event: Event) -> bytes:
 
 
 def _since(request: web.Request) -> int:
-    """Return the number of the last event that the client has; only later events are sent.
+    """Return the number of the last event that the client has. Only later events are sent.
 
-    The header `Last-Event-ID` has precedence over the query, because a reconnecting client sends
+    The header `Last-Event-ID` has precedence over the query, because a client that reconnects sends
     both.
     """
     if LAST_ID not in request.headers:

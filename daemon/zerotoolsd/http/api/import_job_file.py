@@ -1,5 +1,5 @@
-"""Handler of /v1/import: makes a job from the text of a job file or of a DeepSpeed config, or from
-a conversion.
+"""Handler of /v1/import, which makes a job from one of three sources: a job file, a DeepSpeed
+config, or a conversion.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ OF_DEEPSPEED = frozenset(
 
 
 async def read_job_file(request: web.Request) -> web.Response:
-    """POST /v1/import. No file is read: paths in the text or the conversion must be absolute."""
+    """Handle POST /v1/import: return the job in the body. No file is read, so paths in the body
+    must be absolute.
+    """
     known = ("text", "deepspeed", "name", "convert")
     body = await request_validation.json_object(request, known=known)
     text = request_validation.body_text(body, "text", request_validation.LONGEST_TEXT)
@@ -52,11 +54,12 @@ async def read_job_file(request: web.Request) -> web.Response:
 
 
 def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
-    """Return the job in `text`, which is called `name`, combined with a DeepSpeed config if one is
-    given.
+    """Return the job in `text`, combined with a DeepSpeed config if one is given. `name` is the
+    name of the source in messages.
 
-    If `text` itself is a DeepSpeed config, it is not a complete job. Then `job` is None, `missing`
-    has the missing keys, and `text` is a job file to complete. Raises BadRequest and Unsupported.
+    If `text` itself is a DeepSpeed config, it is not a complete job. In this case `job` is None,
+    `missing` has the missing keys, and `text` is a job file that the user must complete. Raises
+    BadRequest and Unsupported.
     """
     tree = read_tree(text, source=name)
     if deepspeed is None and not tree.keys() & OF_DEEPSPEED:
@@ -83,8 +86,8 @@ def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
 
 
 def conversion_job(words: object) -> dict[str, Any]:
-    """Return the job that `submit --convert` would queue for the conversion `words`: one process
-    with the daemon's interpreter. Raises BadRequest.
+    """Return the job that `submit --convert` would queue for the conversion `words`. It runs one
+    process with the daemon's interpreter. Raises BadRequest.
     """
     if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
         raise BadRequest('convert: must be null or a list of texts, such as ["verify", "PATH"]')

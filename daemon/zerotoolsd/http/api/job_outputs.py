@@ -1,7 +1,7 @@
 """Handlers of a job's output: logs, progress, curves, checkpoints, predictions and examples.
 
-Logs are read by offset, and no file stays open. An attempt may write anything into its directory,
-even a pipe or a link. So only regular files are read, and reading never waits.
+Logs are read by offset, and no file stays open between requests. An attempt may create anything in
+its directory, even a pipe or a link. So only regular files are read, and reading never waits.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class FileBytes(NamedTuple):
 
 
 async def logs(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}/logs?attempt=&rank=&offset=&limit= (headers have the offset and the file
-    size).
+    """Handle GET /v1/jobs/{id}/logs?attempt=&rank=&offset=&limit=: return a part of a log. The
+    offset and the file size are in headers.
     """
     view = await request.app[SERVICE].job(request_validation.job_id(request))
     attempt = _attempt(view, request)
@@ -80,8 +80,8 @@ def _log_response(part: FileBytes, attempt: int, *, ended: bool) -> web.Response
 
 
 async def progress(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}/progress?attempt=&since= (`next` of a response is `since` of the next
-    request).
+    """Handle GET /v1/jobs/{id}/progress?attempt=&since=: return reports of an attempt. The next
+    request uses `next` of the response as `since`.
     """
     view = await request.app[SERVICE].job(request_validation.job_id(request))
     attempt = _attempt(view, request)
@@ -190,7 +190,7 @@ LONGEST_WAIT_SECONDS = 60.0
 
 
 async def curves(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}/curves?points=."""
+    """Handle GET /v1/jobs/{id}/curves?points=: return the training curves of a job."""
     points = request_validation.query_integer(
         request.query, "points", POINTS, minimum=1, maximum=MOST_POINTS
     )
@@ -199,12 +199,14 @@ async def curves(request: web.Request) -> web.Response:
 
 
 async def checkpoints(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}/checkpoints."""
+    """Handle GET /v1/jobs/{id}/checkpoints: return the checkpoints that a job has now."""
     return json_response(await request.app[SERVICE].checkpoints(request_validation.job_id(request)))
 
 
 async def predictions(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}/predictions?step=&first=&limit=."""
+    """Handle GET /v1/jobs/{id}/predictions?step=&first=&limit=: return texts that an evaluation
+    generated.
+    """
     query = request.query
     step = request_validation.query_integer(query, "step", None, minimum=0)
     first = request_validation.query_integer(query, "first", 0, minimum=0) or 0
@@ -218,7 +220,9 @@ async def predictions(request: web.Request) -> web.Response:
 
 
 async def examples(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}/examples?show=&wait=."""
+    """Handle GET /v1/jobs/{id}/examples?show=&wait=: return the first training examples of a
+    job.
+    """
     show = (
         request_validation.query_integer(
             request.query, "show", SHOWN, minimum=1, maximum=MOST_SHOWN

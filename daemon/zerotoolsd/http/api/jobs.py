@@ -59,12 +59,14 @@ def in_a_list(view: JobView, by: AuthorizedRequest) -> dict[str, Any]:
 
 
 async def list_text(request: web.Request, views: Sequence[JobView]) -> str:
-    """Return a JSON list, as text, of the jobs with the fields that the caller may see."""
+    """Return a JSON list, as text, of the jobs `views`, each with the fields that the caller may
+    see.
+    """
     return f"[{', '.join(await _texts(request, views))}]"
 
 
 async def _texts(request: web.Request, views: Sequence[JobView]) -> list[str]:
-    """Return each job as JSON text. Other requests can run meanwhile."""
+    """Return each job as JSON text. Other requests can run between the jobs."""
     by, time_slice, texts = authorized_request(request), TimeSlice(), list[str]()
     for view in await named(request, views):
         await time_slice.pause_if_due()
@@ -127,8 +129,8 @@ async def _answer(request: web.Request, view: JobView, status: int) -> web.Respo
 
 
 async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
-    """Return the job in a request body. Other requests can run before and after the job is read,
-    which takes long for a large job.
+    """Return the job in a request body. Reading a large job takes long, so other requests can run
+    before and after it.
     """
     await asyncio.sleep(0)
     spec = job_from_dict(body["job"], source="job")
@@ -137,7 +139,7 @@ async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
 
 
 async def submit(request: web.Request) -> web.Response:
-    """POST /v1/jobs."""
+    """Handle POST /v1/jobs: submit a job."""
     uid = authorized_request(request).uid
     body = await request_validation.json_object(request, known=("job", "idempotency_key", *TERMS))
     if "job" not in body:
@@ -151,7 +153,7 @@ async def submit(request: web.Request) -> web.Response:
 
 
 async def submit_array(request: web.Request) -> web.Response:
-    """POST /v1/arrays."""
+    """Handle POST /v1/arrays: submit an array of jobs."""
     uid = authorized_request(request).uid
     known = ("job", "sweep", "count", "idempotency_key", *TERMS)
     body = await request_validation.json_object(request, known=known)
@@ -199,7 +201,7 @@ def _members(value: object) -> int | None:
 
 
 async def check(request: web.Request) -> web.Response:
-    """POST /v1/check."""
+    """Handle POST /v1/check: check a job without queueing it."""
     uid = authorized_request(request).uid
     body = await request_validation.json_object(request, known=("job", "model", "show", *TERMS))
     if "job" not in body:
@@ -217,7 +219,9 @@ async def check(request: web.Request) -> web.Response:
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    """GET /v1/jobs?state=&state_word=&limit=&after=&name=&array=&user=."""
+    """Handle GET /v1/jobs?state=&state_word=&limit=&after=&name=&array=&user=: return a list of
+    jobs.
+    """
     wanted = _states(request)
     limit = request_validation.query_integer(
         request.query, "limit", 100, minimum=1, maximum=MAX_JOBS
@@ -249,8 +253,8 @@ async def list_jobs(request: web.Request) -> web.Response:
 
 
 def _states(request: web.Request) -> tuple[str, ...] | None:
-    """Return the stored states that the query selects with `state` and `state_word`; None for
-    all.
+    """Return the stored states that the query selects with `state` and `state_word`; None for all
+    states.
     """
     wanted = None
     for key, known in (("state", STATES), ("state_word", STATE_WORDS)):
@@ -280,7 +284,7 @@ async def _user(request: web.Request, by: AuthorizedRequest) -> int | None:
 
 
 async def show(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}."""
+    """Handle GET /v1/jobs/{id}: return one job."""
     (view,) = await named(
         request, [await request.app[SERVICE].job(request_validation.job_id(request))]
     )
@@ -288,12 +292,12 @@ async def show(request: web.Request) -> web.Response:
 
 
 async def explain(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}/explain."""
+    """Handle GET /v1/jobs/{id}/explain: return why the job waits, was restarted or ended."""
     return json_response(await request.app[SERVICE].explain(request_validation.job_id(request)))
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/cancel."""
+    """Handle POST /v1/jobs/{id}/cancel: cancel a job."""
     job_id = request_validation.job_id(request)
     await request_validation.no_body(request)
     view = await request.app[SERVICE].cancel(job_id, uid=authorized_request(request).uid)
@@ -301,7 +305,7 @@ async def cancel(request: web.Request) -> web.Response:
 
 
 async def edit(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/edit."""
+    """Handle POST /v1/jobs/{id}/edit: change the job file of a job that has not started."""
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("set", "unset", "after", "begin"))
     changes, unset = body.get("set"), body.get("unset")
@@ -319,7 +323,7 @@ async def edit(request: web.Request) -> web.Response:
 
 
 async def retry(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/retry."""
+    """Handle POST /v1/jobs/{id}/retry: queue an ended job once more."""
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("output_dir", "from_start"))
     output_dir, from_start = retry_wish(body)
@@ -333,8 +337,8 @@ async def retry(request: web.Request) -> web.Response:
 def retry_wish(body: dict[str, object]) -> tuple[str | None, bool]:
     """Return `output_dir` and `from_start` of a retry request. Raises BadRequest if they conflict.
 
-    If the body has no `from_start`, it is True: the job begins at step 0, as before this key
-    existed.
+    If the body has no `from_start`, it is True: the new job begins at step 0. Older clients, which
+    do not know this key, expect this.
     """
     output_dir = request_validation.body_text(body, "output_dir")
     from_start = request_validation.body_flag(body, "from_start", True)
@@ -346,7 +350,7 @@ def retry_wish(body: dict[str, object]) -> tuple[str | None, bool]:
 
 
 async def adopt(request: web.Request) -> web.Response:
-    """POST /v1/adoptions."""
+    """Handle POST /v1/adoptions: queue a job that watches a running process."""
     body = await request_validation.json_object(
         request, known=("pid", *ADOPTION_TEXTS, "time_limit")
     )
@@ -364,7 +368,7 @@ async def adopt(request: web.Request) -> web.Response:
 
 
 async def set_priority(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/priority."""
+    """Handle POST /v1/jobs/{id}/priority: set the priority of a job."""
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("priority",))
     if (priority := priority_of(body)) is None:
@@ -376,7 +380,7 @@ async def set_priority(request: web.Request) -> web.Response:
 
 
 async def hold(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/hold."""
+    """Handle POST /v1/jobs/{id}/hold: hold a job until it is released."""
     job_id = request_validation.job_id(request)
     body = await request_validation.body_if_any(request, known=("lose_steps",))
     lose_steps = request_validation.body_flag(body, "lose_steps")
@@ -387,7 +391,7 @@ async def hold(request: web.Request) -> web.Response:
 
 
 async def release(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/release."""
+    """Handle POST /v1/jobs/{id}/release: release a held job."""
     job_id = request_validation.job_id(request)
     await request_validation.no_body(request)
     view = await request.app[SERVICE].release(job_id, uid=authorized_request(request).uid)
@@ -395,7 +399,7 @@ async def release(request: web.Request) -> web.Response:
 
 
 async def pause(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/pause."""
+    """Handle POST /v1/jobs/{id}/pause: pause a job (an older form of hold)."""
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("lose_steps",))
     lose_steps = request_validation.body_flag(body, "lose_steps")
@@ -405,7 +409,7 @@ async def pause(request: web.Request) -> web.Response:
 
 
 async def unpause(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/unpause."""
+    """Handle POST /v1/jobs/{id}/unpause: continue a paused job (an older form of release)."""
     job_id = request_validation.job_id(request)
     await request_validation.no_body(request)
     view = await request.app[SERVICE].unpause(job_id, uid=authorized_request(request).uid)
@@ -413,7 +417,7 @@ async def unpause(request: web.Request) -> web.Response:
 
 
 async def resume(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/resume."""
+    """Handle POST /v1/jobs/{id}/resume: resume an ended job (an older form of retry)."""
     job_id = request_validation.job_id(request)
     await request_validation.no_body(request)
     view = await request.app[SERVICE].resume(job_id, uid=authorized_request(request).uid)
@@ -421,7 +425,7 @@ async def resume(request: web.Request) -> web.Response:
 
 
 async def change_array(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/array."""
+    """Handle POST /v1/jobs/{id}/array: apply an operation to all jobs of an array."""
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("do", "priority", "lose_steps"))
     by = authorized_request(request)
@@ -444,7 +448,7 @@ def _array_request(body: dict[str, object]) -> ArrayRequest:
 
 
 async def retry_array(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/array/retry."""
+    """Handle POST /v1/jobs/{id}/array/retry: queue all jobs of an array once more."""
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("output_dir", "from_start"))
     output_dir, from_start = retry_wish(body)

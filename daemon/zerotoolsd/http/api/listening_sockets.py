@@ -1,5 +1,5 @@
-"""Opens the sockets that listen for clients: the Unix socket, and a TCP address if `[api]` names
-one.
+"""Opens the sockets that listen for clients: the Unix socket, and a TCP socket if `[api]` names an
+address.
 
 The Unix socket is only for the daemon's user, and lies in a separate directory. A TCP address needs
 tokens, and TLS unless the address is local.
@@ -27,8 +27,9 @@ ANSWER_SECONDS = 1.0
 def open_socket(path: Path) -> socket.socket:
     """Return a socket that listens at `path`, with mode 0600.
 
-    A missing directory is made with mode 0700. The socket of a dead daemon is replaced. Raises
-    DaemonRefused if a daemon answers there, BadRequest if `path` is not a socket.
+    A missing directory is made with mode 0700. If the daemon at an existing socket has ended, the
+    socket is replaced. Raises DaemonRefused if a daemon answers at `path`, and BadRequest if `path`
+    is not a socket.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _clear(path)
@@ -70,7 +71,7 @@ def _clear(path: Path) -> None:
 
 
 def refuse_taken(path: Path) -> None:
-    """Raise DaemonRefused if a daemon answers at the socket `path`. Changes nothing."""
+    """Raise DaemonRefused if a daemon answers at the socket `path`. Nothing is changed."""
     try:
         connect_socket(path, ANSWER_SECONDS).close()
     except OSError:

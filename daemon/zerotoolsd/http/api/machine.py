@@ -19,14 +19,14 @@ LONGEST_WHY = 500
 
 
 async def machine(request: web.Request) -> web.Response:
-    """GET /v1/machine."""
+    """Handle GET /v1/machine: return the state of the machine and its GPUs."""
     return json_response(
         machine_for(await request.app[SERVICE].machine(), authorized_request(request))
     )
 
 
 async def history(request: web.Request) -> web.Response:
-    """GET /v1/history?seconds=&points=."""
+    """Handle GET /v1/history?seconds=&points=: return the use of the machine over time."""
     request_validation.check_query(request.query, ("seconds", "points"))
     seconds = request_validation.query_integer(
         request.query,
@@ -47,7 +47,7 @@ async def history(request: web.Request) -> web.Response:
 
 
 async def peaks(request: web.Request) -> web.Response:
-    """GET /v1/peaks?job=&limit=."""
+    """Handle GET /v1/peaks?job=&limit=: return the peak memory of attempts."""
     request_validation.check_query(request.query, ("job", "limit"))
     job = request_validation.query_integer(request.query, "job", None, minimum=1)
     limit = (
@@ -63,7 +63,7 @@ async def peaks(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """GET /metrics."""
+    """Handle GET /metrics: return the metrics for Prometheus."""
     openmetrics = wants_openmetrics(request.headers.get("Accept", ""))
     text = await request.app[SERVICE].metrics(openmetrics=openmetrics)
     kind = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
@@ -71,7 +71,7 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 async def shares(request: web.Request) -> web.Response:
-    """GET /v1/shares."""
+    """Handle GET /v1/shares: return each user's share of the GPUs."""
     tree = request.app[SERVICE].shares()
     names = await request.app[PEOPLE].names(each["uid"] for each in tree["users"])
     users = [{**each, "name": names[each["uid"]] or each["name"]} for each in tree["users"]]
@@ -79,12 +79,12 @@ async def shares(request: web.Request) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """GET /v1/health."""
+    """Handle GET /v1/health: return the state of the daemon."""
     return json_response(request.app[SERVICE].health())
 
 
 async def drain(request: web.Request) -> web.Response:
-    """POST /v1/drain."""
+    """Handle POST /v1/drain: stop starting jobs."""
     body = await request_validation.json_object(request, known=("why",))
     why = request_validation.body_text(body, "why", LONGEST_WHY)
     if why is not None and not why.isprintable():
@@ -93,13 +93,13 @@ async def drain(request: web.Request) -> web.Response:
 
 
 async def undrain(request: web.Request) -> web.Response:
-    """POST /v1/undrain."""
+    """Handle POST /v1/undrain: start jobs again."""
     await request_validation.no_body(request)
     return json_response(await request.app[SERVICE].undrain(uid=authorized_request(request).uid))
 
 
 async def test_notices(request: web.Request) -> web.Response:
-    """POST /v1/notices/test."""
+    """Handle POST /v1/notices/test: send examples of notices to destinations."""
     body = await request_validation.json_object(request, known=("places", "kinds"))
     names = request_validation.texts(body, "places")
     kinds = request_validation.texts(body, "kinds")

@@ -1,6 +1,6 @@
 """Limits on the requests of one user: how many per second, and how many at the same time.
 
-They keep a script of one user that sends too many requests from delaying other users.
+Because of these limits, a user's script that sends too many requests does not delay other users.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class RateLimit:
         self._buckets: dict[int, _Bucket] = {}
 
     def wait_for(self, uid: int, now: float) -> float:
-        """Return 0 and count a request of user `uid`; or return the seconds until the next request
-        is allowed.
+        """Count a request of user `uid` and return 0, if the request is allowed now. Otherwise
+        return the seconds until the next request is allowed.
         """
         if len(self._buckets) > MOST_USERS:
             self._buckets.clear()
@@ -69,8 +69,8 @@ class ConcurrencyLimit:
 
     @asynccontextmanager
     async def slot(self, uid: int) -> AsyncIterator[None]:
-        """Return a context that one request of the user `uid` holds. At most `at_once` requests of
-        a user are inside at a time; others wait.
+        """Return a context in which one request of the user `uid` is handled. At most `at_once`
+        requests of a user are inside such a context at a time; further requests wait.
         """
         free = self._slots.setdefault(uid, asyncio.Semaphore(self._at_once))
         self._inside[uid] = self._inside.get(uid, 0) + 1

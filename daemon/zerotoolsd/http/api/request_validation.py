@@ -1,4 +1,4 @@
-"""Checks the data that clients send, once, where it enters the daemon.
+"""Checks the data that clients send when it enters the daemon. Data is checked only here.
 
 All functions raise BadRequest.
 """
@@ -60,7 +60,7 @@ async def ask_for_body(request: web.Request) -> None:
 def refuse_encoded(request: web.Request) -> None:
     """Raise HTTPUnsupportedMediaType if the body is compressed.
 
-    Decompressed, it may be a thousand times as long as the sent bytes.
+    After decompression the body might be a thousand times as long as the bytes that were sent.
     """
     if any(each.strip().lower() not in ("", "identity") for each in _encodings(request)):
         raise web.HTTPUnsupportedMediaType
@@ -133,7 +133,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 def _refuse_many(raw: bytes) -> None:
     """Raise BadRequest if the JSON text `raw` has too many values.
 
-    Parsing a million small ones takes a second.
+    Parsing a million small values takes a second.
     """
     if _signs(raw) > MOST_VALUES and (count := _signs(_STRING.sub(b"", raw))) > MOST_VALUES:
         raise BadRequest(
@@ -174,7 +174,7 @@ def refuse_unknown(names: Iterable[str], known: Collection[str], what: str) -> N
     """Raise BadRequest for the first of `names` that is not in `known`. The message suggests the
     most similar known name.
 
-    `what` says in the message what the names are, such as "key".
+    `what` is the word for the names in the message, such as "key".
     """
     for name in names:
         if name in known:
@@ -188,7 +188,7 @@ def refuse_unknown(names: Iterable[str], known: Collection[str], what: str) -> N
 def check_query(query: Mapping[str, str], known: Collection[str]) -> None:
     """Check that the query has only `known` keys, each once.
 
-    With two values of one key it would be unclear which one counts.
+    If a key had two values, it would be unclear which value counts.
     """
     counts = Counter(name for name, _ in query.items())
     refuse_unknown(counts, known, "key of the query")

@@ -1,6 +1,6 @@
 """Makes JSON responses.
 
-Reports of jobs may contain NaN, which JSON does not have: it becomes null.
+Reports of jobs may contain NaN, which does not exist in JSON. It is replaced by null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def json_response(tree: Any, *, status: int = 200) -> web.Response:
 def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
     """Return `tree` as a JSON response with an `ETag`.
 
-    If `If-None-Match` of the request has that tag, return status 304 without a body.
+    If the request has this tag in `If-None-Match`, return status 304 without a body.
     """
     text = json_text(tree)
     tag = _tag(hashlib.sha256(text.encode()).hexdigest())
@@ -34,7 +34,7 @@ def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
 
 
 async def parts_unless_known(request: web.Request, parts: Sequence[str]) -> web.Response:
-    """Return a response as `answer_unless_known` does, from JSON text in parts.
+    """Return a response as `answer_unless_known` does, from JSON text in several parts.
 
     Other requests are served while the text is hashed.
     """

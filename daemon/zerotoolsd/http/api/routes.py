@@ -92,9 +92,9 @@ def make_app(
 ) -> web.Application:
     """Return the HTTP application that serves the requests of `service`.
 
-    `tokens` identify clients that connect by TCP. `rights` authorize requests (default: those of a
-    daemon with one user). `people` looks up the names of users, `page` gives links to browsers, and
-    `rate` limits the requests of each user.
+    `tokens` identify clients that connect by TCP. `rights` authorize requests (default: the rights
+    for a daemon with one user). `people` looks up the names of users, `page` makes links to the
+    page for browsers, and `rate` limits the requests of each user.
     """
     middlewares = [problems, gate_middleware(rate or RateLimit())]
     app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)

@@ -1,4 +1,4 @@
-"""Serves the API at its socket until it is closed; makes the socket again if it is removed."""
+"""Serves the API at its socket. The socket is made again if somebody removes its file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 class ApiServer:
     """Serves the API `app` (`routes.make_app`) at the socket `listening`.
 
-    `path` is the path of that socket; None if systemd keeps it. `tcp` is another listener.
+    `path` is the path of this socket; None if systemd keeps the socket. `tcp` is the TCP socket;
+    None if the API is not served over TCP.
     """
 
     def __init__(

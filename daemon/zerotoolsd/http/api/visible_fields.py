@@ -1,4 +1,4 @@
-"""The part of a job that other users may see: that it exists, and its use of the machine.
+"""Decides which part of a job other users may see: that the job exists, and its use of the machine.
 
 The owner of a job and administrators see everything. Other users see its number, owner, state,
 times and GPUs, so that they know why their own jobs wait. They do not see its name, paths, job
@@ -39,8 +39,8 @@ _EMPTY: dict[str, Any] = {"output_dir": "", "spec": {}, "steps_done": 0, "run_di
 
 
 def hidden_fields(kind: type[Any], seen: frozenset[str]) -> dict[str, Any]:
-    """Return the fields of dataclass `kind` that other users may not see, keyed by name, with their
-    replacement values.
+    """Return the fields of dataclass `kind` that other users may not see: name to the value that
+    replaces the field.
     """
     return {
         each.name: _EMPTY.get(each.name, None if each.default is MISSING else each.default)
@@ -77,7 +77,7 @@ def event_for(event: Event, by: AuthorizedRequest) -> Event:
 def machine_for(tree: dict[str, Any], by: AuthorizedRequest) -> dict[str, Any]:
     """Return the part of the machine's state that the caller may see.
 
-    Memory and processes on its GPUs are visible to every user: /proc and nvidia-smi show them, too.
+    Every user may see memory and processes on GPUs, because /proc and nvidia-smi show them, too.
     """
     leases = [_lease_for(lease, by) for lease in tree["leases"]]
     launch = tree.get("launch")

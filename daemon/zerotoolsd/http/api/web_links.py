@@ -11,12 +11,12 @@ from zerotoolsd.http.api.responses import json_response
 
 
 async def make_link(request: web.Request) -> web.Response:
-    """POST /v1/web/links."""
+    """Handle POST /v1/web/links: make a link to the page."""
     await request_validation.no_body(request)
     return json_response(await request.app[PAGE].link(authorized_request(request).uid), status=201)
 
 
 async def end_sessions(request: web.Request) -> web.Response:
-    """POST /v1/web/end."""
+    """Handle POST /v1/web/end: end the sessions of the caller."""
     await request_validation.no_body(request)
     return json_response({"ended": request.app[PAGE].end(authorized_request(request).uid)})

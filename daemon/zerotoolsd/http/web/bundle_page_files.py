@@ -1,4 +1,4 @@
-"""The files of the page as they are sent: joined, without comments, and compressed.
+"""Prepares the files of the page for sending: joins modules, removes comments, and compresses.
 
 A browser shows a page sooner if it has few files, and one long text compresses better than its
 parts. So the modules in `files/js` are joined into one script for each entry of `ENTRIES`, without
@@ -77,8 +77,8 @@ def without_comments(text: str) -> str:
 
 
 def modules_of(entry: str, root: Path = ROOT) -> list[str]:
-    """Return the names of `entry` and of all modules that it needs. Each comes after its own
-    imports.
+    """Return the names of `entry` and of all modules that it needs. Each module comes after the
+    modules that it imports.
     """
     found = dict[str, None]()
 

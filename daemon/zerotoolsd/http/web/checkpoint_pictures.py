@@ -1,4 +1,4 @@
-"""Pictures of checkpoints that a page opens, each at an address that nobody can guess."""
+"""Keeps pictures of checkpoints that a page opens, each at an address that nobody can guess."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ neither the session of the page nor its storage. The document itself allows its 
 class PictureDocuments:
     """Keeps documents in memory for a short time.
 
-    A browser that follows a link cannot send the session's secret, which is a header. So each
-    address contains a token.
+    A browser that follows a link cannot send the session's secret, because the secret is sent in a
+    header. So each address contains a token.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -109,27 +109,32 @@ def _is_of_page(route: web.RouteDef) -> bool:
 
 
 async def index(request: web.Request) -> web.Response:
-    """GET /: the page; without a session, a text that explains how to get one."""
+    """Handle GET /: return the page. Without a session, return a text that explains how to get a
+    session.
+    """
     if not request[COOKIES]:
         return send(request, "no-session.html", status=401)
     return send(request, "index.html")
 
 
 async def page_file(request: web.Request) -> web.Response:
-    """GET /page/{name}."""
+    """Handle GET /page/{name}: return a file of the page."""
     return send(request, request.match_info["name"])
 
 
 async def welcome(request: web.Request) -> web.Response:
-    """GET /link/{token}: a page that follows the link with a POST request.
+    """Handle GET /link/{token}: return a page that follows the link with a POST request.
 
-    So the link is not used up when a browser or a messenger fetches it for a preview.
+    Because of this step, the link is not used up when a browser or a messenger fetches it for a
+    preview.
     """
     return send(request, "welcome.html")
 
 
 async def follow_link(request: web.Request) -> web.Response:
-    """POST /link/{token}: begin a session; the response has the secrets that the page keeps."""
+    """Handle POST /link/{token}: begin a session. The response has the secrets that the page
+    keeps.
+    """
     await request_validation.no_body(request)
     found = request.app[SESSIONS].redeem(request.match_info["token"])
     if found is None:
@@ -143,9 +148,10 @@ async def follow_link(request: web.Request) -> web.Response:
 
 
 async def hello(request: web.Request) -> web.Response:
-    """GET /hello?session=&nonce=: the proof that this daemon has the key of that session.
+    """Handle GET /hello?session=&nonce=: return the proof that this daemon has the key of that
+    session.
 
-    A page requests it without sending its cookie.
+    A page sends this request without its cookie.
     """
     request_validation.check_query(request.query, ("session", "nonce"))
     nonce, found = request.query.get("nonce", ""), None
@@ -157,7 +163,7 @@ async def hello(request: web.Request) -> web.Response:
 
 
 async def session(request: web.Request) -> web.Response:
-    """GET /session: the user of the page."""
+    """Handle GET /session: return the user of the page."""
     of = request[SESSION]
     caller = await request.app[PEOPLE].find(of.uid)
     rights = request.app[RIGHTS]
@@ -172,7 +178,7 @@ async def session(request: web.Request) -> web.Response:
 
 
 async def end_session(request: web.Request) -> web.Response:
-    """POST /session/end."""
+    """Handle POST /session/end: end the session of the page."""
     await request_validation.no_body(request)
     of = request[SESSION]
     request.app[SESSIONS].end(of)
@@ -188,7 +194,9 @@ PICTURES: web.AppKey[PictureDocuments] = web.AppKey("pictures")
 
 
 async def draw_checkpoint(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}/checkpoints/{step}/picture: the address of the picture of a checkpoint."""
+    """Handle GET /v1/jobs/{id}/checkpoints/{step}/picture: return the address of the picture of a
+    checkpoint.
+    """
     step = request_validation.query_integer(request.match_info, "step", None, minimum=0)
     assert step is not None
     job_id = request_validation.job_id(request)
@@ -197,8 +205,8 @@ async def draw_checkpoint(request: web.Request) -> web.Response:
 
 
 async def show_picture(request: web.Request) -> web.Response:
-    """GET /picture/{token}: a single document, which needs neither the rest of the page nor its
-    session.
+    """Handle GET /picture/{token}: return a single document, which needs neither the rest of the
+    page nor its session.
     """
     document = request.app[PICTURES].find(request.match_info["token"])
     if document is None:
@@ -246,9 +254,9 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 
 def send(request: web.Request, name: str, *, status: int = 200) -> web.Response:
-    """Return the file `name` as a response, compressed if the browser accepts that.
+    """Return the file `name` as a response, compressed if the browser accepts this.
 
-    Status 304 without a body if the browser has the file already.
+    Return status 304 without a body if the browser already has the file.
     """
     file = page_files().get(name)
     if file is None:

@@ -89,8 +89,8 @@ def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None
 
 @web.middleware
 async def close_to_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Close a connection without a session after its response, because anyone can open many of
-    them.
+    """Close a connection without a session after its response, because anyone can open many such
+    connections.
     """
     answer = await handler(request)
     if not request.get(COOKIES):
@@ -155,11 +155,11 @@ def refuse_other_origins(request: web.Request) -> None:
 
 
 def identify(request: web.Request) -> WebSession | None:
-    """Return the session of the page that sent the request, and store it in the request as
-    `SESSION`.
+    """Return the session of the page that sent the request. Also store the session in the request
+    as `SESSION`.
 
-    The sessions of all cookies of the request are stored as `COOKIES`; other programs may have
-    these cookies too.
+    The sessions of all cookies of the request are stored as `COOKIES`. They give no rights, because
+    other programs may have these cookies too.
     """
     sessions, cookies = request.app[SESSIONS], cookies_of(request)
     request[COOKIES] = sessions.known(cookies)
@@ -242,7 +242,8 @@ def cookie_name(app: web.Application, session: WebSession) -> str:
 def cookies_of(request: web.Request) -> list[str]:
     """Return the values of the cookies in our format, at most `MOST_COOKIES`.
 
-    Servers at other ports can set cookies of the same name; they do not hide ours.
+    Servers at other ports can set cookies of the same name. Such cookies do not hide the cookies of
+    this page.
     """
     prefix = _prefix(request.app)
     pairs = [

@@ -1,4 +1,4 @@
-"""Opens the port of the page, when a link is requested for the first time."""
+"""Opens the port of the page when a link is requested for the first time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class WebPage:
         return None if self._door is None else int(self._door.listening.getsockname()[1])
 
     async def start(self) -> None:
-        """Listen again at the same port if sessions from before the daemon's restart are open."""
+        """Listen at the same port as before the daemon's restart, if sessions from that time are
+        still open.
+        """
         if not self._config.enabled or not self._sessions.live():
             return
         before = self._sessions.port

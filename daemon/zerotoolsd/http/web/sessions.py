@@ -1,6 +1,6 @@
-"""Sessions of the page: one-time links, and the browser sessions that they become.
+"""Sessions of the page: one-time links, and the browser sessions that begin with them.
 
-    zerotools web         the Unix socket identifies the uid, which gets a link that works once
+    zerotools web         the Unix socket identifies the user, who gets a link that works once
     POST /link/TOKEN      uses the link up: the browser gets the cookie of a new session of that
                           uid, and the page gets the secrets of that session
     GET /hello?...        the daemon proves to a page that lost its connection that it is the same
@@ -10,9 +10,10 @@ A cookie alone allows nothing: browsers send it to every port of the address, so
 programs receive it. The page also sends `WebSession.secret`, and only to this port.
 
 Only digests of cookies are stored. Sessions are kept in a file of the state directory when the
-daemon ends, so that an open page continues after an upgrade; links are not kept. A page that lost
-its connection sends no cookie before `proof` has shown that the daemon at the port has the key of
-its session: another user of the machine could have taken the port.
+daemon ends, so that an open page continues after an upgrade; links are not kept. A page that has
+lost its connection first asks the daemon at the port for a `proof` that it has the key of the
+page's session, and only then sends its cookie. Otherwise another user of the machine could take the
+port and get the cookie.
 """
 
 from __future__ import annotations
@@ -91,12 +92,12 @@ def digest_of(token: str) -> str:
 
 
 class WebSessions:
-    """The sessions of the page, stored in the file `path`.
+    """The sessions of the page, stored in the file `path`. A session ends `idle_seconds` after its
+    last use.
 
-    They end `idle_seconds` after their last use.
-
-    `clock` returns the time since 1970. `port` is the port that the page had last. `realm` is a
-    part of the cookie's name, because browsers send the cookies of an address to all of its ports.
+    `clock` returns the time in seconds since 1970. `port` is the port that the page had last.
+    `realm` is a part of the cookie's name, because browsers send the cookies of an address to all
+    of its ports.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class WebSessions:
     def link(self, uid: int) -> str:
         """Return a token for a link.
 
-        It can be exchanged once, within `LINK_SECONDS`, for a session of user `uid`.
+        Within `LINK_SECONDS`, the token can be exchanged once for a session of user `uid`.
         """
         now = self._clock()
         live = {each: link for each, link in self._links.items() if _is_between(now, link)}
@@ -129,9 +130,9 @@ class WebSessions:
         return token
 
     def redeem(self, token: str) -> tuple[str, WebSession] | None:
-        """Exchange the token of a link for a new session; return its cookie and the session.
+        """Exchange the token of a link for a new session. Return the cookie and the session.
 
-        Returns None if the link does not exist, was used before, or is too old.
+        Return None if the link does not exist, was used before, or is too old.
         """
         link = self._links.pop(digest_of(token), None)
         now = self._clock()
@@ -169,7 +170,7 @@ class WebSessions:
 
     def find(self, cookies: Iterable[str], secret: str) -> WebSession | None:
         """Return the session of one of these cookies that also has this `secret`, and record its
-        use; None if it does not exist.
+        use; None if there is no such session.
         """
         given = secret.encode("utf-8", "surrogateescape")
         matching = (each for each in self.known(cookies) if _is_same(given, each.secret))
@@ -227,7 +228,9 @@ class WebSessions:
         return found is not None
 
     def save(self) -> None:
-        """Write the sessions to the file. If that fails, they end when the daemon ends."""
+        """Write the sessions to the file. If that fails, the sessions end together with the
+        daemon.
+        """
         self._saved = self._clock()
         tree = {
             "port": self.port,
@@ -260,8 +263,8 @@ def _is_same(given: bytes, secret: str) -> bool:
 
 
 def _is_between(now: float, link: _Link) -> bool:
-    """Return whether the link is valid at time `now`. A clock that was set back makes no link last
-    longer.
+    """Return whether the link is valid at time `now`. If the clock was set back, the link is not
+    valid for longer than before.
     """
     return link.until - LINK_SECONDS <= now < link.until
 

@@ -93,8 +93,8 @@ class JobNotifier:
         return await try_destinations(self._config, self._web, self._notices, names, kinds)
 
     async def keep_up(self) -> None:
-        """Deliver notices until this task is cancelled; the next daemon repeats unfinished
-        deliveries.
+        """Deliver notices until this task is cancelled. Deliveries that are not finished then are
+        repeated by the next daemon.
         """
         looked = time.monotonic()
         try:

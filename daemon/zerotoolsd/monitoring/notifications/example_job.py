@@ -1,4 +1,4 @@
-"""A job that does not exist, for the examples that `zerotools notify test` sends."""
+"""Makes a job that does not exist, for the examples that `zerotools notify test` sends."""
 
 from __future__ import annotations
 

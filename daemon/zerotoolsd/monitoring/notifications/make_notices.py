@@ -1,4 +1,4 @@
-"""The notices of a change of a job or of the machine: their kinds, texts and recipients."""
+"""Makes the notices of a change of a job or of the machine: their kinds, texts and recipients."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def notice_of(before: str, after: str, why: str | None = None) -> str | None:
     """Return the kind of notice for a change from the state `before` to `after`; None if no notice
     is sent.
 
-    `why` is the reason in the old state.
+    `why` is the job's reason in the state `before`.
     """
     if after == before:
         return None
@@ -78,7 +78,7 @@ def notice_of(before: str, after: str, why: str | None = None) -> str | None:
 
 
 def condition_of(notice: str, attempt: AttemptRow) -> str:
-    """Return the key under which the outbox records that this notice of an attempt was sent."""
+    """Return the key by which the outbox remembers that this notice of an attempt was sent."""
     return f"{notice}-{attempt.number}"
 
 
@@ -159,7 +159,7 @@ class JobNotices:
         return _notice(key, os.geteuid(), MACHINE_JOB, DESTINATION, destination, tree)
 
     def wants(self, job: JobRow | None, notice: str) -> bool:
-        """Return whether any recipient gets this notice. `job` is None for a notice of the
+        """Return whether any recipient gets this notice. `job` is None for a notice about the
         machine.
         """
         spec = None if job is None else job.reading.spec
@@ -168,8 +168,9 @@ class JobNotices:
     def _targets(self, spec: JobSpec | None, notice: str) -> Iterator[tuple[str, str]]:
         """Yield (channel, target) of each recipient.
 
-        Each address gets the notice only once. If it is also the address of a configured
-        destination, the destination sends it, because only destinations can sign messages.
+        Each address gets the notice only once. If a job names the address of a configured
+        destination, the notice is sent through the destination, because only destinations can sign
+        messages.
         """
         places = [destination for destination in self._config.places if notice in destination.on]
         addresses = set[object]()
@@ -227,11 +228,11 @@ class JobNotices:
 
 @dataclass(frozen=True)
 class _JobFacts:
-    """A job, its state after a change, the reason of the change, the number of the attempt that
-    it concerns, and the newest attempt of the job.
+    """The facts for a notice: a job, its state after a change, the reason of the change, the number
+    of the attempt that the change concerns, and the newest attempt.
 
-    `first_step` is the time of the attempt's first step, in seconds since the epoch, for its
-    notice.
+    `first_step` is the time of the attempt's first step, in seconds since the epoch; it is set only
+    for the notice of the first step.
     """
 
     row: JobRow
@@ -282,8 +283,8 @@ def _step_line(step: Mapping[str, Any]) -> str:
 
 
 def _add_address(url: str, addresses: set[object]) -> bool:
-    """Add the address `url` to `addresses`. Return False if the same address was there, even if it
-    was written differently.
+    """Add the address `url` to `addresses`. Return False if the same address was already there,
+    even if it was written differently.
     """
     parts = urlsplit(url)
     address = (*host_of(url), parts.path or "/", parts.query)

@@ -1,7 +1,8 @@
-"""Writes a notice in the form of each service, and reads the answers of the services. No I/O.
+"""Formats a notice for each service, and reads the answers of the services. No I/O.
 
-Texts of users (names of jobs, errors of programs) are shown as they are: they format nothing and
-mention nobody. Texts that are too long for a service are cut. The forms are those of
+Texts of users (names of jobs, errors of programs) are shown as plain text: they cannot format a
+message or mention anybody. Texts that are too long for a service are cut. The formats are
+documented in:
 
 - Slack, "Sending messages using incoming webhooks", "Formatting message text", "Rate limits"
   (docs.slack.dev), and its text object, header and section blocks
@@ -33,9 +34,9 @@ from zerotoolsd.supervisor.heartbeats.stall_detector import format_duration
 
 
 class NotDelivered(Exception):
-    """A delivery failed; the message gives the reason.
+    """A delivery failed. The message gives the reason.
 
-    The service asked to wait for `retry_after` seconds; None if it did not.
+    The service asked to wait for `retry_after` seconds; None if it did not ask to wait.
     """
 
     def __init__(self, why: str, retry_after: float | None = None) -> None:
@@ -45,7 +46,9 @@ class NotDelivered(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeText:
-    """The texts of a notice: one line, more lines, and the address of the job's page."""
+    """The texts of a notice: its title in one line, more lines, and the address of the job's
+    page.
+    """
 
     kind: str
     key: str
@@ -55,7 +58,7 @@ class NoticeText:
 
     @classmethod
     def of(cls, notice: Notice) -> NoticeText:
-        """Return the texts of `notice`. An older version may have stored it."""
+        """Return the texts of `notice`, which may have been stored by an older version."""
         tree = json.loads(notice.body)
         return cls(
             kind=notice.notice,
@@ -76,7 +79,8 @@ LATE_SECONDS = 60.0
 
 
 def with_age(notice: Notice, now: float) -> Notice:
-    """Return the notice with its age in its texts, as in `has failed (10 min ago)`, if it is late.
+    """Return the notice with its age in its texts, as in `has failed (10 min ago)`, if the notice
+    is late.
 
     The time `now` is in seconds since the epoch.
     """
@@ -200,8 +204,8 @@ def dingtalk_request(text: NoticeText, url: str, secret: str | None, now: float)
 def ntfy_request(text: NoticeText, url: str, secret: str | None, now: float) -> ServiceRequest:
     """Return the request to ntfy: JSON to the root of the server, with the topic inside.
 
-    A message has at most 4096 bytes. A message with the same sequence replaces the one before, so a
-    repeated delivery is not shown twice.
+    A message has at most 4096 bytes. A message with the same sequence id replaces an earlier one,
+    so a repeated delivery is not shown twice.
     """
     parts = urlsplit(url)
     root, _, topic = parts.path.rstrip("/").rpartition("/")
@@ -245,10 +249,10 @@ _LEAST_SECRET = 10
 def check_answer(
     service: str, status: int, headers: Mapping[str, str], body: bytes, hidden: Sequence[str]
 ) -> str:
-    """Return the answer of a service in a few words; raise NotDelivered if it has not taken the
-    message.
+    """Return the answer of a service in a few words. Raise NotDelivered if the service has not
+    accepted the message.
 
-    The texts in `hidden` are secrets, which the result does not contain.
+    The texts in `hidden` are secrets, and are removed from the result.
     """
     tree = _json_object(body)
     said = masked_answer(body.decode("utf-8", "replace"), hidden)
@@ -272,7 +276,7 @@ def check_answer(
 def secrets_in(url: str) -> list[str]:
     """Return the parts of `url` that may be secrets: long parts of its path and of its query.
 
-    Each is returned as it is and decoded, because an answer may cite either.
+    Each part is returned both as it is and decoded, because an answer may contain either form.
     """
     parts = urlsplit(url)
     values = (each.partition("=")[2] for each in parts.query.split("&"))
@@ -284,7 +288,9 @@ def secrets_in(url: str) -> list[str]:
 
 
 def masked_answer(said: str, hidden: Sequence[str]) -> str:
-    """Return the beginning of what a server said, on one line, without the texts in `hidden`."""
+    """Return the beginning of the answer `said` of a server, on one line, without the texts in
+    `hidden`.
+    """
     text = one_line(said.strip())
     for each in sorted(hidden, key=len, reverse=True):
         text = text.replace(each, HIDDEN)
@@ -300,9 +306,9 @@ def _json_object(body: bytes) -> Mapping[str, Any]:
 
 
 def _retry_after(headers: Mapping[str, str], tree: Mapping[str, Any]) -> float | None:
-    """Return the seconds that the service asks to wait; None if it does not say.
+    """Return the seconds that the service asks to wait; None if it does not ask to wait.
 
-    Discord's JSON is more exact than its header. Feishu has a header of its own.
+    Discord's JSON is more exact than its header. Feishu has a separate header.
     """
     given = (tree.get("retry_after"), headers.get("Retry-After"))
     for each in (*given, headers.get("x-ogw-ratelimit-reset")):
@@ -325,7 +331,9 @@ def _until(date: str, now: str | None) -> float:
 
 
 def _joined(lines: Sequence[str]) -> list[str]:
-    """Return the lines as one text in a list, or an empty list."""
+    """Return the lines joined to one text, as a list with one item; an empty list if there are no
+    lines.
+    """
     return ["\n".join(lines)] if any(lines) else []
 
 

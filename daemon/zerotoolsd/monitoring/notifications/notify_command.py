@@ -93,8 +93,8 @@ def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def _end_all(child: asyncio.subprocess.Process) -> None:
-    """End the child process if it still runs; it then ends all processes that the command has
-    started.
+    """End the child process `child` if it still runs. The child then ends all processes that the
+    command has started.
     """
     if child.returncode is None:
         with suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""Watches the progress of running jobs, for notices of their first steps and of stalls."""
+"""Watches the progress of running jobs, to send notices of first steps and of stalls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ LOOKING = "checking its progress"
 
 class ProgressWatch:
     """Finds running jobs that have done their first step, and running jobs that make no progress.
-    `stalled` has the numbers of the jobs without progress at the last check.
+
+    `stalled` has the numbers of the jobs that made no progress at the last check.
     """
 
     def __init__(self, store: Store, notices: JobNotices, guard: Guard) -> None:
@@ -68,8 +69,10 @@ class ProgressWatch:
             self._known[attempt.token, FIRST_STEP] = True
 
     def look_at_end(self, job: JobRow, number: int, now: float) -> None:
-        """Put a notice into the outbox if the attempt `number` has ended, and no check has seen
-        its first step. Call it in the transaction of the change.
+        """Put a notice of the first step into the outbox, if the attempt `number` has ended and no
+        check has seen its first step.
+
+        Call this in the transaction of the change.
         """
         if not self._notices.wants(job, FIRST_STEP):
             return

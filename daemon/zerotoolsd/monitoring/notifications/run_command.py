@@ -1,9 +1,10 @@
 """Runs one command, and kills its remaining child processes when it has ended.
 
-`run_command.py PROGRAM [ARGUMENT...]`. Its exit status is that of the program, or 128 + the number
-of the signal that ended the program. The program may run as another user. On SIGTERM, or when the
-daemon dies, this process ends the program with all its children, including those in separate
-sessions: this process becomes the parent of all orphans below it.
+Usage: `run_command.py PROGRAM [ARGUMENT...]`. The exit status is the exit status of the program, or
+128 + the number of the signal that ended the program. The program may run as another user. On
+SIGTERM, or when the daemon ends, this process kills the program with all its children. Children in
+separate sessions are included, because this process becomes the parent of all orphans among its
+descendants.
 """
 
 from __future__ import annotations

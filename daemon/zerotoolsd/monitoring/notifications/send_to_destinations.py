@@ -34,9 +34,7 @@ TEST_SECONDS = 30.0
 
 
 class DestinationSender:
-    """Sends notices to destinations of the configuration. `web` sends the notices that go by
-    HTTP.
-    """
+    """Sends notices to configured destinations. `web` sends the notices that go by HTTP."""
 
     def __init__(self, config: NotifyConfig, web: WebhookSender) -> None:
         self._config = config
@@ -62,10 +60,10 @@ class DestinationSender:
         return await self._web.send_to(destination, notice)
 
     async def _mail(self, destination: NoticeDestination, notice: Notice) -> str:
-        """Give an e-mail to `sendmail`, which delivers or queues it.
+        """Pass an e-mail to the program `sendmail`, which delivers or queues it.
 
-        Child processes of sendmail may deliver it later and are not killed. They may keep its
-        output open, so the output is a file and not a pipe.
+        Child processes of sendmail may deliver the e-mail later and are not killed. These processes
+        may keep the output of sendmail open, so the output is a file and not a pipe.
         """
         program, limit = self._config.sendmail, self._config.timeout_seconds
         with TemporaryFile() as output:
@@ -99,7 +97,7 @@ class DestinationSender:
 def mail_of(destination: NoticeDestination, notice: Notice) -> bytes:
     """Return the e-mail of a notice, with the headers that a mail program needs.
 
-    The message id is the same each time, so a mail server may drop a repeated delivery.
+    The message id is the same for each try, so a mail server may drop a repeated delivery.
     """
     text, host = NoticeText.of(notice), os.uname().nodename
     mail = EmailMessage()

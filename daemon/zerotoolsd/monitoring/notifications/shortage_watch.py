@@ -1,4 +1,4 @@
-"""Watches the memory and the disk of the machine, for notices that they run short."""
+"""Watches the memory and the disk of the machine, to send notices when they run short."""
 
 from __future__ import annotations
 

@@ -75,8 +75,7 @@ async def look_up(host: str, port: int) -> list[str]:
 
 
 class CheckedResolver(AbstractResolver):
-    """Resolves a host name for aiohttp, and refuses the host if any of its addresses is not
-    allowed.
+    """Resolves host names for aiohttp. A host is refused if any of its addresses is not allowed.
 
     Without `config`, all addresses are allowed.
     """
@@ -113,8 +112,8 @@ class CheckedResolver(AbstractResolver):
 def _verifying() -> SSLContext:
     """Return the system's default TLS context, which verifies certificates.
 
-    It is not left to aiohttp, because `ssl=True`, aiohttp's current default, disabled verification
-    in aiohttp 3.9.0.
+    The default of aiohttp, `ssl=True`, is not used, because it disabled verification in aiohttp
+    3.9.0.
     """
     return create_default_context()
 
@@ -127,7 +126,7 @@ _BODY_SECONDS = 2.0
 class WebhookSender:
     """Sends notices to webhooks of jobs, and to configured destinations.
 
-    `ssl` are the TLS settings that verify the server; None: the system's.
+    `ssl` has the TLS settings that verify the server; None: the system's settings.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class WebhookSender:
     async def send_to(self, destination: NoticeDestination, notice: Notice) -> str:
         """Send the notice to `destination` once, as `send` does.
 
-        The administrator has given its address, so it may lead to any network.
+        The administrator has configured the address, so it may be in any network.
         """
         resolver = CheckedResolver(None, self._look_up)
         return await self._try(
@@ -262,18 +261,20 @@ PORTS = {"https": 443, "http": 80}
 
 
 class ForbiddenAddress(OSError):
-    """The administrator does not allow notices to this address."""
+    """The administrator does not allow notices to be sent to this address."""
 
 
 def host_of(url: str) -> tuple[str, str, int]:
-    """Return the scheme, host and port of `url`; an entry of `notify.allow` may lack the scheme."""
+    """Return the scheme, host and port of `url`. The scheme may be missing, as in an entry of
+    `notify.allow`.
+    """
     parts = urlsplit(url if "://" in url else f"https://{url}")
     host = (parts.hostname or "").rstrip(".")
     return parts.scheme, host, parts.port or PORTS.get(parts.scheme, 0)
 
 
 def why_refused(url: str, config: NotifyConfig) -> str | None:
-    """Return the reason why nothing is sent to `url`; None if its host may be looked up."""
+    """Return the reason why notices may not be sent to `url`; None if its host may be looked up."""
     places = [host_of(entry) for entry in config.allow]
     if config.webhook is not None:
         places.append(host_of(config.webhook))

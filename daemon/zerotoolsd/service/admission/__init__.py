@@ -6,7 +6,7 @@ preflight_data, preflight_model
                    the data; the model directory and the tokenizer
 interpreter_check  the packages for training in the job's interpreter
 start_dry_run      runs the model and data checks of the ranks in the job's interpreter
-memory_check       whether a job can fit into this machine's memory at all
+memory_check       estimates whether a job can fit into this machine's memory at all
 dependency_check   the jobs that must end before a job starts, and its earliest start time
 directory_checks   directories of users, and the checkpoints in them
 adoptable_process  whether a process that a user started can be watched

@@ -37,8 +37,8 @@ _MOST_WORDS = 200
 class Adoptable:
     """A process of a user that a job can watch.
 
-    `adopted` identifies the process, `command` are its arguments, `directory` is its working
-    directory, and `below` are the pids of its descendants.
+    `adopted` identifies the process, `command` is its command with arguments, `directory` is its
+    working directory, and `below` are the pids of its descendants.
     """
 
     adopted: str
@@ -132,7 +132,9 @@ def _refuse_ours(process: Process, table: dict[int, Process], daemon_pid: int) -
 
 
 def _is_ours(pid: int) -> bool:
-    """Return whether process `pid` belongs to a job of zerotools, as far as this user can see."""
+    """Return whether process `pid` belongs to a job of zerotools, as far as this user may read the
+    environment and command of processes.
+    """
     variables = _read(Path(f"/proc/{pid}/environ")).split(b"\0")
     if any(variable.startswith(_OURS) for variable in variables):
         return True

@@ -30,8 +30,8 @@ class Survey:
         place: the job's output directory with links resolved; None: the default directory.
         named: all paths in the job file.
         needs: the requirements for the job's interpreter.
-        asked: whether the job's interpreter must check something too: a checkpoint of another
-            program, or data that the daemon cannot read.
+        asked: whether the job's interpreter must also run checks, for a checkpoint of another
+            program or for data that the daemon cannot read.
     """
 
     place: str | None
@@ -66,12 +66,11 @@ def survey_of(tree: Mapping[str, Any]) -> Survey:
 
 
 def survey_job_files(spec: JobSpec, text: str, memory: MachineMemory) -> dict[str, Any]:
-    """Check the files of the job `spec` on a machine with this `memory`; return a `Survey` as JSON
-    values. `text` is the job as JSON text.
+    """Check the files of the job `spec` on a machine with this `memory`. Return the results as the
+    JSON values of a `Survey`. `text` is the job as JSON text.
 
-    Blocks while a file system does not respond.
-
-    Raises BadRequest that names the missing files, BadFile, Unsupported.
+    Blocks while a file system does not respond. Raises BadRequest, which names the missing files,
+    BadFile and Unsupported.
     """
     from zerotoolsd.service.admission import (
         preflight,  # readers of every format, for such a process alone

@@ -53,7 +53,7 @@ def refuse_many(terms: Sequence[QueueTerms]) -> None:
 def refuse_ring(table: DependencyTable, job_id: int, after: Sequence[Dependency]) -> None:
     """Raise BadRequest if job `job_id` would wait for itself, directly or through other jobs.
 
-    `after` are the jobs that it would wait for.
+    `after` are the numbers of the jobs that it would wait for.
     """
     ways: dict[int, tuple[int, ...]] = {each.job_id: (each.job_id,) for each in after}
     open_ones = list(ways)

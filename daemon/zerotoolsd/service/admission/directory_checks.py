@@ -16,10 +16,11 @@ from zerotools.runs.file_names import MANIFEST
 
 
 def newest_undamaged(paths: list[str]) -> dict[str, Any]:
-    """Find the first undamaged checkpoint in `paths`. Blocks while a file system does not respond.
+    """Find the first undamaged checkpoint in the list `paths`. Blocks while a file system does not
+    respond.
 
-    Returns `{"path", "why"}`: the path of the checkpoint and None. If all are damaged, `path` is
-    None, and `why` is the damage of the first one. Raises OSError.
+    Returns `{"path", "why"}`. `path` is the checkpoint, and `why` is None. If all checkpoints are
+    damaged, `path` is None, and `why` describes the damage of the first one. Raises OSError.
     """
     from zerotools.ops.inspection.completeness import damage_sentences  # readers of every format
 
@@ -90,7 +91,9 @@ def finished_checkpoints(output_dir: Path) -> Iterator[FoundCheckpoint]:
 
 
 def newest_checkpoint(output_dir: Path) -> FoundCheckpoint | None:
-    """Return the newest finished checkpoint in `output_dir`; None if it does not exist."""
+    """Return the newest finished checkpoint in `output_dir`; None if there is no finished
+    checkpoint.
+    """
     return next(finished_checkpoints(output_dir), None)
 
 

@@ -55,11 +55,12 @@ class Needs:
         packages: name of each module -> the argument of pip that installs it.
         version: the lowest Python version.
         async_io: whether DeepSpeed's `async_io` operator, or the tools that compile it, must exist.
-        configuration: DeepSpeed must accept this configuration for `world_size` ranks on `device`.
-        tasks: lm-evaluation-harness must know these tasks. `task_dir` is a directory with more
+        configuration: the configuration that DeepSpeed must accept, for `world_size` ranks on
+            `device`.
+        tasks: the tasks that lm-evaluation-harness must know. `task_dir` is a directory with more
             tasks.
-        launched: accelerate, started with these options in this directory, must train on the job's
-            GPUs.
+        launched: options of accelerate and a directory. Started with them, accelerate must train on
+            the job's GPUs.
     """
 
     packages: Mapping[str, str]
@@ -141,8 +142,8 @@ def needs_from(tree: Mapping[str, Any]) -> Needs:
 async def check_interpreter(
     python: str, env: Mapping[str, str], needs: Needs = TRAINER, user: JobUser | None = None
 ) -> None:
-    """Raise BadRequest if the interpreter `python` lacks some of `needs`; the error lists what it
-    lacks.
+    """Raise BadRequest if the interpreter `python` does not meet some of the requirements `needs`.
+    The error lists these requirements.
 
     The check runs in a child process with the environment `env`, as `user`.
     """
@@ -180,9 +181,10 @@ async def check_interpreter(
 async def _refused(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> str | None:
-    """Return the error with which DeepSpeed refuses the configuration; None if it accepts it.
+    """Return the error with which DeepSpeed refuses the configuration; None if DeepSpeed accepts
+    it.
 
-    None is also returned if DeepSpeed takes too long or cannot be imported: the ranks check the
+    Also return None if DeepSpeed takes too long or cannot be imported, because the ranks check the
     configuration again.
     """
     with ExitStack() as stack:
@@ -209,8 +211,8 @@ async def _unknown_tasks(
     """Return the tasks that lm-evaluation-harness does not know, each with the most similar known
     names.
 
-    The result is empty if the harness does not answer in time, as on a slow file system. The
-    evaluation job then checks the tasks.
+    The result is empty if the harness does not answer in time, for example on a slow file system.
+    In this case the evaluation job itself checks the tasks.
     """
     arguments = ("-P", known_tasks.__file__, needs.task_dir or "", *needs.tasks)
     try:
@@ -222,9 +224,9 @@ async def _unknown_tasks(
 async def _misses_gpus(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> str | None:
-    """Return the reason why accelerate does not train on the GPUs of the job.
+    """Return the reason why accelerate would not train on the GPUs of the job.
 
-    None if it does, or does not answer in time.
+    Return None if accelerate would, or if it does not answer in time.
     """
     arguments = ("-P", accelerate_config.__file__, json.dumps(needs.launched))
     try:

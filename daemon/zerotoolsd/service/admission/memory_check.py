@@ -1,10 +1,10 @@
 """Checks, before a job is accepted, that the job can fit into this machine's memory.
 
 The check uses the same estimate as `zerotools estimate`. The process that reads the job's files
-computes the estimate, and alternative settings that would fit. With short sequences an estimate may
-be too high by a quarter (benchmarks/results/memory-accuracy.md). So a job is refused only if even
-`SURE` times the estimate is more than the machine has. The job's declarations in `[memory]` have
-precedence.
+computes the estimate, and finds alternative settings that would fit. With short sequences an
+estimate may be too high by a quarter (benchmarks/results/memory-accuracy.md). So a job is refused
+only if `SURE` times the estimate (`SURE` is below 1) is more than the machine has. If the job
+declares its memory in `[memory]`, the declared values are used instead.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _PROCESS = "process"
 
 @dataclass(frozen=True)
 class MachineMemory:
-    """The memory that a job can use, in bytes: of each GPU (None: unknown, or the job uses no GPU),
-    and of the host.
+    """The memory that a job can use, in bytes: of each GPU, and of the host. The GPU memory is None
+    if it is unknown or the job uses no GPU.
     """
 
     gpu: int | None
@@ -52,10 +52,10 @@ class EstimatedSetting:
     """The estimated memory, in bytes, of a job with given settings.
 
     Attributes:
-        gpu: the largest amount on one GPU.
-        gpu_measured: the same without the terms in `NOT_MEASURED`.
-        host: the host memory of all ranks together, without the memory of their programs; or the
-            host memory of the tokenisation before the training, if that needs more.
+        gpu: the largest amount of memory on any GPU.
+        gpu_measured: the same amount without the terms in `NOT_MEASURED`.
+        host: the host memory of all ranks together, without the memory of their programs. If the
+            tokenisation before the training needs more host memory, its need counts instead.
     """
 
     gpu: int
@@ -151,8 +151,8 @@ def _row(row: Row, machine: Machine) -> EstimatedSetting:
 def _less_host(
     spec: JobSpec, asked: EstimatedSetting, work: Workload, machine: Machine
 ) -> str | None:
-    """Return the keys of the setting that needs the least host memory; None if it does not need
-    clearly less than the job (`LESS`).
+    """Return the keys of the setting that needs the least host memory; None if this is not clearly
+    less than the job needs now (`LESS`).
     """
     again = [work]
     if work.micro is not None and not work.micro.checkpointing:
@@ -223,7 +223,9 @@ def note_of(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory) -
 
 
 def _would_fit(spec: JobSpec, foreseen: JobMemoryEstimate) -> str:
-    """Describe, for a message, the alternative settings with which the job fits."""
+    """Return text for a message that describes the alternative settings with which the job would
+    fit.
+    """
     if foreseen.ways:
         return f"{'; or '.join(foreseen.ways[:MOST_WAYS])} would fit"
     near = f": {foreseen.nearest}" if foreseen.nearest else ""

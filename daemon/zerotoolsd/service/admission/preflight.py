@@ -1,5 +1,5 @@
 """Checks the files and programs that a job needs, before the job is accepted. So a mistake is
-reported at submit, not an hour later.
+reported at submit and not an hour later.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ def _continues(spec: JobSpec, output: Path) -> bool:
 
 
 def _check_export(spec: JobSpec, path: Path) -> None:
-    """Raise BadRequest if the export directory `path` exists already: only a resumed job replaces
-    its export.
+    """Raise BadRequest if the export directory `path` exists already. Only a resumed job may
+    replace its own export.
     """
     if spec.checkpoint.export_on_finish is not None and os.path.lexists(path):
         raise BadRequest(

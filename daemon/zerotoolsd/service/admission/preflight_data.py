@@ -148,9 +148,9 @@ def _check_text(path: Path, text: DataSpec) -> None:
 
 
 def _has_examples(spec: JobSpec, path: Path) -> bool:
-    """Return whether the file has a usable training example among the first ones.
+    """Return whether the file has a usable training example among its first lines.
 
-    Also True if the file is too long for this check.
+    Return True also if the file is too long for this check.
     """
     records = itertools.islice(read_records_of(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
     full = [not record.is_empty for record in records]

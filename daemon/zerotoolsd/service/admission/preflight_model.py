@@ -1,6 +1,6 @@
 """The checks of a job's model directory and tokenizer before the job is accepted.
 
-Only configs and the headers of the weight files are checked here; the ranks check digests and
+Only configs and the headers of the weight files are checked here. The ranks later check digests and
 values.
 """
 

@@ -78,9 +78,8 @@ async def run_rank_checks(
 
 
 def reads_data(spec: JobSpec) -> bool:
-    """Return whether only the job's interpreter can check the job's data.
-
-    This is the case if the data must be tokenized, or needs pyarrow.
+    """Return whether the job's data can only be checked by the job's interpreter, because the data
+    must be tokenized or needs pyarrow.
     """
     return kind_of(spec.data) in ENCODED or needs_pyarrow(spec)
 

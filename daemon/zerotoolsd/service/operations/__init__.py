@@ -1,6 +1,6 @@
 """Changes of jobs in the queue, and requests about the machine, as users send them.
 
-change_jobs    cancels a job or sets its priority; applies a change to all jobs of an array
+change_jobs    cancels jobs, sets priorities, and applies a change to all jobs of an array
 hold           holds and releases jobs: a held job saves, keeps its position, and starts later
 job_edits      replaces the job file of a job that has not started
 rerun          runs an ended job once more: from its newest checkpoint, or from the start

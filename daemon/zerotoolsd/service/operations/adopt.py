@@ -41,7 +41,7 @@ class Adopted:
 
 
 class Adopting:
-    """Queues jobs that watch a process that a user started by hand."""
+    """Queues jobs that watch processes which users started by hand."""
 
     def __init__(self, dispatcher: Dispatcher, submission: JobSubmission, ask: Ask) -> None:
         self._dispatcher = dispatcher
@@ -71,11 +71,11 @@ class Adopting:
         return Adopted(job, below, await self._gpus({wanted.pid, *below}))
 
     def _refuse_watched(self, pid: int, identity: str, uid: int) -> None:
-        """Raise Conflict if a job of this user watches the process already, or the user watches too
-        many.
+        """Raise Conflict if a job of this user watches the process already, or if the user's jobs
+        watch too many processes.
 
-        Jobs of other users do not count: they cannot really watch the process, and must not block
-        its owner.
+        Jobs of other users do not count: they cannot really watch the process, and must not prevent
+        its owner from watching it.
         """
         watched = 0
         for job in self._dispatcher.store.jobs((*states.ACTIVE, states.QUEUED), uid=uid):

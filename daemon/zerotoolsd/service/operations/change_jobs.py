@@ -89,8 +89,8 @@ AT_ONCE = 50
 
 @dataclass(frozen=True)
 class ArrayChange:
-    """The numbers of the changed jobs of an array, in order, and of the others with the reason why
-    each could not be changed.
+    """The result of a change of an array: the numbers of the changed jobs, in order, and the
+    numbers of the unchanged jobs with the reason for each.
     """
 
     changed: tuple[int, ...]
@@ -132,8 +132,8 @@ class ArrayChanges:
     ) -> ArrayChange:
         """Change each job of the array that has not ended and allows the change.
 
-        If any job is in one of the states `of`, only the jobs in these states are changed: the
-        others already are as requested. The jobs are changed in several transactions, and other
+        If any job is in one of the states `of`, only jobs in these states are changed, because the
+        other jobs already are as requested. The jobs are changed in several transactions, and other
         requests run in between.
 
         Raises NotFound, Conflict (no job allows the change, or job `job_id` is in no array),
@@ -169,7 +169,8 @@ class ArrayChanges:
     def _change(self, members: Sequence[int], change: ChangeJob) -> ArrayChange:
         """Change jobs from the start of `members` on, until the time slice is used up.
 
-        Returns the jobs that were handled: the changed ones, and the others with the reason.
+        Return the jobs that were handled: the changed jobs, and the unchanged jobs with the reason
+        for each.
         """
         changed, kept = list[int](), list[tuple[int, str]]()
         until = time.monotonic() + STEP_SECONDS

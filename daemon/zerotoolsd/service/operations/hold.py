@@ -45,7 +45,7 @@ class HeldJobs:
         await self._make(job_id, self.holding(uid, lose_steps=lose_steps), "be held")
 
     def holding(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
-        """Return the function that holds one job in the transaction."""
+        """Return the function that holds one job inside of a transaction."""
         save = self.pausing(uid, lose_steps=lose_steps)
 
         def change(job: JobRow) -> None:
@@ -64,7 +64,7 @@ class HeldJobs:
         await self._make(job_id, self.releasing(uid), "be released")
 
     def releasing(self, uid: int) -> ChangeJob:
-        """Return the function that releases one job. It does not matter who has held the job."""
+        """Return the function that releases one job, which any user or the daemon may have held."""
         go_on = self.unpausing(uid)
 
         def change(job: JobRow) -> None:
@@ -190,8 +190,8 @@ def _refuse_watched(job: JobRow) -> None:
 
 
 def _command_to_run(job: JobRow) -> str:
-    """Return the end of a message: the command with which the user lets the job run. It is empty if
-    there is no such command.
+    """Return the end of a message: the command with which the user lets the job run again. It is
+    empty if no such command exists.
     """
     if job.state in states.TERMINAL:
         return f"; to run it again: zerotools retry {job.id}"

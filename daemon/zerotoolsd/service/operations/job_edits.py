@@ -98,7 +98,7 @@ class JobEdits:
             )
 
     def _refuse_evaluated(self, job: JobRow, spec: JobSpec) -> None:
-        """Raise Conflict if the job that evaluates this job would no longer match the edited job
+        """Raise Conflict if the job has an evaluation job that would no longer match the edited job
         `spec`.
         """
         if _evaluated(job.spec) == _evaluated(spec):
@@ -128,7 +128,9 @@ class JobEdits:
 
 
 def _evaluated(spec: JobSpec) -> object:
-    """Return the values that the job's evaluation job depends on; None if the job has none."""
+    """Return the values in the job file that the job's evaluation job depends on; None if the job
+    has no evaluation job.
+    """
     if not is_evaluated(spec):
         return None
     return (
@@ -140,10 +142,11 @@ def _evaluated(spec: JobSpec) -> object:
 
 
 def _edited_part(job: JobRow) -> tuple[str, str | None, str]:
-    """Return the fields of a job that an edit starts from: its text, the submitted text, its state.
+    """Return the fields of a job that an edit starts from: the complete job file, the submitted job
+    file, and the state.
 
-    The submitted text is compared too, because two job files may differ only in the keys that the
-    user has set.
+    If these fields have changed when the edit is committed, the edit is refused. The submitted job
+    file is included because two job files may differ only in the keys that the user has set.
     """
     return job.spec_text, job.given_text, job.state
 

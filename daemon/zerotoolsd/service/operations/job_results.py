@@ -142,7 +142,7 @@ class _Kept:
 
 
 class JobExamples:
-    """Gets the first examples of jobs from `look`, and caches them.
+    """Gets the first training examples of jobs from `look`, and caches them.
 
     `look` runs the job's interpreter, one at a time for each user. A call of `look` continues after
     its client disconnects, so that the next client gets the cached examples.

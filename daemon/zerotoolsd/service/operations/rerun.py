@@ -154,7 +154,7 @@ class JobReruns:
     ) -> list[JobRow]:
         """Submit `specs` (job and label of each) as a new array that repeats the jobs `members`.
 
-        Each new job keeps the queue terms of its predecessor.
+        Each new job keeps the queue terms (priority, dependencies) of the job that it repeats.
         """
         of_each, time_slice = list[QueueTerms](), TimeSlice()
         for job in members:
@@ -182,10 +182,10 @@ class JobReruns:
         """Return `spec`, the job file of a script, with its newest undamaged checkpoint in
         `resume_from`.
 
-        Checkpoints that the script reported are preferred to those that are found otherwise.
-        Returns `spec` unchanged if none exist.
+        Checkpoints that the script itself reported are preferred to checkpoints that were found by
+        a search. Return `spec` unchanged if there is no checkpoint.
 
-        Raises Conflict if all of them are damaged.
+        Raises Conflict if all checkpoints are damaged.
         """
         attempts = self._store.attempts(job.id)
         paths = last_report.reported_by_program(attempts)
@@ -223,11 +223,11 @@ class JobReruns:
         return self._find(job.id)
 
     def _terms_of_next(self, job: JobRow, owner: int) -> QueueTerms:
-        """Return the queue terms of the job that still apply when it is run again.
+        """Return the queue terms of the job that still apply when the job is run again.
 
         The priority is limited to the range of the user `owner`. A start time is kept if it is in
-        the future, and dependencies on jobs are kept if those have not ended. The reference to the
-        job that this job evaluates is always kept.
+        the future. Dependencies are kept on jobs that have not ended. The reference to the job that
+        this job evaluates is always kept.
         """
         least, most = self._dispatcher.priority_classes.range_of(owner)
         evaluates, after = job.spec.script.evaluates is not None, list[Dependency]()
@@ -255,7 +255,7 @@ class JobReruns:
 def _has_done_all(job: JobRow) -> bool:
     """Return whether the job has done all its training steps.
 
-    False for a script, because only its user knows how many steps it has.
+    Return False for a script, because only its user knows how many steps it has.
     """
     is_ours = job.spec.engine != "script" and not job.standing.reason
     return job.state == states.SUCCEEDED and is_ours

@@ -78,7 +78,9 @@ class JobViews:
         uid: int | None,
         whole: Callable[[int], bool] | None,
     ) -> list[JobView]:
-        """Return the views of jobs as `JobRequests.jobs` does; `below` is its `after`."""
+        """Return the views of jobs as `JobRequests.jobs` does. `below` is the argument `after` of
+        that method.
+        """
         time_slice, views = TimeSlice(), list[JobView]()
         while len(views) < limit:
             most = min(limit - len(views), ROWS_AT_ONCE)

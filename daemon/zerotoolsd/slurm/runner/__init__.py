@@ -3,9 +3,9 @@
     batch script  ->  batch      one process on the first node: runs attempts, one after another
       srun        ->  node       on every node: starts a supervisor there, and ends with it
 
-liveness          which processes still run, and who runs the next attempt, from shared files
-slurm_job_record  the state of the job, kept in its directory
-node              a node's part of one attempt
-srun_all_nodes    all nodes of one attempt: srun, stops, the end of each, and the combined end
-run_attempts      attempts, one after another, until the job is over or Slurm wants its nodes
+liveness          shows by shared files which processes run; decides who runs the next attempt
+slurm_job_record  keeps the state of the job in the job's directory
+node              runs one attempt on one node
+srun_all_nodes    starts and stops one attempt on all nodes, and combines the ends of the nodes
+run_attempts      runs attempts until the job is over or Slurm takes back the nodes
 """

@@ -139,7 +139,8 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class AttemptTurns:
-    """Decides which of several batch processes of one job runs the next attempt.
+    """Decides which of several batch processes of one job runs the next attempt. Slurm may start a
+    batch script twice.
 
     `say` prints a message for users. `asked` returns whether this process was asked to end.
     """
@@ -176,7 +177,7 @@ class AttemptTurns:
 
     def _begin(self, number: int) -> bool:
         """Try to create the directory of the attempt `number`. Return whether this process has
-        created it and so runs the attempt.
+        created the directory, so that it runs the attempt.
         """
         path = self.directory.attempt_path(number)
         draft = path.with_name(f".{number}-{socket.gethostname()}-{os.getpid()}")

@@ -1,8 +1,9 @@
-"""Runs one attempt on one node; srun starts this process there.
+"""Runs one attempt on one node. srun starts one such process on each node.
 
-It prepares the run directory as a daemon would, starts a supervisor in it, and keeps running next
-to it. It reports that the node is alive, passes a stop on, and ends all its child processes if a
-newer attempt has begun. If it is killed, the supervisor ends too, and saves first if it has time.
+The process prepares the run directory as a daemon would, starts a supervisor in it, and then keeps
+running next to the supervisor. It reports that the node is alive, passes a stop on to the
+supervisor, and ends all its child processes if a newer attempt has begun. If this process is
+killed, the supervisor ends too, and saves first if it has time.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The process of a batch script: runs attempts until the job ends or Slurm takes back the nodes.
 
 Inside one allocation a failed job is restarted by the daemon's rules, because the nodes are
-available. Slurm takes them back by SIGTERM (`--signal=B:TERM@120` before the end of the time,
-preemption, scancel): then the job saves, and is queued again if Slurm does not do so itself.
+available. Slurm takes the nodes back by SIGTERM (`--signal=B:TERM@120` before the end of the time,
+preemption, scancel). The job then saves, and this process queues it again if Slurm does not.
 
-    who asks it to end       what follows after it has saved
-    its user (stop.json)     it is over: cancelled
-    its own time_limit       it is over: stopped
+    who asks the job to end  what follows after the job has saved
+    its user (stop.json)     the job is over: cancelled
+    its own time_limit       the job is over: stopped
     Slurm, and the job       this process queues it again (end of the time, preemption)
     still runs in Slurm
-    Slurm, and it ends       it continues only if Slurm queues it again (scancel, scontrol requeue)
-    the job
+    Slurm, and it ends       the job continues only if Slurm queues it again (scancel, scontrol
+    the job                  requeue)
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ class AttemptRunner:
         self._state.over(record, asked=expired)
 
     def _watch(self, step: NodeStep, number: int, beat: LivenessFile) -> bool:
-        """Wait until all nodes have ended. Return whether they were asked to end because of the
-        job's time limit.
+        """Wait until all nodes have ended. Return whether the nodes were asked to end because of
+        the job's time limit.
         """
         due, expired = 0.0, False
         while not step.is_over():
@@ -303,8 +303,8 @@ class AttemptRunner:
         self._state.advance(lifecycle.Retry())
 
     def _give_back(self) -> int:
-        """Queue the job again after it has saved because Slurm wants its nodes. Return the exit
-        status.
+        """Queue the job again after it has saved because Slurm takes back the nodes. Return the
+        exit status of this process.
         """
         reason = self._state.standing.reason or BY_SLURM
         try:
@@ -333,18 +333,18 @@ class AttemptRunner:
         return self._ended()
 
     def _is_in_vain(self) -> bool:
-        """Return whether the job has been restarted several times without saving anything new,
-        so that it would restart forever.
+        """Return whether the job has been restarted several times without saving anything new. Such
+        a job would be restarted forever.
 
-        The saved steps of a program of the user are not always known.
+        The saved steps of a user's program are not always known.
         """
         if self._state.job.spec.engine == "script":
             return False
         return is_in_vain([saved_step(each.result or {}) for each in self._state.attempts])
 
     def _requeue(self) -> str | None:
-        """Ask Slurm to queue the job again. Return the reason why Slurm does not do it; None if
-        it does.
+        """Ask Slurm to queue the job again. Return the reason if Slurm refuses; None if it queues
+        the job.
         """
         why = ""
         for again in range(_REQUEUE_TRIES):

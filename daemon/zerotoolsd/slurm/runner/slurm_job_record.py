@@ -85,12 +85,12 @@ class JobState:
 
     @property
     def standing(self) -> JobStatus:
-        """Return the state of the job in its lifecycle."""
+        """Return the job's status in the lifecycle: its state, reason and counters."""
         return self.job.standing
 
     @property
     def open_attempt(self) -> AttemptRow | None:
-        """Return the attempt without a recorded end; None if none exists."""
+        """Return the attempt without a recorded end; None if there is no such attempt."""
         if self.attempts and self.attempts[-1].state != ENDED:
             return self.attempts[-1]
         return None
@@ -104,19 +104,19 @@ class JobState:
         self._set(after, started=started, ended=ended)
 
     def wait_again(self, reason: str) -> None:
-        """Change the state of the job to queued for the reason `reason`: Slurm restarts the
-        job, or has already done so.
+        """Set the state of the job to queued for the reason `reason`, because Slurm restarts the
+        job or has already restarted it.
         """
         self._set(replace(self.standing, state=states.QUEUED, reason=reason, eligible_at=None))
 
     def halt(self, reason: str) -> None:
-        """Change the state of the job to halted: the job has saved and ended, and Slurm does
-        not restart it.
+        """Set the state of the job to halted for the reason `reason`: the job has saved and ended,
+        and Slurm does not restart it.
         """
         self._set(replace(self.standing, state=states.HALTED, reason=reason), ended=time.time())
 
     def begin(self, attempt: AttemptRow, nodes: int) -> None:
-        """Record a new attempt on `nodes` nodes. Call this before it starts."""
+        """Record a new attempt on `nodes` nodes. Call this before the attempt starts."""
         self.attempts.append(attempt)
         self._nodes.append(nodes)
         self.advance(lifecycle.Admit())
@@ -153,8 +153,8 @@ class JobState:
         self.advance(event)
 
     def settle(self, record: Mapping[str, Any], why: str) -> None:
-        """Record the end of the newest attempt after its batch process was killed and could not
-        record it.
+        """Record the end of the newest attempt if its batch process was killed and could not record
+        the end.
 
         The attempt may belong to an earlier submission.
         """

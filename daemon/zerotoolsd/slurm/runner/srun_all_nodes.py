@@ -159,8 +159,8 @@ def _ended_badly(record: Mapping[str, Any] | None) -> bool:
 
 
 def step_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment of srun, without the variables of sbatch that concern only the batch
-    script.
+    """Return the environment for srun: `environment` without the variables of sbatch that concern
+    only the batch script.
     """
     dropped = ("SLURM_EXPORT_ENV", "SLURM_CPU_BIND", "SLURM_MEM_PER_NODE_FOR_STEP")
     return {name: value for name, value in environment.items() if name not in dropped}

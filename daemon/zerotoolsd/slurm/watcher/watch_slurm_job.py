@@ -4,8 +4,8 @@ The job runs without this process: if the watcher is killed, the daemon starts a
 continues. If Slurm's controller does not respond, the watcher waits. Its exit status is 0 if the
 job succeeded, or ended on request. Otherwise it is 1, and a sentence is printed.
 
-A job is submitted only once, even if this process is restarted: the name of its directory is made
-from the daemon's data, so the restarted process finds it.
+A job is submitted only once, even if this process is restarted. The name of the job's directory is
+made from the daemon's data, so the restarted process finds the directory.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class SlurmWatcher:
             pass  # it has ended meanwhile
 
     def _lift_wait(self, view: dict[str, Any]) -> None:
-        """Let Slurm restart the job at once. Without this, Slurm waits for two minutes before a
+        """Let Slurm restart the job at once. Otherwise Slurm waits for two minutes before a
         restart.
         """
         again = view["attempts"] and view["slurm"]["state"] == "PENDING"
@@ -271,12 +271,11 @@ def _word_of(job_dir: Path) -> str:
 def submit_once(
     commands: SlurmCommands, jobs: SlurmJobs, home: Path, spec: JobSpec, key: str
 ) -> JobDirectory:
-    """Submit the job to Slurm if that was not done before. Return the directory of the job.
+    """Submit the job to Slurm if this was not done before. Return the directory of the job.
 
-    If the end of the last submission was already reported, the job is submitted again, for
-    its next attempt.
-
-    Raises BadRequest, SlurmUnreachable and Unsupported if it could not be submitted.
+    If a watcher has already reported the end of the last submission, the job is submitted again,
+    for its next attempt. Raises BadRequest, SlurmUnreachable and Unsupported if the job could not
+    be submitted.
     """
     claim = partial(jobs.claim_output, spec)
     directory, _ = submit_job(commands, home, spec, key=key, attended=True, claim=claim)

@@ -92,7 +92,7 @@ def of_answer(kind: type[Any], **more: Schema) -> Schema:
     """Return the schema of a response with all fields of the dataclass `kind`, and the fields
     `more`.
 
-    The schema allows other fields, because later versions may add some.
+    The schema allows other fields, because later versions may add fields.
     """
     hints = hints_of(kind)
     properties = {item.name: of_type(hints[item.name]) for item in fields(kind)} | more
@@ -235,9 +235,9 @@ def get(
 ) -> dict[str, Schema]:
     """Return the OpenAPI description of a GET request.
 
-    `name` is its `operationId`. `answers` maps each status to the schema of its response (None: no
-    body). `refused` are the refusal statuses of this request, in addition to those that every
-    request can get.
+    `name` is the `operationId` of the request. `answers` maps each HTTP status to the schema of its
+    response (None: no body). `refused` are the statuses with which this request can be refused, in
+    addition to the statuses that apply to every request.
     """
     return {"get": _operation(name, tag, summary, answers, parameters, refused, content)}
 

@@ -61,5 +61,5 @@ def query_keys(path: str, method: str) -> tuple[str, ...]:
 
 
 async def openapi(request: web.Request) -> web.Response:
-    """GET /v1/openapi.json."""
+    """Handle GET /v1/openapi.json: return the OpenAPI document."""
     return json_response(document())
