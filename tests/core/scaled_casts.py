@@ -20,10 +20,9 @@ from zerotools.core.quantisation_schemes import (
     BlockScaled,
     CodedFourBit,
     PackedFourBit,
-    ScaledCast,
-    Scheme,
     scale_shape,
 )
+from zerotools.core.scaled_cast import ScaledCast, Scheme
 
 U8, F32, E4M3 = dtypes.UINT8, dtypes.FLOAT32, dtypes.FLOAT8_E4M3FN
 Inputs = dict[str, tuple[DType, tuple[int, ...]]]

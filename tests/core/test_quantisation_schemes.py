@@ -14,10 +14,10 @@ from zerotools.core.quantisation_schemes import (
     BlockScaled,
     CodedFourBit,
     PackedFourBit,
-    ScaledCast,
     blocks_of,
     scale_shape,
 )
+from zerotools.core.scaled_cast import ScaledCast
 
 
 @given(st.data())

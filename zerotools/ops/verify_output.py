@@ -23,7 +23,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key, Stamp, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.flat_ranges import Ranges
-from zerotools.core.quantisation_schemes import stored_tensors
+from zerotools.core.scaled_cast import stored_tensors
 from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.format import ReadOptions

@@ -25,8 +25,8 @@ from zerotools.core.quantisation_schemes import (
     BlockScaled,
     CodedFourBit,
     PackedFourBit,
-    ScaledCast,
 )
+from zerotools.core.scaled_cast import ScaledCast
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.io.numeric.quantised_values import to_e4m3, values_of
 

@@ -21,7 +21,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import Range
-from zerotools.core.quantisation_schemes import ScaledCast
+from zerotools.core.scaled_cast import ScaledCast
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.dtype_casts import Array, LostValues, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch

@@ -18,7 +18,8 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest, Incomplete, Unsupported
-from zerotools.core.quantisation_schemes import BlockScaled, ScaledCast
+from zerotools.core.quantisation_schemes import BlockScaled
+from zerotools.core.scaled_cast import ScaledCast
 from zerotools.maps.views import (
     TensorView,
     View,

@@ -32,7 +32,7 @@ from zerotools.core import quantisation_schemes
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
-from zerotools.core.quantisation_schemes import Scheme
+from zerotools.core.scaled_cast import Scheme
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 
 Inputs = Mapping[str, Array]

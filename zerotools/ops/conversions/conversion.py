@@ -17,7 +17,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Stamp
 from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.quantisation_schemes import stored_tensors
+from zerotools.core.scaled_cast import stored_tensors
 from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.open_source import RemotePath

@@ -7,7 +7,7 @@ from __future__ import annotations
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import PRECISIONS, DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.quantisation_schemes import ScaledCast
+from zerotools.core.scaled_cast import ScaledCast
 from zerotools.core.target import Target
 from zerotools.ops.quantised.dequantise import (
     dequantise_checkpoint,

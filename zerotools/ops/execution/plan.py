@@ -22,7 +22,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, Incomplete
 from zerotools.core.flat_ranges import Range, chunk_locations, covering_ranges, match_ranges
-from zerotools.core.quantisation_schemes import ScaledCast
+from zerotools.core.scaled_cast import ScaledCast
 
 
 @dataclass(frozen=True, slots=True)

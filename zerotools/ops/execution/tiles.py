@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import ChunkBox, Key
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.flat_ranges import Range
-from zerotools.core.quantisation_schemes import ScaledCast
+from zerotools.core.scaled_cast import ScaledCast
 from zerotools.ops.execution.plan import Copy, RangeCopy, ScaledSource
 
 WIDEST_ITEM_BYTES = 16

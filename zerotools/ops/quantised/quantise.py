@@ -18,7 +18,8 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.quantisation_schemes import VALUES, BlockQuantised, ScaledCast, scale_shape
+from zerotools.core.quantisation_schemes import VALUES, BlockQuantised, scale_shape
+from zerotools.core.scaled_cast import ScaledCast
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.quantised.quantisation_config import model_type
 from zerotools.ops.quantised.quantised_weights import Quantisation

@@ -10,7 +10,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
-from zerotools.core.quantisation_schemes import ScaledCast, Scheme
+from zerotools.core.scaled_cast import ScaledCast, Scheme
 from zerotools.ops.quantised.quantisation_config import QuantisationConfig
 
 

@@ -29,7 +29,7 @@ from threading import Lock, Semaphore, local
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.quantisation_schemes import ScaledCast
+from zerotools.core.scaled_cast import ScaledCast
 from zerotools.core.target import CarriedBytes, Target
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular_files import source_file

@@ -25,7 +25,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.quantisation_schemes import Scheme
+from zerotools.core.scaled_cast import Scheme
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype

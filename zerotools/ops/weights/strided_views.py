@@ -16,7 +16,7 @@ from dataclasses import replace
 from zerotools.core.boxes import Box, BoxIndex, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.quantisation_schemes import ScaledCast
+from zerotools.core.scaled_cast import ScaledCast
 from zerotools.maps.views import TensorView, View, ViewPiece, whole_view
 
 _KEPT_SOURCES = 8

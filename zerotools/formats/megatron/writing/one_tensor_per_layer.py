@@ -20,7 +20,7 @@ from math import prod
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.quantisation_schemes import ScaledCast
+from zerotools.core.scaled_cast import ScaledCast
 from zerotools.formats.megatron.tensor_names import stack_of
 from zerotools.formats.torch_optimizers import STATE_ROLE
 
