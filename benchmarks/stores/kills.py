@@ -22,7 +22,7 @@ from harness.stores.trouble import EndHere
 from zerotools import formats
 from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.output.advice_to_continue import WRITING
+from zerotools.io.output.store_write_record import WRITING
 from zerotools.io.output.written_files import MARKER
 from zerotools.io.stores.path_or_url import path_of
 

@@ -21,7 +21,7 @@ from zerotools.io.files.directory_entries import names_in
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.regular_files import check_regular
 from zerotools.io.files.tolerated_damage import raise_or_record
-from zerotools.io.output.advice_to_continue import WRITING, advice_to_continue
+from zerotools.io.output.store_write_record import WRITING
 from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.thinning_record import WORKSPACE_SUFFIX
 
@@ -133,6 +133,8 @@ class Detection:
     def _here(self, path: Path, names: set[str]) -> Detected | None:
         """Return the checkpoint if `path` itself is a checkpoint, else None."""
         if UNFINISHED.fullmatch(path.name) and names and path != _COMPLETE.get():
+            from zerotools.io.output.advice_to_continue import advice_to_continue
+
             going_on = advice_to_continue(path)
             raise UnfinishedCheckpoint(
                 f"{path} {going_on}"

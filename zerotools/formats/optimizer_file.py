@@ -24,8 +24,6 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import FormatTable
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.model_sidecars import optimizer_files
-from zerotools.io.output.files_without_tensors import RANDOM_STATE
-from zerotools.io.torchzip.pt_file import TorchFile
 
 SCHEDULERS = ("scheduler.pt", "scheduler.bin")
 TRAINER_STATE = "trainer_state.json"
@@ -85,6 +83,8 @@ def _noted(model: Checkpoint, *notes: str) -> Checkpoint:
 
 def _notes(root: Path, optimizer: str) -> Iterator[str]:
     """Yield a note that names the files of the same run that are next to the model."""
+    from zerotools.io.output.files_without_tensors import RANDOM_STATE
+
     there = {entry.name for entry in root.iterdir() if entry.is_file()}
     taken = [optimizer, *(name for name in (*SCHEDULERS, TRAINER_STATE) if name in there)]
     random = [name for name in there if RANDOM_STATE.fullmatch(name)]
@@ -112,6 +112,8 @@ def joined_training(
 
 
 def _tree(root: Path, name: str) -> Any:
+    from zerotools.io.torchzip.pt_file import TorchFile  # most models have no such file
+
     try:
         return TorchFile.open(root, name).tree
     except Unsupported:

@@ -11,8 +11,7 @@ from tests.io.stores.far import far, served, troubled
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.detect import refuse_being_written
 from zerotools.formats.format import UnfinishedCheckpoint
-from zerotools.io.output.advice_to_continue import WRITING
-from zerotools.io.output.store_write_record import is_written
+from zerotools.io.output.store_write_record import WRITING, is_written
 from zerotools.io.output.write_to_store import (
     FarStaging,
     ForeignObjects,

@@ -25,7 +25,7 @@ from tests.ops.store_output.sent import send
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats.format import UnfinishedCheckpoint
-from zerotools.io.output.advice_to_continue import WRITING
+from zerotools.io.output.store_write_record import WRITING
 from zerotools.io.output.write_to_store import ObjectExists
 from zerotools.io.output.written_files import MARKER
 from zerotools.io.stores.path_or_url import path_of

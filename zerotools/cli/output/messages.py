@@ -22,15 +22,6 @@ from typing import TextIO
 
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
-from zerotools.cli.output.language import (
-    CHINESE,
-    can_show,
-    chinese_hint,
-    columns_of,
-    has_wide,
-    language,
-    wrap_wide,
-)
 
 HINT_IN_CHINESE = "提示"
 _LABELS = {
@@ -85,6 +76,9 @@ def split(message: str) -> tuple[str, str]:
 
 def say_error(message: str, stream: TextIO | None = None) -> None:
     """Print the message of an error. Its advice is printed on a separate line after `hint:`."""
+    # Most commands print no message.
+    from zerotools.cli.output.language import CHINESE, can_show, chinese_hint, language
+
     what, hint = split(message)
     say("error", what, stream)
     translated = chinese_hint(message) if language() == CHINESE else None
@@ -134,6 +128,8 @@ def wrapped(label: str, lines: list[str], columns: int) -> list[str]:
     is shorter.
     """
     import textwrap  # 1 ms at each start
+
+    from zerotools.cli.output.language import columns_of, has_wide, wrap_wide
 
     width = max(_NARROWEST, columns - 1)
     cut: list[str] = []

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.dcp.file_names import fsdp_models
 from zerotools.formats.format import (
@@ -22,6 +21,7 @@ from zerotools.io.files.directory_entries import names_in
 from zerotools.runs.file_names import DCP, RECORD
 
 if TYPE_CHECKING:
+    from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Dropped, Target
     from zerotools.runs.checkpoint_job_record import JobRecord
 

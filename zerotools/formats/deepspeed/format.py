@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.errors import BadRequest
-from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.deepspeed.schema.file_names import (
     SIDECAR_NAMES,
@@ -19,6 +18,7 @@ from zerotools.formats.deepspeed.schema.file_names import (
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
+    from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Target
     from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
     from zerotools.runs.checkpoint_job_record import JobRecord
@@ -87,6 +87,7 @@ class DeepSpeedFormat(Format):
         return as_job(source, target, ranks)
 
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
+        from zerotools.core.kept_by_thinning import Keep
         from zerotools.formats.deepspeed.reading.read import read
         from zerotools.formats.deepspeed.writing.thin import (
             masters_alone,

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
+    from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Target
     from zerotools.runs.checkpoint_job_record import JobRecord
 
@@ -85,6 +85,7 @@ class SafetensorsFormat(Format):
         """Plan how to remove the optimizer files. The safetensors files stay, because they contain
         only weights.
         """
+        from zerotools.core.kept_by_thinning import Keep, Thinning
         from zerotools.io.huggingface.model_sidecars import optimizer_files
 
         removed = optimizer_files(source.root) if source.origin.path.is_dir() else frozenset()

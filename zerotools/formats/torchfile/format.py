@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 from zerotools.io.torchzip.file_names import SUFFIXES
 
 if TYPE_CHECKING:
+    from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Target
 
 _INDEX = ".bin.index.json"

@@ -74,6 +74,3 @@ def _command(directory: Path) -> str | None:
     identity = tree.get("identity")
     command = identity.get("command") if isinstance(identity, dict) else None
     return command if isinstance(command, str) else ""
-
-
-WRITING = ".zerotools-writing.json"

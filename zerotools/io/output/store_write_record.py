@@ -7,9 +7,8 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.json_file import read_json
-from zerotools.io.output.advice_to_continue import WRITING
-from zerotools.io.output.written_files import run_of
 
+WRITING = ".zerotools-writing.json"
 _LARGEST = 2**28
 
 
@@ -38,6 +37,8 @@ def is_written(directory: Path) -> bool:
     """Return whether the output in `directory` is complete although it still has a record. Such a
     record is not needed any more.
     """
+    from zerotools.io.output.written_files import run_of  # `detect` needs WRITING alone
+
     try:
         run = read_writing(directory)["run"]
     except BadRequest:

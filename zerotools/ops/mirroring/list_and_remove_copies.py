@@ -9,8 +9,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.formats.detect import refuse_being_written
-from zerotools.io.output.advice_to_continue import WRITING
-from zerotools.io.output.store_write_record import is_written
+from zerotools.io.output.store_write_record import WRITING, is_written
 from zerotools.io.output.write_to_store import ForeignObjects, remove_output
 from zerotools.io.output.written_files import MARKER, was_made_of
 from zerotools.io.stores.store_path import StorePath, forget_path, put_object

@@ -19,8 +19,7 @@ from threading import Event
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS
 from zerotools.io.files.regular_files import read_regular, source_file
-from zerotools.io.output.advice_to_continue import WRITING
-from zerotools.io.output.store_write_record import read_writing
+from zerotools.io.output.store_write_record import WRITING, read_writing
 from zerotools.io.output.write_to_store import FarStaging, remove_output
 from zerotools.io.output.written_files import MARKER, marker_text
 from zerotools.io.stores.store_interface import FarObject

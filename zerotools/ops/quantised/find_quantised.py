@@ -13,8 +13,6 @@ from pathlib import Path
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.ops.quantised.bitsandbytes_weights import bits_and_bytes
-from zerotools.ops.quantised.find_fp8_fp4_int8 import eight_bits, four_bits
 from zerotools.ops.quantised.quantisation_config import (
     FORMATS,
     KINDS,
@@ -59,6 +57,10 @@ def find_quantised(checkpoint: Checkpoint) -> Quantisation:
     for key, tensor in tensors.items():
         if not _may_be_payload(key, tensor):
             continue
+        # Most checkpoints have no such tensor.
+        from zerotools.ops.quantised.bitsandbytes_weights import bits_and_bytes
+        from zerotools.ops.quantised.find_fp8_fp4_int8 import eight_bits, four_bits
+
         found = (
             bits_and_bytes(key, tensor, tensors, checkpoint.root)
             or four_bits(key, tensor, tensors)
