@@ -38,6 +38,8 @@ _ACTIVATIONS = (
     ".input_scale", ".activation_scale", ".input_global_scale", ".output_scale", ".k_scale",
     ".v_scale", ".q_scale",
 )  # fmt: skip
+_STATE = ".quant_state."
+"""Part of the names of the tensors with which bitsandbytes describes its 4-bit weights."""
 _ROLES = ("param", "buffer", "param16")
 
 
@@ -54,8 +56,9 @@ def find_quantised(checkpoint: Checkpoint) -> Quantisation:
     faults: list[tuple[str, str | None]] = []
     unproved: list[UnprovedScales] = []
     blocks = config.blocks() if config is not None else ()
+    of_any_dtype = any(_STATE in key.name for key in tensors)
     for key, tensor in tensors.items():
-        if not _may_be_payload(key, tensor):
+        if not _may_be_payload(key, tensor, of_any_dtype=of_any_dtype):
             continue
         # Most checkpoints have no such tensor.
         from zerotools.ops.quantised.bitsandbytes_weights import bits_and_bytes
@@ -118,11 +121,11 @@ def _lies_in(checkpoint: Checkpoint, path: Path) -> bool:
     return path.absolute().is_relative_to(checkpoint.root.absolute())
 
 
-def _may_be_payload(key: Key, tensor: Tensor) -> bool:
-    """Return whether a tensor may be the payload of a quantised weight. It may have any dtype,
-    because for example an nf4 weight may be stored as bfloat16."""
+def _may_be_payload(key: Key, tensor: Tensor, *, of_any_dtype: bool) -> bool:
+    """Return whether a tensor may be the payload of a quantised weight. With `of_any_dtype`, the
+    payload may have any dtype: an nf4 weight of bitsandbytes may be stored as bfloat16."""
     narrow = tensor.dtype in _EIGHT or tensor.dtype in _INTEGERS
-    return narrow or key.name.endswith(".weight")
+    return narrow or (of_any_dtype and key.name.endswith(".weight"))
 
 
 def _left_over(
