@@ -199,11 +199,11 @@ def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
     match the corresponding part of the pattern."""
     found = [HERE]
     for part in filter(None, pattern.split("/")):
+        matches = re.compile(part).fullmatch
         found = [
             relative_entry(place, name)
             for place in found
-            for name in sorted(listing.names(place), key=_by_numbers)
-            if re.fullmatch(part, name)
+            for name in sorted(filter(matches, listing.names(place)), key=_by_numbers)
         ]
     yield from found
 
