@@ -50,7 +50,7 @@ def test_words_nest_and_sizes_may_have_brackets_and_commas() -> None:
         ("pairs(a; 2, 3)", "takes 1 sizes, but has 2"),
         ("pairs(a, b; 2)", "takes 1 tensor, but has 2"),
         ("pairs(a; import)", "is not an expression"),
-        ("pairs(" * 100 + "a", "more than 64 words"),
+        ("pairs(" * 100 + "a", "more than 64 operations"),
     ],
 )
 def test_what_is_no_expression_is_said(text: str, said: str) -> None:

@@ -129,7 +129,7 @@ class _Reader:
 
     def expression(self) -> TensorExpression:
         if self.text.count("(") > _DEEPEST:
-            raise ValueError(f"it has more than {_DEEPEST} words")
+            raise ValueError(f"it has more than {_DEEPEST} operations")
         self._next()
         found = _NAME.match(self.text, self.at)
         if found is None:

@@ -44,7 +44,7 @@ class DeltaKeywords(OverwriteOption, total=False):
             group=OUTPUT,
             default=AUTO,
             help="Dtype of the weights of B in the delta. auto: the dtypes in B if it is a "
-            "directory of safetensors, else those that consolidate chooses.",
+            "directory of safetensors, else the dtypes that consolidate chooses.",
         ),
     ]
 

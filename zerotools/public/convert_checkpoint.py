@@ -117,7 +117,7 @@ class RanksOption(TypedDict):
     """The option for the number of ranks."""
 
     world_size: Required[
-        Annotated[int, Option(group=TRAINING, help="Number of ranks that will load it.")]
+        Annotated[int, Option(group=TRAINING, help="Number of ranks that will load the output.")]
     ]
 
 
@@ -203,8 +203,8 @@ class OptimizerOptions(TypedDict, total=False):
         int | None,
         Option(
             group=TRAINING,
-            help="Number of ranks that will load it (deepspeed, dcp, job). Default: as many as "
-            "saved it.",
+            help="Number of ranks that will load the output (deepspeed, dcp, job). Default: the "
+            "number that saved the source.",
         ),
     ]
     expert_parallel: Annotated[
@@ -212,7 +212,7 @@ class OptimizerOptions(TypedDict, total=False):
         Option(
             group=TRAINING,
             help="Number of expert-parallel ranks of the run that loads the optimizer "
-            "(megatron). Default: as the source, else more than 1.",
+            "(megatron). Default: as in the source, else more than 1.",
         ),
     ]
     lr: Annotated[
@@ -237,7 +237,7 @@ class OptimizerOptions(TypedDict, total=False):
             group=OPTIMIZER,
             metavar="model|FILE",
             help="The order of the optimizer's parameters, if the checkpoint has numbers "
-            "instead of their names: model (that of the model of config.json), or a file "
+            "instead of their names: model (the order in the model of config.json), or a file "
             "of names, one per line, with an empty line between param groups.",
         ),
     ]

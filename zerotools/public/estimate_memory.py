@@ -215,7 +215,7 @@ class TrainingOptions(TypedDict, total=False):
     ]
     engine: Annotated[
         Literal["torch", "deepspeed"] | None,
-        Option(group=TRAINING, help="Who trains.  [default: torch]"),
+        Option(group=TRAINING, help="The engine that trains.  [default: torch]"),
     ]
     accumulation: Annotated[
         int | None,

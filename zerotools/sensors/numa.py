@@ -302,7 +302,10 @@ def _too_few(gpu: Gpu, near: frozenset[int], allowed: frozenset[int]) -> str:
     usable, whose = near & allowed, f"the processors near GPU {gpu.index} ({_shown(near)})"
     if not usable:
         return f"none of {whose} may be used here, only {_shown(allowed)}"
-    return f"{len(usable)} of {whose} may be used here, too few of the {len(allowed)} that may"
+    return (
+        f"only {len(usable)} of {whose} may be used here, too few for a process that may use "
+        f"{len(allowed)}"
+    )
 
 
 def _online(topology: NumaTopology) -> frozenset[int]:

@@ -227,7 +227,7 @@ def _line_of(child: subprocess.Popen[bytes], until: float, seconds: float) -> by
         if not part:
             raise ProbeFailed(_ended(child))
         if len(answer) > LONGEST_ANSWER:
-            raise ProbeFailed("no NVML: the answer of the probe does not end")
+            raise ProbeFailed("no NVML: the answer of the probe is too long")
     return bytes(answer)
 
 

@@ -108,7 +108,7 @@ def odd_key(url: str, error: Exception) -> OddKey:
     found = re.search(r'Path "(.*?)" contained|parsing Path "(.*?)":', str(error), re.DOTALL)
     key = repr(found[1] or found[2]) if found else "one of its objects"
     return OddKey(
-        f"{url} cannot be listed: the key {key} has a part that no file can be called (empty, "
+        f"{url} cannot be listed: the key {key} has a part that cannot be a file name (empty, "
         "'.' or '..'). Remove or rename that object, or copy the checkpoint to another prefix"
     )
 

@@ -118,7 +118,7 @@ class MergeOptions(TypedDict, total=False):
             group=WHAT,
             metavar="DIR",
             help="The base model, if the run saved only its adapter or kept its base in 4 bits: a "
-            "directory, or a URL of an object store. Jobs of zerotools have recorded theirs.",
+            "directory, or a URL of an object store. A job's checkpoint records its base model.",
         ),
     ]
 
@@ -198,21 +198,21 @@ class ZeroOptions(TypedDict, total=False):
 
     stage: Annotated[
         Literal[1, 2, 3] | None,
-        Option(group=TRAINING, help="ZeRO stage to write. Default: the source's."),
+        Option(group=TRAINING, help="ZeRO stage to write. Default: as in the source."),
     ]
     sub_group_size: Annotated[
         int | None,
         Option(
             group=TRAINING,
             metavar="N",
-            help="Stage 3's sub_group_size to write. Default: the source's.",
+            help="Stage 3's sub_group_size to write. Default: as in the source.",
         ),
     ]
     round_robin: Annotated[
         Switch | None,
         Option(
             group=TRAINING,
-            help="round_robin_gradients of stages 1 and 2. Default: the source's.",
+            help="round_robin_gradients of stages 1 and 2. Default: as in the source.",
         ),
     ]
     ds_config: Annotated[

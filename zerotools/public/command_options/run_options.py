@@ -117,7 +117,7 @@ class PartOptions(TypedDict, total=False):
         Option(
             group=RESOURCES,
             metavar="I/N",
-            help="Do only part I of N; N runs, on any machines, together do everything.",
+            help="Do only part I of N. N runs, on any machines, do the whole work together.",
         ),
     ]
     part_from: Annotated[
