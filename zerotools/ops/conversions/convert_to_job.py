@@ -53,7 +53,7 @@ from zerotools.runs.foreign_job_record import foreign_record
 from zerotools.runs.optimizer_name_record import named_order_of
 
 JOB = "job"
-"""The name on the command line."""
+"""The name of this target on the command line."""
 _TAKEN = {*NAMES, "order", "world_size"}
 _KEPT = {"param_groups", "steps", "loss_scale"}
 _WHY = {

@@ -117,10 +117,8 @@ def _refuse_useless(
 
 
 MAX_RANKS = 100_000
-"""The largest number of ranks.
-
-It is more than any run has, and its files, at least one for each rank, do not fill the memory or
-the disk.
+"""The largest number of ranks. No run has as many, and the output, with at least one file for each
+rank, does not fill the memory or the disk.
 """
 
 

@@ -37,7 +37,7 @@ from zerotools.runs.file_names import MANIFEST
 
 COMMAND = "apply"
 _INDEX = ".index.json"
-"""The end of the name of an index, which maps tensors to files of weights."""
+"""The end of the file name of an index. An index lists the file of each tensor."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _LONG_GAP = 255
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _DENSE_PART = 0.2
-"""If more than this part of a block changed, the differences of all elements are stored."""
+"""If more than this fraction of a block changed, the differences of all elements are stored."""
 
 
 class DeltaBlockKind(IntEnum):

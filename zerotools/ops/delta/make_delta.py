@@ -33,8 +33,9 @@ from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
 
 LEAST_SHARED_BYTES = 64 * 1024
-"""The delta always stores files without tensors that are smaller than this, even if the first model
-has them."""
+"""Files without tensors that have fewer bytes than this are always stored in the delta, even if the
+first model has the same files.
+"""
 _BYTES_PER_THREAD = 40 << 20
 """The memory of a thread: a block of fp32 in both models, its change, and the blocks that are
 computed in advance."""

@@ -44,8 +44,8 @@ _FULL = 4
 _IDS = 3 * 8
 """The bytes of the id, the target and the position of one token."""
 _SAVED_BY_ACTIVATION = {"relu": 0, "gelu_new": 4, "gelu_fast": 4}
-"""How many tensors of the intermediate width each activation function saves; 1 for the functions
-that torch computes in one operation.
+"""The number of tensors of the intermediate width that each activation function saves. Functions
+that are not listed save 1, because torch computes them in one operation.
 """
 EAGER, SHARED, REPEATED = "eager", "sdpa", "sdpa with repeated keys"
 

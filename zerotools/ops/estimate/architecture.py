@@ -51,7 +51,7 @@ class Family:
     """The norms of a block if attention and MLP read the same hidden states, else None."""
     position_rows: int | None = None
     even_heads: bool = False
-    """Whether the heads divide the hidden size evenly, whatever `head_dim` the config has."""
+    """True if the heads divide the hidden size evenly, and `head_dim` of the config is ignored."""
     has_experts: bool = False
 
 

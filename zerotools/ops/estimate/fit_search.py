@@ -51,8 +51,7 @@ MOST_GPUS = 1 << 12
 _TENSOR_FAMILIES = frozenset(
     {"llama", "mistral", "granite", "smollm3", "qwen2", "qwen3", "gemma", "olmo2"}
 )
-"""Families that have a `tp_plan` in transformers, and only blocks with matrices that this plan
-divides."""
+"""Families with a `tp_plan` in transformers that divides all matrices of their blocks."""
 
 
 class Slowdown(Enum):

@@ -21,7 +21,9 @@ MIB, GIB = 1 << 20, 1 << 30
 _LIKE_ECC = 15 / 16
 """The usable share of GDDR memory if error correction is on, as on A10 and L40S."""
 _MOST_GIGABYTES = 400
-"""A larger number without a unit is the name of a card, such as 3090."""
+"""The largest number without a unit that is read as GB. A larger one is a card's name, such as
+3090.
+"""
 MOST_GPUS = 1 << 16
 MOST_GPU_MEMORY = 1 << 40
 THIS_MACHINE = "this machine"

@@ -39,7 +39,7 @@ from zerotools.core.training_memory import (
 )
 
 State = Mapping[tuple[str, str], int]
-"""A mapping from (memory tier, kind of state) to a number of bytes."""
+"""A mapping from a memory tier and a kind of state to a number of bytes."""
 
 _FULL = ITEM_BYTES["fp32"]
 

@@ -30,11 +30,13 @@ from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import split_ranges
 
 ALIGNMENT = 2**20
-"""A number of bytes. It is a multiple of every page size, and of the stripe sizes of Lustre and of
-NFS."""
+"""Cuts inside a file are at multiples of this number of bytes. It is a multiple of every page size,
+and of the stripe sizes of Lustre and of NFS.
+"""
 _NEAR = 16
-"""A cut is moved to the end of a file if its distance from the end is at most this fraction (1/16)
-of a share."""
+"""A cut is moved to the beginning or end of a file if its distance from there is at most 1/16 of a
+share.
+"""
 
 
 MOST_PARTS = 1 << 20

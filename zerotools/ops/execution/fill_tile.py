@@ -142,7 +142,9 @@ def _losses(raw: Array, dtype: DType) -> LostValues:
 
 
 LARGEST_BLOCK = 2**17
-"""Elements that are computed at once: their values stay in the cache of a processor."""
+"""The number of elements that are computed at once, so that their values stay in the cache of a
+processor.
+"""
 _MOST_INPUTS = 2**23
 
 

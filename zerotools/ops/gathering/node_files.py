@@ -23,8 +23,7 @@ from zerotools.io.ssh.remote_shell import BLOCK, SILENT_SECONDS, FarShell, OpenS
 from zerotools.ops.gathering.node_source import NodeSource
 
 HERE, ABSENT, CLOSED, FILE = "here", "absent", "closed", "file"
-"""The possible states of the directory: it exists, it does not, it is not accessible, it is a
-file."""
+"""The possible states of the directory: it exists, does not exist, is not accessible, is a file."""
 NO_DIGEST = "failed"
 
 
@@ -96,7 +95,7 @@ def _word(name: str) -> str:
 
 
 MOST_BYTES = 1 << 26
-"""The largest listing in bytes, which is more than half a million files."""
+"""The largest size of a listing in bytes, enough for more than half a million files."""
 _OURS = ".zerotools-"
 _WHY = {
     ABSENT: "does not exist",

@@ -23,7 +23,7 @@ from zerotools.ops.gathering.node_files import FarContents, FarFile, Listing, Wa
 from zerotools.ops.gathering.node_source import NodeSource, for_each
 
 LARGEST_TEXT = 256
-"""The largest size in bytes of a file that names the checkpoint to take, such as `latest`."""
+"""The largest size in bytes of a file such as `latest` that contains the name of a checkpoint."""
 
 _DEEPEST_RUN = 2
 """The largest number of directories between a source and such a file. OpenRLHF's actor has two."""

@@ -3,5 +3,5 @@
 html_page             make the page from its parts, and write it
 checkpoint_page_data  the values that the page of a checkpoint shows: modules, files, statistics
 
-Imports `ops.inspection` and `ops.statistics`, and no other package of `ops`.
+Of `ops` it imports `inspection`, `statistics` and `weights`.
 """

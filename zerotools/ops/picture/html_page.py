@@ -15,7 +15,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.exclusive_directory import new_text_file
 
 MARK = "<!-- a picture of a checkpoint, made by zerotools -->"
-"""The second line of each page: a file with it may be replaced by a newer page."""
+"""The second line of each page. A newer page may replace a file with this line."""
 
 
 def page_of(contents: Mapping[str, Any], body: str = "checkpoint") -> str:

@@ -31,7 +31,7 @@ KINDS = {
     "modelopt": ("nvfp4",),
     "bitsandbytes": ("nf4", "fp4", "int8 of bitsandbytes"),
 }
-"""For each `quant_method`, how the names of its kinds of weights begin."""
+"""The beginnings of the names of the kinds of weights that each `quant_method` has."""
 FORMATS = frozenset({
     "float-quantized", "naive-quantized", "int-quantized", "mxfp8-quantized", "mixed-precision",
     "mxfp4-pack-quantized", "nvfp4-pack-quantized",

@@ -23,7 +23,7 @@ from zerotools.formats.torch_optimizers import Shape, trained_precision
 from zerotools.io.files.open_files import OpenFiles
 
 COMPARED = 4096
-"""The number of elements of each weight, from its first, that are compared with a master."""
+"""The number of elements at the beginning of each weight that are compared with a master."""
 
 
 def check_masters(

@@ -25,7 +25,7 @@ from zerotools.ops.resume_from_other_program.order_matching import (
 from zerotools.ops.resume_from_other_program.order_option import MODEL, read_order
 
 RESUME_ORDER = "resume_order"
-"""The key of a job that gives the order."""
+"""The key of a job file that gives the order of parameter names."""
 
 
 @dataclass(frozen=True)

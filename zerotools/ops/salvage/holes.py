@@ -20,8 +20,8 @@ from zerotools.core.uncovered_boxes import uncovered_boxes, uncovered_ranges
 from zerotools.io.distcp.item_chunks import ItemChunks
 
 SoundBytes = Callable[[str, int, int], int]
-"""A function of a file and a range [begin, end) that returns how many bytes from `begin` on are
-undamaged.
+"""A function that takes a file and a range [begin, end), and returns the number of undamaged bytes
+at the beginning of the range.
 """
 _MOST_SAID = 4
 

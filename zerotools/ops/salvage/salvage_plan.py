@@ -42,7 +42,9 @@ COPIES = "its own 16-bit weights"
 RECORD = "zerotools-salvage.json"
 """The file in the output with the JSON record of the salvage."""
 LARGEST_SIDECAR = 2**28
-"""The largest JSON file of the model that is read, in bytes; a tokenizer's may have tens of MB."""
+"""The largest size in bytes of a JSON file of the model that is read. The file of a tokenizer may
+have tens of MB.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 CLOCK_SECONDS = 15 * 60
-"""The largest allowed difference between the client's clock and ours. It is that of S3."""
+"""The largest allowed difference between the clocks of client and server, in seconds, as in S3."""
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _UNSIGNED = "UNSIGNED-PAYLOAD"
 _CREDENTIAL = re.compile(r"([^/]{1,128})/(\d{8})/([\w-]{1,40})/s3/aws4_request")

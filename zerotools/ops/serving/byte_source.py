@@ -48,7 +48,8 @@ AHEAD, FAR_AHEAD = 4, 12
 MOST_READERS = 256
 _FEWEST_READERS = 16
 _FEWEST_PIECES = 24
-"""The minimum number of pieces, even above the budget: 1.5 MiB."""
+"""The least number of buffers. Of the smallest size they take 1.5 MiB, even if the budget is less.
+"""
 _LARGEST_PIECE, _LEAST_PIECE = 2**20, 2**16
 _LARGEST_FAR_PIECE = 2**23
 PLANNED = 512

@@ -15,7 +15,9 @@ from zerotools.io.numeric.value_statistics import ValueStatistics
 FEWEST_LAYERS = 4
 """With fewer layers than this, no tensor counts as an outlier because of its size."""
 LEAST_OCTAVES = 1.0
-"""An outlier differs from the median by a factor of more than 2 to the power of this number."""
+"""The root mean square of an outlier differs from the median by a factor of more than 2 to the
+power of this number.
+"""
 LEAST_DEVIATIONS = 5.0
 """An outlier also differs by more than this number of standard deviations of the logarithm (1.4826
 times the median absolute deviation, as for a normal distribution)."""

@@ -51,7 +51,7 @@ class Workspace:
         self._exchange = exchange
         self.cleared = 0
         self.links = False
-        """Whether the file system supports hard links."""
+        """True if the file system supports hard links."""
         self.exchanged = False
 
     @property

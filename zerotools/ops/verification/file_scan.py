@@ -37,7 +37,7 @@ STRETCH_BYTES = 2 * BLOCK_BYTES
 """The number of bytes that are read at a time. With fewer bytes, threads would wait longer for each
 other."""
 NEVER_NEGATIVE = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf"})
-"""Roles of optimizer state that is a sum of squares, or a largest magnitude."""
+"""Roles of optimizer state that is never negative: a sum of squares, or a largest magnitude."""
 # Enough for the bytes of a number that begins at the end of a read.
 _SLACK = 16
 

@@ -35,7 +35,7 @@ _NO_SUM = (
 )  # fmt: skip
 
 _OUTPUTS_FIRST = (0, 19)
-"""The first version of PEFT that reads the layout of experts from the model."""
+"""The first version of PEFT that takes the layout of experts from the model."""
 
 
 @dataclass(frozen=True)
