@@ -7,8 +7,11 @@ where a port is only used on request.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
+import tempfile
 from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
@@ -23,8 +26,13 @@ returns the same port again soon.
 """
 
 
+_claims: dict[int, int] = {}
+"""The file descriptor with which a process claims its ports, keyed by the pid."""
+
+
 def free_port() -> int:
-    """Return a free TCP port. Each call returns a different port.
+    """Return a free TCP port. Each call returns a different port, and until this process ends, no
+    other process of this user gets the port from this function.
 
     Raises:
         OSError: no port is free.
@@ -39,5 +47,20 @@ def free_port() -> int:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        return port
+        if _claim(port):
+            return port
     raise OSError("every port is in use")
+
+
+def _claim(port: int) -> bool:
+    """Lock the byte number `port` of a file that all processes of this user share. Return whether
+    no other process has locked it."""
+    if os.getpid() not in _claims:
+        path = Path(tempfile.gettempdir(), f"zerotools-ports-{os.getuid()}")
+        _claims[os.getpid()] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, port, 1, 0)
+    try:
+        fcntl.fcntl(_claims[os.getpid()], fcntl.F_OFD_SETLK, lock)
+    except BlockingIOError:
+        return False
+    return True
