@@ -274,7 +274,7 @@ def _prefixes(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
-    """Yield every split of a name after a dot into a prefix and the rest."""
+    """Split a name after each of its dots, and yield each pair of a prefix and the rest."""
     yield "", name
     for found in re.finditer(r"\.", name):
         yield name[: found.end()], name[found.end() :]

@@ -352,12 +352,12 @@ OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infini
 
 
 def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
-    """Raise an error if weights became infinite in the export, because they are too large for its
-    dtype.
+    """Raise an error if weights became infinite in the export, because they are too large for the
+    dtype of the export.
 
     Raises:
-        BadRequest: there are such weights. The message names the tensors, with the number of such
-            values and the largest of them.
+        BadRequest: there are such weights. The message names the tensors, each with the number of
+            such values and the largest one.
     """
     lost = {key: losses for key, losses in report.losses.items() if losses.overflowed}
     if not lost:

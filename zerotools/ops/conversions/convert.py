@@ -141,7 +141,7 @@ def prepare_convert(
         BadRequest: `path` does not exist; the format `to` does not take an option; or a value that
             this format needs is not known.
         BadFile: `path` is not a checkpoint, or its metadata is damaged.
-        Unsupported: the format `to` cannot hold its weights.
+        Unsupported: the format `to` cannot hold the weights of the checkpoint.
     """
     form = written_formats(table)[to]
     force, options = bool(options.get(FORCE)), {n: v for n, v in options.items() if n != FORCE}

@@ -37,7 +37,7 @@ def prepare_reshard(
     tag: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Plan the checkpoint at `path` resharded for `world_size` ranks, without writing it.
+    """Plan to reshard the checkpoint at `path` for `world_size` ranks, without writing it.
 
     `options` are the other options of the output. A format takes only some of them.
 
@@ -45,7 +45,8 @@ def prepare_reshard(
         BadRequest: `path` does not exist, `world_size` is not possible, or the format does not take
             an option.
         BadFile: `path` is not a checkpoint, or its metadata is damaged.
-        Unsupported: its format has no ranks, or zerotools cannot write it yet.
+        Unsupported: the format of the checkpoint has no ranks, or zerotools cannot write this
+            format.
     """
     check_world_size(world_size)
     with recording_sources() as sources:

@@ -45,7 +45,7 @@ class Workload:
     and the micro batch.
 
     If the micro batch is None, only weights, gradients and optimizer state are estimated. `sums` is
-    the value of `train.accumulate`; None: it depends on the stage.
+    the value of `train.accumulate`; None means the default of the stage.
     """
 
     model: ModelShape

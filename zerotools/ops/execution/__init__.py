@@ -12,5 +12,5 @@ execute_part     write one of these parts
 resume_identity  the inputs of an output; an interrupted run is resumed only with the same inputs
 load_arrays      load tensors into memory as numpy arrays
 
-Imports `core`, `io` and `formats`, and no other package of `ops`.
+Imports no other package of `ops`.
 """

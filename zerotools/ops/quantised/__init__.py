@@ -8,5 +8,5 @@ bitsandbytes_weights  nf4, fp4 and int8 of bitsandbytes
 dequantise            compute plain weights from quantised weights
 quantise              make fp8 or MXFP8 weights from plain weights
 
-Imports `core`, `io` and `formats`, and no other package of `ops`; no numpy.
+Imports neither numpy nor another package of `ops`.
 """

@@ -3,5 +3,5 @@
 checkpoint_statistics  the statistics of each tensor, and the tensors that cannot be read
 outliers               tensors that differ from tensors of the same kind in other layers
 
-Imports `ops.execution` and `ops.quantised`, and no other package of `ops`.
+Of `ops` it imports `execution` and `quantised`.
 """

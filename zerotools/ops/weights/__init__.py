@@ -19,5 +19,5 @@ adapter_config      adapter_config.json
 adapter_mapping     convert an adapter to another layout
 merged_config       config.json of a model with a merged adapter
 
-Imports `execution` and `quantised`.
+Of `ops` it imports `execution` and `quantised`.
 """
