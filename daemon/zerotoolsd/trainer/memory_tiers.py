@@ -139,16 +139,16 @@ class Ledger:
     peak: Counter[tuple[str, str]] = field(default_factory=Counter)
     _places: dict[int, str] = field(default_factory=dict)
 
-    def enter(self, tensor: torch.Tensor, place: str, kind: str) -> None:
-        """Record that `tensor` was allocated in the tier `place`, for data of the kind `kind`.
+    def enter(self, tensor: torch.Tensor, tier: str, kind: str) -> None:
+        """Record that `tensor` was allocated in the tier `tier`, for data of the kind `kind`.
 
         Its bytes are counted until its memory is freed.
         """
-        storage, key = tensor.untyped_storage(), (place, kind)
+        storage, key = tensor.untyped_storage(), (tier, kind)
         address, size = storage.data_ptr(), tensor.nbytes
         if not size:
             return
-        self._places[address] = place
+        self._places[address] = tier
         self.live[key] += size
         self.peak[key] = max(self.peak[key], self.live[key])
         weakref.finalize(storage, self._leave, address, key, size).atexit = False
@@ -275,16 +275,16 @@ def make_memory(
     """
     offload, ledger = offload or OffloadSpec(), Ledger()
     pins = offload.pin_memory and device.type == "cuda"
-    place = MemoryTier(DEVICE, device, ledger)
+    device_tier = MemoryTier(DEVICE, device, ledger)
     host = MemoryTier(HOST, torch.device("cpu"), ledger)
     transfer = PinnedTier(HOST, host.device, ledger) if pins else host
     if state == DEVICE:
-        return MemoryTiers(place, host, place, place, pins)
+        return MemoryTiers(device_tier, host, device_tier, device_tier, pins)
     if state == HOST:
-        return MemoryTiers(place, host, transfer, host, pins)
+        return MemoryTiers(device_tier, host, transfer, host, pins)
     assert offload.path is not None
     mapped = MappedTier(DISK, host.device, ledger, Path(offload.path))
-    return MemoryTiers(place, host, transfer, mapped, pins)
+    return MemoryTiers(device_tier, host, transfer, mapped, pins)
 
 
 def _make_file(path: Path, size: int) -> None:

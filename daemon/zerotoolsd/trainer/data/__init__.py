@@ -9,9 +9,9 @@ token_stream         reads text files and token files as one stream of tokens
 tokenize_text        converts text to ids, also in other processes (tokenizing_process)
 encode_examples      converts prompts, responses and chats to ids (package `encoding`)
 example_store        stores encoded examples in a file
-example_pools        numbers the examples of a job: windows of text, held-out parts, mixtures
+example_pools        pools of numbered examples: windows of text, held-out parts, mixtures
 packing              puts several examples into one sequence
 shuffle, batches     the order of the examples, and the batch of a step
 collate              converts a batch to tensors
-preview_examples     formats the first examples, which are shown before a job is queued
+preview_examples     shows the first examples before a job is queued
 """

@@ -83,7 +83,7 @@ class TokenCache:
         key: str,
         build: Build,
         until_opened: ExitStack,
-        others: Callable[[int], None] = lambda _: None,
+        report_wait: Callable[[int], None] = lambda _: None,
     ) -> CacheEntry:
         """Return the files of the entry `key`.
 
@@ -91,8 +91,8 @@ class TokenCache:
         `until_opened` is closed; a file that is open then stays readable.
 
         If another process is already building the entry, this method waits for it. While it waits,
-        it calls `others` with the number of bytes that the other process has written, whenever this
-        number grows.
+        it calls `report_wait` with the number of bytes that the other process has written, whenever
+        this number grows.
 
         Raises:
             OSError: the cache cannot be written, or the disk is full.
@@ -103,7 +103,7 @@ class TokenCache:
         kept = self.directory / "entries" / key
         facts, note = _taken(kept, own)
         if facts is None:
-            with self._turn_to_build(key, others):
+            with self._turn_to_build(key, report_wait):
                 facts, found = _taken(kept, own)  # somebody may have built it meanwhile
                 note = note or found
                 if facts is None:
@@ -130,10 +130,11 @@ class TokenCache:
             directory.close()
 
     @contextmanager
-    def _turn_to_build(self, key: str, others: Callable[[int], None]) -> Iterator[None]:
+    def _turn_to_build(self, key: str, report_wait: Callable[[int], None]) -> Iterator[None]:
         """Wait until no other process builds the entry `key`, or until its builder is stalled.
 
-        `others` is called with the number of bytes that the builder has written, whenever it grows.
+        `report_wait` is called with the number of bytes that the builder has written, whenever this
+        number grows.
         """
         known, since = self._written(key), time.monotonic()
         with ExitStack() as turn:
@@ -144,7 +145,7 @@ class TokenCache:
                 now = self._written(key)
                 if now != known:
                     known, since = now, time.monotonic()
-                    others(now)
+                    report_wait(now)
                 elif time.monotonic() - since >= self.stalled_seconds:
                     break
                 time.sleep(_LOOK_SECONDS)

@@ -127,27 +127,27 @@ def _estimate(
     return (row_var * col_var).div_(mean.clamp_(min=FLOOR))
 
 
-def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
-    """Return the optimizer state of `weight` before the first step, in the memory tier `place`."""
+def first_state(weight: nn.Parameter, tier: MemoryTier) -> dict[str, torch.Tensor]:
+    """Return the optimizer state of `weight` before the first step, in the memory tier `tier`."""
     rows = local_tensor(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if weight.dim() < 2:
-        state["variance"] = _zeros(weight, rows.shape, weight.shape, place)
+        state["variance"] = _zeros(weight, rows.shape, weight.shape, tier)
         return state
-    state["row_var"] = _zeros(weight, (*rows.shape[:-1], 1), (*weight.shape[:-1], 1), place)
+    state["row_var"] = _zeros(weight, (*rows.shape[:-1], 1), (*weight.shape[:-1], 1), tier)
     if weight.dim() == 2:
-        state["col_var"] = place.zeros((1, weight.shape[1]), torch.float32, MOMENTS)
+        state["col_var"] = tier.zeros((1, weight.shape[1]), torch.float32, MOMENTS)
         return state
     part = (*rows.shape[:-2], 1, rows.shape[-1])
     whole = (*weight.shape[:-2], 1, weight.shape[-1])
-    state["col_var"] = _zeros(weight, part, whole, place)
+    state["col_var"] = _zeros(weight, part, whole, tier)
     return state
 
 
 def _zeros(
-    weight: torch.Tensor, part: tuple[int, ...], whole: tuple[int, ...], place: MemoryTier
+    weight: torch.Tensor, part: tuple[int, ...], whole: tuple[int, ...], tier: MemoryTier
 ) -> torch.Tensor:
-    memory = place.zeros(part, torch.float32, MOMENTS)
+    memory = tier.zeros(part, torch.float32, MOMENTS)
     if not isinstance(weight, DTensor):
         return memory
     return wrap_local(memory, weight.device_mesh, weight.placements, whole)

@@ -97,21 +97,21 @@ def _adamw(
     values.addcdiv_(mean, root, value=-rate / (1 - first**step))
 
 
-def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
-    """Return the optimizer state of `weight` before the first step, in the memory tier `place`. All
+def first_state(weight: nn.Parameter, tier: MemoryTier) -> dict[str, torch.Tensor]:
+    """Return the optimizer state of `weight` before the first step, in the memory tier `tier`. All
     moments are 0.
     """
     rows = local_tensor(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if not has_eight_bit_moments(tuple(weight.shape)):
         for name, _ in _MOMENTS:
-            state[name] = _zeros(weight, rows.shape, weight.shape, torch.float32, place)
+            state[name] = _zeros(weight, rows.shape, weight.shape, torch.float32, tier)
         return state
     blocks = math.ceil(math.prod(weight.shape[1:]) / EIGHT_BIT_BLOCK)
     part, whole = (rows.shape[0], blocks), (weight.shape[0], blocks)
     for name, _ in _MOMENTS:
-        state[f"{name}_8bit"] = _zeros(weight, rows.shape, weight.shape, torch.uint8, place)
-        state[f"{name}_scale"] = _zeros(weight, part, whole, torch.float32, place)
+        state[f"{name}_8bit"] = _zeros(weight, rows.shape, weight.shape, torch.uint8, tier)
+        state[f"{name}_scale"] = _zeros(weight, part, whole, torch.float32, tier)
     return state
 
 
@@ -120,9 +120,9 @@ def _zeros(
     part: tuple[int, ...],
     whole: tuple[int, ...],
     dtype: torch.dtype,
-    place: MemoryTier,
+    tier: MemoryTier,
 ) -> torch.Tensor:
-    memory = place.zeros(part, dtype, MOMENTS)
+    memory = tier.zeros(part, dtype, MOMENTS)
     if not isinstance(weight, DTensor):
         return memory
     return wrap_local(memory, weight.device_mesh, weight.placements, whole)

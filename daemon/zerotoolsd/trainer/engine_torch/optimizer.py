@@ -120,17 +120,17 @@ class ShardedOptimizer:
 def make_optimizer(
     update_path: UpdatePath,
     train: TrainSpec,
-    place: MemoryTier,
+    tier: MemoryTier,
     decayed: frozenset[str],
     matrices: frozenset[str] = frozenset(),
 ) -> ShardedOptimizer:
     """Return the optimizer that `train.optimizer` names, with its state in the memory tier
-    `place`.
+    `tier`.
 
     Only the weights named in `decayed` have weight decay. If the optimizer is `"muon"`, the weights
     named in `matrices` are updated by Muon, and the others by AdamW.
     """
-    make = _Making(update_path, train, place, decayed, matrices)
+    make = _Making(update_path, train, tier, decayed, matrices)
     buckets = [make.bucket(tuple(names)) for names in update_path.buckets() if names]
     return ShardedOptimizer(update_path, tuple(buckets), train.optimizer, decayed)
 
@@ -139,7 +139,7 @@ def make_optimizer(
 class _Making:
     update_path: UpdatePath
     train: TrainSpec
-    place: MemoryTier
+    tier: MemoryTier
     decayed: frozenset[str]
     matrices: frozenset[str]
 
@@ -204,9 +204,9 @@ class _Making:
     def _first_state(self, weight: nn.Parameter, *, by_muon: bool) -> dict[str, torch.Tensor]:
         train = self.train
         if train.optimizer == "adafactor":
-            return adafactor.first_state(weight, self.place)
+            return adafactor.first_state(weight, self.tier)
         if train.optimizer == "adamw8bit":
-            return adamw8bit.first_state(weight, self.place)
+            return adamw8bit.first_state(weight, self.tier)
         if by_muon:
             return {"momentum_buffer": self._zeros(weight)}
         if train.optimizer == "sgd":
@@ -219,7 +219,7 @@ class _Making:
         }
 
     def _zeros(self, weight: nn.Parameter) -> torch.Tensor:
-        memory = self.place.zeros(local_tensor(weight).shape, weight.dtype, MOMENTS)
+        memory = self.tier.zeros(local_tensor(weight).shape, weight.dtype, MOMENTS)
         if not isinstance(weight, DTensor):
             return memory
         return wrap_local(memory, weight.device_mesh, weight.placements, weight.shape)

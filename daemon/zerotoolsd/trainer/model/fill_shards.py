@@ -78,12 +78,12 @@ def load_packed(
     model: Any,
     aliases: Mapping[str, str],
     pretrained: Pretrained,
-    place: MemoryTier,
+    tier: MemoryTier,
     dtype: torch.dtype,
 ) -> None:
     """Fill the 4-bit layers of `model` from the directory of `pretrained`, one layer at a time.
 
-    Each weight is read completely into temporary memory of the tier `place`, and rounded to `dtype`
+    Each weight is read completely into temporary memory of the tier `tier`, and rounded to `dtype`
     before it is packed, as transformers' loader does.
 
     Raises:
@@ -92,7 +92,7 @@ def load_packed(
     with ExitStack() as stack, torch.no_grad():
         reader = StoredReader(pretrained.stored, stack)
         for name, layer in packed_linears(model):
-            weight = place.empty((layer.out_features, layer.in_features), dtype, START)
+            weight = tier.empty((layer.out_features, layer.in_features), dtype, START)
             _fill(weight, _blocks(f"{name}.weight", aliases, pretrained), reader)
             layer.take(weight)
 

@@ -303,7 +303,7 @@ def wrap_local(
 def _allocate(
     model: nn.Module, meta_model: MetaModel, layout: MemoryLayout, memory: MemoryTiers
 ) -> None:
-    place = memory.transfer if layout.params_tier == HOST else memory.device
+    tier = memory.transfer if layout.params_tier == HOST else memory.device
     made: dict[nn.Parameter, nn.Parameter] = {}
     records = _records(model) if layout.is_sharded else {}
     whole = meta_model.model.named_buffers(remove_duplicate=False)
@@ -312,7 +312,7 @@ def _allocate(
     for prefix, module in model.named_modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter not in made:
-                made[parameter] = _with_memory(parameter, place, records.get(parameter))
+                made[parameter] = _with_memory(parameter, tier, records.get(parameter))
             setattr(module, name, made[parameter])
         for name, buffer in list(module.named_buffers(recurse=False)):
             path = f"{prefix}.{name}" if prefix else name
@@ -334,13 +334,13 @@ def _groups(state: Any) -> Iterator[Any]:
         yield state._fsdp_param_group
 
 
-def _with_memory(parameter: nn.Parameter, place: MemoryTier, record: Any) -> nn.Parameter:
+def _with_memory(parameter: nn.Parameter, tier: MemoryTier, record: Any) -> nn.Parameter:
     if record is None:
-        memory = place.empty(parameter.shape, parameter.dtype, WEIGHTS)
+        memory = tier.empty(parameter.shape, parameter.dtype, WEIGHTS)
         return nn.Parameter(memory, requires_grad=parameter.requires_grad)
     assert isinstance(parameter, DTensor)
     local = parameter.to_local()
-    padded = place.empty(record.padded_sharded_param_size, local.dtype, WEIGHTS)
+    padded = tier.empty(record.padded_sharded_param_size, local.dtype, WEIGHTS)
     rows = local.shape[0] if local.numel() else 0
     padded[rows:].zero_()
     # FSDP would copy unknown memory, with as many rows as the first rank has, to torch's own

@@ -47,9 +47,9 @@ def explain_errors(
     try:
         yield
     except torch.OutOfMemoryError as error:
-        said = str(error)
-        sentence = explain_out_of_memory(said, spec, steps_done(), expected())
-        if has_fit() or _others(said):
+        message = str(error)
+        sentence = explain_out_of_memory(message, spec, steps_done(), expected())
+        if has_fit() or _other_processes(message):
             raise OutOfGpuMemory(sentence) from error
         raise TooLargeForGpu(
             f"{sentence} (it is not retried: no step was completed, and no other program uses "
@@ -65,9 +65,9 @@ def explain_errors(
 
 
 def explain_out_of_memory(
-    said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None
+    message: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None
 ) -> str:
-    """Return one sentence that explains `said`, the message of torch.
+    """Return one sentence that explains `message`, an error message of torch.
 
     `steps_done` is the number of completed steps. `expected` is the predicted memory of the rank's
     state; None if unknown.
@@ -78,13 +78,13 @@ def explain_out_of_memory(
             r"Tried to allocate [\d.]+ \w+",
             r"GPU \d+ has a total capacity of [\d.]+ \w+ of which [\d.]+ \w+ is free",
         )
-        if (match := re.search(pattern, said))
+        if (match := re.search(pattern, message))
     ]
-    facts += _others(said)[:1]
-    what = ", ".join(facts) or " ".join(said.split())
+    facts += _other_processes(message)[:1]
+    what = ", ".join(facts) or " ".join(message.split())
     if expected is not None:
         what += f" ({expected})"
-    mostly_state = expected is not None and _is_most(expected, said)
+    mostly_state = expected is not None and _is_most(expected, message)
     lines = settings_to_try(spec, mostly_state=mostly_state, half=half_type())
     return (
         f"out of GPU memory after step {steps_done}: {what}; to use less memory, try: "
@@ -92,14 +92,14 @@ def explain_out_of_memory(
     )
 
 
-def _others(said: str) -> list[str]:
-    """Return the parts of torch's message `said` that name other processes on the GPU.
+def _other_processes(message: str) -> list[str]:
+    """Return the parts of torch's `message` that name other processes on the GPU.
 
     In a container, torch may not recognise its own process in NVML's list. Then one of the named
     processes is this process.
     """
-    listed = _PROCESS.findall(said)
-    return listed if _THIS.search(said) else listed[1:]
+    listed = _PROCESS.findall(message)
+    return listed if _THIS.search(message) else listed[1:]
 
 
 def half_type(capability: tuple[int, int] | None = None) -> str:
@@ -111,12 +111,12 @@ def half_type(capability: tuple[int, int] | None = None) -> str:
     return "fp16" if capability is not None and capability < BF16_CAPABILITY else "bf16"
 
 
-def _is_most(expected: Prediction, said: str) -> bool:
+def _is_most(expected: Prediction, message: str) -> bool:
     """Return whether the predicted state takes more than half of the GPU's memory.
 
-    `said` is torch's message, which contains the size of the GPU's memory.
+    This size is in torch's `message`.
     """
-    found = re.search(r"total capacity of ([\d.]+) (\w+)", said)
+    found = re.search(r"total capacity of ([\d.]+) (\w+)", message)
     units = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
     if found is None or found[2] not in units:
         return False

@@ -96,9 +96,9 @@ def layer_cuts(model: Any, ranks: int) -> LayerCuts:
     """
     if ranks == 1:
         return NO_CUTS
-    said, kind = f"zero.tensor_ranks = {ranks}", type(model).__name__
-    styles = dict(_planned(model, said))
-    _refuse_unplanned(model, styles, said)
+    prefix, kind = f"zero.tensor_ranks = {ranks}", type(model).__name__
+    styles = dict(_planned(model, prefix))
+    _refuse_unplanned(model, styles, prefix)
     _check_heads(model, styles, ranks)
     notes = []
     for name, why in list(_kept_whole(model, styles, ranks)):
@@ -106,14 +106,14 @@ def layer_cuts(model: Any, ranks: int) -> LayerCuts:
         notes.append(f"note: {name} is not split among the {ranks} tensor ranks, because {why}")
     if not {ROWS, SPLIT_ROWS} & set(styles.values()):  # a head alone is not worth it
         raise Unsupported(
-            f"{said}: transformers has no plan (tp_plan) to split the layers of {kind} among "
+            f"{prefix}: transformers has no plan (tp_plan) to split the layers of {kind} among "
             "ranks; remove zero.tensor_ranks"
         )
     layers = dict(_with_adapters(model, styles))
     return LayerCuts(ranks, layers, dict(_dimensions(model, layers)), tuple(notes))
 
 
-def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
+def _planned(model: Any, prefix: str) -> Iterator[tuple[str, str]]:
     # In transformers 5.1 the plan of an object lacks that of its class, which is for the head.
     plans = (getattr(owner, "_tp_plan", None) or {} for owner in (type(model), model))
     plan: Mapping[str, str] = {key: style for each in plans for key, style in each.items()}
@@ -126,31 +126,31 @@ def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
             continue
         if style not in _STYLES or not layers:
             raise Unsupported(
-                f"{said}: transformers' plan for {type(model).__name__} splits {found[0]} with the "
-                f"style {style!r}, which zerotools does not support; remove zero.tensor_ranks"
+                f"{prefix}: transformers' plan for {type(model).__name__} splits {found[0]} with "
+                f"the style {style!r}, which zerotools does not support; remove zero.tensor_ranks"
             )
         for name in layers:
             layer = _linear(model, name)
             if _STYLES[style] != SUMMED and type(layer) is not nn.Linear:
                 raise Unsupported(
-                    f"{said}: {name} is a {type(layer).__name__}, but only layers of the class "
+                    f"{prefix}: {name} is a {type(layer).__name__}, but only layers of the class "
                     "Linear can be split; remove zero.tensor_ranks"
                 )
             yield name, _STYLES[style]
 
 
-def _refuse_unplanned(model: Any, styles: Mapping[str, str], said: str) -> None:
+def _refuse_unplanned(model: Any, styles: Mapping[str, str], prefix: str) -> None:
     """Raise Unsupported if a module with split weights also has a weight that the plan does not
     list.
 
     If such a weight is applied to split values, a rank has only a part of its gradient. Older plans
-    do not mark these weights. `said` is the beginning of the error message.
+    do not mark these weights. `prefix` is the beginning of the error message.
     """
     for parent in sorted({_above(name) for name, cut in styles.items() if cut == COLUMNS}):
         for name, _ in model.get_submodule(parent).named_parameters(parent):
             if not any(name.startswith(f"{planned}.") for planned in styles):
                 raise Unsupported(
-                    f"{said}: transformers' plan for {type(model).__name__} splits layers of "
+                    f"{prefix}: transformers' plan for {type(model).__name__} splits layers of "
                     f"{parent}, but does not list {name}; upgrade transformers, or remove "
                     "zero.tensor_ranks"
                 )

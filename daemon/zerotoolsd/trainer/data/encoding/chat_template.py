@@ -257,9 +257,10 @@ def _rejected(chat: Conversation, error: Exception) -> BadFile:
 
 @dataclass(frozen=True)
 class RenderedChat:
-    """The rendered text of a chat, and the (begin, end) of each learned answer in it, in order.
+    """The rendered text of a chat. `spans` are the positions (begin, end) of the learned answers,
+    in order.
 
-    `split` is the position at which the last answer begins; this answer may have several `spans`.
+    `split` is the position at which the last answer begins. This answer may have several spans.
     `is_changed` is True if the text does not contain all text of the answers in the data.
     `left_out` has the names of fields of turns that the text does not show.
     """
