@@ -68,7 +68,7 @@ def _contents(topics: Mapping[str, Topic]) -> Iterator[str]:
 
 
 def _page_of_command(context: click.Context, name: str) -> str | None:
-    """Return the help of a command, or None if the command does not exist."""
+    """Return the help of a command; None if the command does not exist."""
     group = context.find_root()
     if not isinstance(group.command, click.Group):
         return None

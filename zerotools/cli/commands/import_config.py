@@ -244,7 +244,7 @@ def _with_deepspeed(
 ) -> tuple[RunSettings | None, Configs]:
     """Add the DeepSpeed config in `block` to `settings` and `configs`, and return both.
 
-    If the launch line names a DeepSpeed file, the block is taken as the text of that file.
+    If the launch line names a DeepSpeed file, the text of the block is used in place of this file.
     """
     if settings is not None and settings.deepspeed is not None:
         named = str(settings.deepspeed.value)

@@ -167,7 +167,7 @@ def named_jobs(
 
 
 def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str, Any]]:
-    """Return all unfinished jobs, or those of `user`, the oldest first.
+    """Return all unfinished jobs, or only the unfinished jobs of `user`, the oldest first.
 
     The states are requested one after another, in the order in which jobs pass through them. So a
     job that changes its state between two requests is not missed. If a job is in two answers, the

@@ -65,8 +65,8 @@ def _asked(
 
 
 def print_changed(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_json: bool) -> None:
-    """Print the jobs as JSON if `as_json`. Report all errors except the last one, and raise the
-    last one.
+    """If `as_json`, print the jobs as JSON. Report all errors except the last error, which is
+    raised.
     """
     if as_json:
         render.print_json({"jobs": list(jobs)})

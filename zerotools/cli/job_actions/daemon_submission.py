@@ -35,7 +35,7 @@ def check_all(
     client: DaemonClient, submissions: Sequence[Submission], *, models: bool = False, show: int = 0
 ) -> list[dict[str, Any] | None]:
     """Let the daemon check all jobs before any is queued. If jobs are refused, the last error is
-    raised, and the others are printed on stderr.
+    raised, and the earlier errors are printed on stderr.
 
     Each error names the file of its job. With `models`, the daemon also builds the models, as the
     ranks do. Return a preview of `show` examples for each job; the list is empty if `show` is 0.
@@ -147,8 +147,8 @@ def _shown(spec: JobSpec) -> dict[str, Any]:
 def with_environment_options(
     jobs: Sequence[Submission], options: Sequence[str], machine: RemoteMachine | None
 ) -> list[Submission]:
-    """Return the jobs with environment variables of this shell added: the usual variables, and
-    those of --env.
+    """Return the jobs with environment variables of this shell added: the usual variables, and the
+    variables of --env.
 
     Notes on variables that were not passed are printed on stderr.
     """

@@ -1,4 +1,6 @@
-"""The page of `zerotools estimate`: the verdict, configurations that fit, and the memory of one."""
+"""The page of `zerotools estimate`: the verdict, the configurations that fit, and the memory of the
+cheapest configuration.
+"""
 
 from __future__ import annotations
 

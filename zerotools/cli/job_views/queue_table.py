@@ -66,11 +66,11 @@ _CLAUSE = re.compile(r"(?<!\d)[:;,] ")
 
 
 def queue_lines(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = False) -> list[str]:
-    """Return the lines of the table of jobs. `columns` is the width of the terminal, or None for
-    all columns with whole reasons.
+    """Return the lines of the table of jobs. `columns` is the width of the terminal. If it is None,
+    all columns are shown, with whole reasons.
 
-    Owners are shown with `shows_user`, or if the jobs have several owners. Priorities are shown if
-    a job has one.
+    Owners are shown with `shows_user`, or if the jobs have several owners. The column of priorities
+    is shown if a job has a priority other than the default.
     """
     names = list(_TEXTS)
     if not shows_user and len({job["uid"] for job in jobs}) < 2:
@@ -149,7 +149,8 @@ def _row(
     waits: bool,
     meaning: str,
 ) -> list[str]:
-    """Return the line of a job with its reason, or two lines if the reason has no space there.
+    """Return the line of a job with its reason. If the reason does not fit into this line, it is on
+    a second line.
 
     The reason is painted in the colour of `meaning`.
     """
@@ -167,8 +168,8 @@ def _row(
 
 
 def first_clauses(text: str, columns: int) -> str:
-    """Return the first clauses of a sentence that fit into `columns` columns, with an ellipsis if
-    others were left out.
+    """Return the first clauses of a sentence, as many as fit into `columns` columns. If clauses are
+    left out, the text ends with an ellipsis.
     """
     if render.width(text) <= columns:
         return text

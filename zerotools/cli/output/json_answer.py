@@ -66,7 +66,7 @@ def open_in(context: click.Context) -> JsonAnswer:
 
 
 def current() -> JsonAnswer | None:
-    """Return the JSON answer of the current command, or None outside of a command."""
+    """Return the JSON answer of the current command; None outside of a command."""
     context = click.get_current_context(silent=True)
     return None if context is None else open_in(context)
 

@@ -1,9 +1,10 @@
-"""Hints and reports in the language of the user: English, or Chinese for the most frequent ones.
+"""Hints and reports in the language of the user: English, or Chinese for the most frequent
+messages.
 
 `zh.po` next to this module has the translations. It is read only to show a message to a user of
 Chinese. An error itself stays English, because people search for its text, and so does all JSON.
 Entries with the context `report` are headlines and sentences of the reports of `import` and
-`estimate`. A Chinese character takes two columns, and a line may end after any of them.
+`estimate`. A Chinese character is two columns wide, and a line may end after any of them.
 """
 
 from __future__ import annotations

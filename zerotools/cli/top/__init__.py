@@ -2,5 +2,5 @@
 
 reading   reads the machine, the jobs and the details of one job for each refresh; with deadlines
 drawing   makes the lines for a size of the terminal, without input or output
-screen    keys, mouse and terminal, by textual; it imports the two others
+screen    handles keys, mouse and terminal, by textual; it imports `reading` and `drawing`
 """

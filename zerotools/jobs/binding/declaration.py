@@ -84,7 +84,7 @@ def key(doc: str, *, default: Any = ..., factory: Any = ..., **given: Unpack[Key
 
 
 def keys_of(kind: Any) -> tuple[Field[Any], ...]:
-    """Return those fields of a table's dataclass that are keys of the job file."""
+    """Return the fields of a table's dataclass that are keys of the job file."""
     return _keys(kind if isinstance(kind, type) else type(kind))
 
 

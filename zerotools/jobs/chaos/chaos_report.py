@@ -125,7 +125,7 @@ def of_queue(jobs: Sequence[ToyJob], listed: Sequence[Mapping[str, Any]]) -> Gua
 def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog], late: str | None) -> Guarantee:
     """Check that each job ended in an allowed state.
 
-    `late` is a sentence about the jobs that did not end in time; None if there are none.
+    `late` is a sentence about the jobs that did not end in time; None if all jobs ended in time.
     """
     promise = Guarantee(ENDS, [late] if late else [])
     for job in jobs:

@@ -1,8 +1,8 @@
 """End every process that a fault-injection test has started, even if the test itself is killed.
 
 `CleanupProcess` is a process that starts with the test. It waits for the end of the test and kills
-the remaining processes, including those that the test has stopped by SIGSTOP. A test that was
-killed cannot kill them itself.
+the remaining processes, also processes that are stopped by SIGSTOP. A test that was killed cannot
+kill its processes itself.
 """
 
 from __future__ import annotations

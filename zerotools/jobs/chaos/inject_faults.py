@@ -132,8 +132,9 @@ class FaultMaker:
             undo.act()
 
     def _later(self, act: Callable[[], object]) -> float:
-        """Schedule the function `act`, which undoes a fault, to be called after a random number
-        of seconds. Return this number.
+        """Schedule a call of the function `act`, which undoes a fault.
+
+        Return the seconds until the call, which are random.
         """
         seconds = self._random.uniform(*STOPPED_SECONDS)
         self._undo.append(_Undo(time.monotonic() + seconds, act))

@@ -1,4 +1,4 @@
-"""Find the processes of a fault-injection test, and send signals only to those.
+"""Find the processes of a fault-injection test, and send signals only to these processes.
 
 A pid may be reused by another process before a signal is sent. So first a pidfd is opened, then the
 process with that pid is checked, and the signal is sent through the pidfd. If the pid was reused

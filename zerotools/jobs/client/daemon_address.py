@@ -26,8 +26,13 @@ LONGEST_ADDRESS = 107
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return $ZEROTOOLS_STATE_DIR; without it /var/lib/zerotools for root, otherwise a directory in
-    the XDG state directory."""
+    """Return the state directory of the daemon. The first case that applies determines the
+    directory:
+
+    1. $ZEROTOOLS_STATE_DIR, if it is set
+    2. /var/lib/zerotools, for root
+    3. a directory in the XDG state directory of the user
+    """
     if given := environment.get(STATE_VARIABLE):
         return Path(given).absolute()
     if os.geteuid() == 0:
@@ -43,12 +48,14 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return $ZEROTOOLS_SOCKET; without it the socket in $ZEROTOOLS_STATE_DIR; without both the
-    usual path.
+    """Return the path of the daemon's socket. The first case that applies determines the path:
 
-    The usual path is in the user's runtime directory, or in the state directory if the user has no
-    runtime directory. For root it is always in the state directory: a system service does not have
-    the runtime directory of root's login.
+    1. $ZEROTOOLS_SOCKET, if it is set
+    2. a socket in $ZEROTOOLS_STATE_DIR, if it is set
+    3. a socket in the user's runtime directory, except for root
+    4. a socket in the state directory, for root and for users without a usable runtime directory
+
+    A system service does not have the runtime directory of root's login.
     """
     if given := environment.get(SOCKET_VARIABLE):
         return Path(given).absolute()

@@ -328,7 +328,7 @@ class DaemonClient(DaemonRequests):
     def every_job(
         self, *, state: str | None = None, user: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield all jobs, or those in this `state` or of this `user`, the newest first.
+        """Yield all jobs, or only the jobs in this `state` or of this `user`, the newest first.
 
         A long list is read by several requests.
         """
@@ -345,7 +345,7 @@ class DaemonClient(DaemonRequests):
         return list(self._pages(None, number))
 
     def jobs_named(self, name: str, *, user: str | None = None) -> list[dict[str, Any]]:
-        """Return all jobs with this name, or only those of this `user`, the newest first."""
+        """Return all jobs with this name, or only the jobs of this `user`, the newest first."""
         if user is not None:
             return list(self._pages(name, user=user))
         try:
@@ -436,7 +436,7 @@ class DaemonClient(DaemonRequests):
         """Let the daemon send examples of notifications to its destinations, and return the result.
 
         `places` are the names of the destinations (default: all). `kinds` are the kinds of
-        notifications (default: those that each destination gets). The key `sent` of the result
+        notifications (default: the kinds that each destination gets). The key `sent` of the result
         lists the answer of each destination to each notification.
         """
         body = {"places": list(places), "kinds": list(kinds)}

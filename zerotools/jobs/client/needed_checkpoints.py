@@ -230,7 +230,7 @@ class NeededPath(NamedTuple):
 class NeededPathReader:
     """Reads the directories of jobs in a child process.
 
-    If the child hangs, another one is started.
+    If the child process hangs, a new child process is started.
     """
 
     def __init__(

@@ -101,8 +101,8 @@ def read_records_of(
 ) -> Iterator[Record]:
     """Yield the examples in the file `path`.
 
-    For a preference, yield two examples: first the prompt with the chosen answer, then with the
-    rejected one. Raises as `read_examples`.
+    For a preference, yield two examples: the prompt with the chosen answer, and then the prompt
+    with the rejected answer. Raises the errors of `read_examples`.
     """
     if not data.preferences:
         yield from read_examples(path, data, budget, seen)

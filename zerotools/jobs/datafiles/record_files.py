@@ -286,7 +286,7 @@ def checked_text(what: str, value: Any) -> str:
 def shown_names(tree: Mapping[str, Any]) -> str:
     """Return the names of a record's columns as text for a message.
 
-    Of many columns, only the first ones are named.
+    If there are many columns, only the first names are shown.
     """
     names = [str(name) for name in tree]
     shown = ", ".join(names[:_MAX_COLUMNS]) + (", ..." if len(names) > _MAX_COLUMNS else "")

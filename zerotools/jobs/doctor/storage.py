@@ -66,17 +66,17 @@ def _measure(path: Path, statvfs: StatVfs) -> tuple[Path, int, os.statvfs_result
     return there, there.stat().st_dev, statvfs(there)
 
 
-def result_within(seconds: float, look: Callable[[], T]) -> T | None:
-    """Call `look`, and return its result; None if it takes longer than `seconds`. An exception of
-    `look` is raised here.
+def result_within(seconds: float, function: Callable[[], T]) -> T | None:
+    """Call `function`, and return its result; None if the call takes longer than `seconds`. An
+    exception of `function` is raised here.
 
-    `look` runs in a child process, because a thread that hangs in the kernel would keep this
+    `function` runs in a child process, because a thread that hangs in the kernel would keep this
     command from ending.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
-        _answer(look, writing)
+        _answer(function, writing)
     os.close(writing)
     with os.fdopen(reading, "rb", buffering=0) as answer:
         said, deadline = b"", time.monotonic() + seconds
@@ -99,13 +99,13 @@ def result_within(seconds: float, look: Callable[[], T]) -> T | None:
     return value
 
 
-def _answer(look: Callable[[], object], writing: int) -> None:
-    """Call `look` in the child process, write the result to the file descriptor `writing`, and
+def _answer(function: Callable[[], object], writing: int) -> None:
+    """Call `function` in the child process, write the result to the file descriptor `writing`, and
     exit.
     """
     try:
         try:
-            found = look()
+            found = function()
         except Exception as error:  # raised in the waiting process
             found = error
         with os.fdopen(writing, "wb") as answer:

@@ -59,8 +59,8 @@ def import_script(
 
 
 def _directory(run: RunSettings, program: Program) -> Path:
-    """Return the directory in which the program starts: the working directory, or the directory of
-    the script if the program exists only there.
+    """Return the directory in which the program starts. This is the working directory, unless the
+    program exists only in the directory of the script.
     """
     here, beside = Path.cwd(), Path.cwd() / run.beside
     file = next((word for word in program.command if word.endswith(".py")), None)

@@ -109,7 +109,8 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
 def job_to_dict(spec: JobSpec) -> dict[str, Any]:
     """Return `spec` as JSON values. `job_from_dict` makes the same job from these values.
 
-    A key with the value None is omitted, or null if a missing key would mean another value.
+    A key with the value None is omitted. If a missing key would mean another value, it is written
+    as null.
     """
     tree = tree_of(spec)
     for name in list(misplaced_keys(tree)):

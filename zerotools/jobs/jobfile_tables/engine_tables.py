@@ -1,4 +1,4 @@
-"""Check that a job file has the tables that its engine needs, and no others."""
+"""Check that a job file has the tables that its engine needs, and no tables of other engines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
     have.
 
     Each mistake is reported once. If the engine is unknown, yield nothing, because another check
-    reports the engine. If `[script]` is there and no table in `NEEDED`, the only problem is that
+    reports the engine. If the job has `[script]` but no table in `NEEDED`, the only problem is that
     `engine = "script"` is missing.
     """
     engine = tree.get("engine", "torch")

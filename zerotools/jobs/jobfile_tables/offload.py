@@ -13,7 +13,9 @@ STATE_PLACES = ("none", "cpu", "disk")
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadSpec:
-    """`[offload]`: the training state that is moved out of GPU memory. Moving it takes time."""
+    """`[offload]`: the training state that is moved out of GPU memory. Each step then takes more
+    time.
+    """
 
     optimizer: str = key(
         "The memory in which the fp32 master weights and the optimizer state are kept and "

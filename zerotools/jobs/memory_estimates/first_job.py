@@ -71,8 +71,8 @@ class FirstTraining:
     """The training that a user requests: a model, data, a precision, one of METHODS, and a sequence
     length in tokens (None: a usual length).
 
-    Files of the job are in `directory`. `free_disk` is the free disk space there, in bytes (None:
-    unknown).
+    Files of the job are in `directory`. `free_disk` is the free space on the disk of `directory`,
+    in bytes (None: unknown).
     """
 
     model: Path
@@ -133,7 +133,7 @@ def first_job(
 
 def _check_tokenizer(wanted: FirstTraining, directory: str | None) -> None:
     """Raise an error if the data are examples and the model has no tokenizer that can encode them.
-    `directory` is the tokenizer's directory, or None.
+    `directory` is the tokenizer's directory; None if the model has no tokenizer.
     """
     if directory is None:
         raise BadRequest(

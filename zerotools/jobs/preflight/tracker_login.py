@@ -2,7 +2,7 @@
 
 A job without a login writes the tracker's data to files.
 
-Only variables and files are read, in the way in which wandb 0.31 searches for its key
+Only variables and files are read, as wandb 0.31 does to find its key
 (`sdk/lib/wbauth/authenticate.py`). The network is not used.
 """
 

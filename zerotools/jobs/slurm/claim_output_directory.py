@@ -1,6 +1,6 @@
 """Reserve ("claim") an output directory for one Slurm job, so that no other job writes into it.
 
-    OUTPUT/.zerotools-slurm/3/claim.json    the job that writes there; the highest number counts
+    OUTPUT/.zerotools-slurm/3/claim.json    the job that writes to OUTPUT; the highest number counts
 
 To make a claim, a job renames a directory of its own to the next number, which only one job can do.
 The directory OUTPUT contains the claims of all users and of every `ZEROTOOLS_SLURM_DIR`. A claim of

@@ -171,8 +171,8 @@ class SlurmCommands:
         return jobs_of_text(self._run("squeue", ["--noheader", *chosen, f"-o{SQUEUE_FORMAT}"]))
 
     def accounted(self, number: str) -> ControllerJob | None:
-        """Return the record of the job `number` in Slurm's accounting database; None if there is no
-        database, or no record of the job.
+        """Return the record of the job `number` in Slurm's accounting database; None if the cluster
+        has no such database, or if it has no record of the job.
         """
         asked = [
             "-X",

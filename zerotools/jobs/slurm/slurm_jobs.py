@@ -115,7 +115,8 @@ class SlurmJobs:
     def health(self) -> dict[str, Any]:
         """Return an empty mapping, because there is no daemon.
 
-        It has no number of the last event, so callers poll the jobs instead of waiting for events.
+        Callers find no number of the last event in it, so they poll the jobs instead of waiting for
+        events.
         """
         return {}
 
@@ -142,7 +143,7 @@ class SlurmJobs:
     def refuse_taken(self, spec: JobSpec, *, own: str | None = None) -> None:
         """Refuse the job `spec` if another unfinished job writes into its output directory.
 
-        `own` is the directory of this job, if it has one.
+        `own` is the directory of this job's records; None if the job is new.
 
         Raises:
             BadRequest: the message has the name of the other job.
@@ -294,7 +295,7 @@ class SlurmJobs:
     ) -> LogBytes:
         """Return a part of a rank's log.
 
-        The arguments and the result are those of `DaemonClient.logs`.
+        `DaemonClient.logs` has the same arguments and the same result.
         """
         view, number = self._attempt(job_id, attempt)
         if number is None:
@@ -310,7 +311,7 @@ class SlurmJobs:
     ) -> dict[str, Any]:
         """Return the progress reports of the ranks.
 
-        The arguments and the result are those of `DaemonClient.progress`.
+        `DaemonClient.progress` has the same arguments and the same result.
         """
         view, number = self._attempt(job_id, attempt)
         if number is None:

@@ -1,10 +1,10 @@
 """Make the batch script of a job, and submit it to Slurm exactly once, even if the response is
 lost.
 
-The job gets a token, which is written to disk before sbatch is called, and which sbatch puts into
+Each job gets a token. The token is written to disk before sbatch is called, and sbatch puts it into
 the comment of Slurm's job. If sbatch gives no response, the controller is asked for a job with the
-token. If it has such a job, the job was queued, else it was not queued. If no controller answers,
-this stays unknown until the job is queried later. So no job is submitted twice.
+token. If the controller has such a job, the job was queued, else it was not queued. If no
+controller answers, this stays unknown until the job is queried later. So no job is submitted twice.
 """
 
 from __future__ import annotations
@@ -295,8 +295,8 @@ def batch_script(
 ) -> str:
     """Return the text of the batch script.
 
-    `python` is the interpreter that the script uses on the nodes; `path` is the value of PATH
-    there.
+    `python` is the interpreter that the script uses on the nodes; `path` is the value of PATH on
+    the nodes.
     """
     lines = [f"#SBATCH {option}" for option in options_of(spec, directory, submission, token)]
     job = shlex.quote(str(directory / JOB))

@@ -30,8 +30,8 @@ class PageBlock:
 
     @property
     def in_place(self) -> str:
-        """The text of the block, with an empty line for each line of the page before it, so that
-        line numbers are those of the page.
+        """The text of the block, with an empty line for each line of the page before it. So a line
+        of this text has the same number as in the page.
         """
         return "\n" * (self.line - 1) + self.text
 
@@ -175,8 +175,8 @@ def _launch(lines: list[str], at: int) -> PageBlock | None:
 
 
 def _yaml(lines: list[str], at: int) -> tuple[PageBlock | None, int]:
-    """Read the lines `KEY: VALUE` that begin at line `at`. Return accelerate's config in these
-    lines, or None if the keys are not accelerate's, and the number of the line after them.
+    """Read the lines `KEY: VALUE` that begin at line `at`. Return the config, and the number of the
+    line after these lines. The config is None if the keys are not accelerate's.
     """
     end = at
     keys: set[str] = set()

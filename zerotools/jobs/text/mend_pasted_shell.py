@@ -76,7 +76,7 @@ def mend_shell(text: str) -> Mends:
 def as_typed(word: str) -> str:
     """Return `word` with typographic spaces and quotes replaced by plain ones.
 
-    The result serves to compare words.
+    The result is used only to compare words.
     """
     return word.translate(_BLANKS).translate(_QUOTES)
 

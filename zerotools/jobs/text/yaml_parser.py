@@ -242,7 +242,7 @@ class _Builder:
 
 @dataclass(frozen=True)
 class YamlKeys:
-    """The keys that a kind of YAML file has. They are used to restore lost indentation.
+    """The keys of one kind of YAML file. They are used to restore lost indentation.
 
     `known` has the dotted names of the keys, and `sections` the keys that contain other keys.
     `prefixes` maps a section to the prefix of its keys. Without keys, indentation is not corrected,

@@ -68,8 +68,8 @@ class GpuColumns:
 
     @classmethod
     def of(cls, columns: int, *, is_mixed: bool = False) -> GpuColumns:
-        """Return the widths for a screen of `columns` columns. With `is_mixed`, the GPUs are of
-        several kinds.
+        """Return the widths for a screen of `columns` columns. `is_mixed` is true if the GPUs are
+        of several kinds.
 
         A wider screen has more columns of the table. The memory bar and the owner share the
         remaining space.

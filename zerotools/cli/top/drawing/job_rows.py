@@ -1,4 +1,4 @@
-"""The table of jobs: the progress of jobs that train, and the reason for others."""
+"""The table of jobs: the progress of each job that trains, and the reason of each other job."""
 
 from __future__ import annotations
 

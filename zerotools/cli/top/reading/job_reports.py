@@ -1,4 +1,4 @@
-"""Reads the reports of a job's ranks, each time only new ones, as curves and checkpoints."""
+"""Reads the reports of a job's ranks as curves and checkpoints. Each report is read only once."""
 
 from __future__ import annotations
 

@@ -192,8 +192,8 @@ class ScreenReader:
 
 
 def _directories(jobs: Sequence[Job]) -> list[str]:
-    """Return the output directories of unfinished jobs, followed by those of the newest finished
-    jobs.
+    """Return the output directories of unfinished jobs, and then the output directories of the
+    newest finished jobs.
     """
     ordered = sorted(jobs, key=lambda job: (job["state"] in TERMINAL, -job["id"]))
     named = dict.fromkeys(str(job["output_dir"]) for job in ordered if job["output_dir"])
@@ -213,7 +213,8 @@ class RecentSamples:
     """Values of the last minutes, collected while the screen was open. They are drawn as sparklines
     if no daemon keeps a history.
 
-    The names are those of the daemon's series (`GET /v1/history`), and two more for the network.
+    The series have the same names as the daemon's series (`GET /v1/history`), and two additional
+    series are about the network.
     """
 
     def __init__(self, most: int = SAMPLES) -> None:

@@ -92,7 +92,7 @@ class StartCommand:
     Attributes:
         kind: the launcher, such as torchrun.
         words: the words of the launcher's command.
-        by: the words before `words`, which are commands that run the launcher, such as `docker
+        by: the words before `words`. They belong to commands that run the launcher, such as `docker
             run`.
     """
 

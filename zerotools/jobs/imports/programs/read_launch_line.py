@@ -231,9 +231,7 @@ def _beginning(start: StartCommand) -> str:
 
 
 def _instead(commands: Sequence[Command]) -> str:
-    """Return advice for a script without a launch line: the rest of a sentence that says what to
-    give instead.
-    """
+    """Return advice for a script without a launch line, as the end of an error message."""
     other = next((found for each in commands if (found := script_of(each.words))), None)
     if other is not None:
         return f": line {other.line} runs {other.source}; give that script with --launch"

@@ -31,7 +31,7 @@ class Branches:
 
     @property
     def within(self) -> tuple[tuple[int, int], ...]:
-        """The open branches, except those that certainly run."""
+        """The open branches, without the branches that certainly run."""
         return tuple(branch for branch in self._open if branch[0] != _TAKEN)
 
     def enter_and_leave(self, word: str) -> None:
@@ -57,6 +57,8 @@ class Branches:
             self._open.append((number, arm + 1))
 
     def choose(self, *, is_first: bool | None) -> None:
-        """Record whether the first arm of the innermost `if` runs; None if this is not known."""
+        """Record the condition of the innermost `if`. `is_first` is true if its first arm runs,
+        false if another arm runs, and None if this is not known.
+        """
         if self._open and is_first is not None:
             self._open[-1] = (_TAKEN if is_first else _SKIPPED, 0)

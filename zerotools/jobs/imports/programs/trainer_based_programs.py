@@ -150,9 +150,10 @@ def is_unread_trl(program: str) -> bool:
 
 
 def _medical(run: RunSettings, program: str) -> RunSettings:
-    """Convert the arguments of MedicalGPT to those of the Trainer.
+    """Convert the arguments of MedicalGPT to arguments of the Trainer.
 
-    Its data arguments are directories, and the name of the program shows the training stage.
+    In MedicalGPT, the data arguments are directories, and the name of the program shows the
+    training stage.
     """
     stage = next((name for name in MEDICAL_DEFAULTS if name in Path(program).name), None)
     if stage is None:
@@ -296,8 +297,8 @@ def _divided(words: Sequence[Word]) -> tuple[list[Word], list[Word]]:
 
 
 def _preset(given: Word, others: Sequence[Word]) -> list[Word]:
-    """Return the options of the accelerate preset `given`, without the options that `others`
-    contains. If `given` is a file, return the option `--config_file` with this file.
+    """Return the options of the accelerate preset `given`, without options that are also in
+    `others`. If `given` is a file, return the option `--config_file` with this file.
     """
     if given.problem or given.text not in TRL_PRESETS:
         return [Word("--config_file", given.line, written=f"--{PRESET}"), given]

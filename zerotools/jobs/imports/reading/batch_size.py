@@ -44,8 +44,8 @@ BatchFacts = dict[str, BatchFact | None]
 
 
 def read_batch(reading: ConfigReading) -> None:
-    """Translate the three batch keys of a config to the job file, and compute a missing number
-    from the others.
+    """Translate the three batch keys of a config to the job file. If one of the numbers is missing,
+    compute it.
 
     This follows DeepSpeed: two numbers determine the third. If only the micro batch is given,
     accumulation is 1.
@@ -135,9 +135,10 @@ def _infer_world(
 
 
 def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
-    """Return the three batch numbers.
+    """Return the three batch numbers: batch, micro batch and accumulation.
 
-    Each number that the config does not state is computed from the others.
+    If the config does not state a number, it is computed from the stated numbers; None if these are
+    not enough.
     """
     total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
     steps, world = stated[STEPS], sequence_divisor(reading.claims)

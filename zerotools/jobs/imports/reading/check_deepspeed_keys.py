@@ -151,8 +151,8 @@ def _judge_unknown(
 
 
 def _is_foreign(document: Document, unknown: list[Trail]) -> bool:
-    """Return whether the document is probably for another program: none of its keys is a key of
-    DeepSpeed, or similar to one.
+    """Return whether the document is probably for another program, because DeepSpeed has none of
+    its keys and no similar keys.
 
     `unknown` are the keys that DeepSpeed does not have.
     """

@@ -59,7 +59,7 @@ class Wording:
     """The language of a report.
 
     `translated` translates a sentence. `wrapped` translates a sentence and returns it as lines: the
-    first line begins with FIRST, and the others with LATER.
+    first line begins with FIRST, and each later line with LATER.
     """
 
     translated: Callable[[str], str] = str
