@@ -238,8 +238,8 @@ def is_replaced(name: str, saved: Collection[str]) -> bool:
     """Return whether a tensor is removed when the adapter is merged into the model, because the
     adapter has a replacement for it.
 
-    Such a tensor is an embedding for which the adapter trained rows of single tokens, or belongs to
-    one of the modules `saved`, which the adapter replaces as a whole.
+    Such a tensor is an embedding with rows that the adapter trained for single tokens, or a tensor
+    of a module in `saved`. The adapter replaces these modules as a whole.
     """
     if ".trainable_tokens_original." in name:
         return True

@@ -127,8 +127,8 @@ class Opaque:
     """An object of a foreign class, described by a pickle. The class was not imported and no code
     was run.
 
-    `args` are the arguments that the pickle passes to the constructor, and `state` is the value
-    that the pickle assigns to the new object (None if there is no such value). `called` is True if
+    `args` are the arguments that the pickle passes to the constructor. `state` is the value that
+    the pickle assigns to the new object; None if the pickle assigns nothing. `called` is True if
     the pickle calls `name(*args)`, and False if it creates an instance with `name.__new__`. If the
     object is written again, the original library loads an equal object.
 

@@ -13,8 +13,8 @@
   - JobFailed           a job that was followed to its end failed          exit 6
   - TimedOut            the awaited event did not come in time             exit 124
 
-A command that has done its work ends with 0, with 1 if it found differences or damage, and with 7
-if `estimate` found that a training does not fit.
+A command without an error ends with 0, or with 1 if it found differences or damage. `estimate` ends
+with 7 if a training does not fit.
 
 A message is one sentence that names the file and the tensor, gives the two numbers that
 disagree, and ends with the action to take. `exit_code` is the exit status of the command line,

@@ -2,9 +2,9 @@
 
 When transformers loads a directory, it may rename tensors, stack the tensors of a layer's experts,
 join or cut tensors along a dimension, or transpose them. All these operations move elements and do
-not change values. So a tensor of the model is a set of blocks in tensors of the Hub, as a tensor of
-a checkpoint is a set of chunks in files. The same blocks, read in the other direction, make the
-Hub's tensors from the model's.
+not change values. So a tensor of the model is a set of blocks in tensors of the Hub. In the same
+way, a tensor of a checkpoint is a set of chunks in files. The same blocks also describe how the
+Hub's tensors are made from the model's tensors.
 """
 
 from __future__ import annotations

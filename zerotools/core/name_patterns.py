@@ -102,7 +102,9 @@ class _Automaton:
         self._kept = 0
 
     def add(self, number: int, part: PatternPart) -> None:
-        """Add a pattern with its number. This must be done before the first `run`."""
+        """Add the pattern `part` under the number `number`. All patterns must be added before the
+        first `run`.
+        """
         places = self._build(part)
         self._pattern_at += [number] * (len(self._symbols) - len(self._pattern_at))
         self._first |= places.first

@@ -182,9 +182,9 @@ class MemoryLayout:
     def is_sharded(self) -> bool:
         """True if FSDP2 wraps the model of engine `torch`.
 
-        On a single rank, FSDP2 is used only to cast weights to 16 bits block by block, to copy
-        weights from the host, or to add up the gradients of micro batches before the masters
-        receive them.
+        On a single rank, FSDP2 is used only for one of these reasons: it casts weights to 16 bits
+        block by block, copies weights from the host, or sums the gradients of micro batches before
+        they are added to the masters' gradients.
         """
         computes_with_weights = self.precision == "fp32" or self.has_masters
         sums_first = self.has_masters and self.accumulate == LOCAL

@@ -238,7 +238,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
     @worker.never_raises
     def _after_save(self, trainer: Any, path: Any, before: Any, weights_only: bool) -> None:
         """Record a checkpoint to report later. All ranks have saved it, because `save_checkpoint`
-        ends with a barrier.
+        ends with a barrier. `before` is the `_stamp` of the path before the save.
         """
         where = os.fspath(path)
         if not weights_only and not self._is_stopping and "://" not in where:

@@ -43,8 +43,8 @@ def match_layout(
     given: Mapping[str, Any],
     held: Mapping[str, Shape],
 ) -> FoundLayout:
-    """Compare the layout `name` with the tensors `held` of a checkpoint, which may be
-    incomplete.
+    """Compare the layout `name` with the tensors `held` of a checkpoint, which may be incomplete.
+    `given` are the user's arguments for the map (`--map-arg`).
 
     Raises:
         BadRequest: for the reasons of `layout_of_model` and `stored_names`, or because the
@@ -63,7 +63,7 @@ def _absent_indices(
     family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
 ) -> dict[str, int]:
     """Return {index: count in config.json} for each optional index, such as the index of additional
-    layers, for which the checkpoint has no tensor.
+    layers, for which `held`, the tensors of the checkpoint, has no tensor.
     """
     layout = family.layouts.get(name)
     layout = family.layouts[layout.same_as] if layout is not None and layout.same_as else layout
@@ -87,11 +87,12 @@ def detect_layout(
     given: Mapping[str, Any],
     held: Mapping[str, Shape],
 ) -> FoundLayout:
-    """Return the layout that the checkpoint has: the only layout for which it has all tensors.
+    """Return the layout of a checkpoint with the tensors `held`: the only layout for which all
+    tensors are in `held`. `given` are the user's arguments for the map (`--map-arg`).
 
     Raises:
-        BadRequest: the checkpoint is complete in no layout (the message names the tensors that are
-            missing for the most similar layout), or is complete in several different layouts.
+        BadRequest: tensors are missing for every layout (the message names those of the most
+            similar layout), or several different layouts are complete.
     """
     tried: list[FoundLayout] = []
     refused: dict[str, BadRequest] = {}
@@ -128,8 +129,8 @@ def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
 
 
 def _is_suggested(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
-    """Return whether the names of the checkpoint suggest the layout `name`: it has a tensor with a
-    name of this layout that contains no layer number and is not a name of the Hub's layout.
+    """Return whether the names in `held` suggest the layout `name`. They do if one of them is a
+    name of this layout without a layer number, and is not a name of the Hub's layout.
     """
     if name == HUB:
         return False
@@ -140,7 +141,8 @@ def _is_suggested(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bo
 
 
 def check_complete(found: FoundLayout, family: FamilyMap) -> None:
-    """Check that a checkpoint has all tensors of the layout and no other tensors.
+    """Check that a checkpoint has all tensors of its layout and no other tensors. `found` is the
+    result of `match_layout`.
 
     Raises:
         BadRequest: a tensor is missing, is unknown or has a wrong shape; the message names the

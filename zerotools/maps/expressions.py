@@ -214,9 +214,8 @@ def parse_size_expression(text: str) -> ast.expr:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "error", SyntaxWarning
-            )  # for a number directly before a word: `2if`
+            # Python only warns about a number directly before a word, such as `2if`.
+            warnings.simplefilter("error", SyntaxWarning)
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError(f"{text!r} is not an expression") from None
@@ -263,8 +262,8 @@ def unmet_part(condition: str, names: Mapping[str, Any]) -> str | None:
 
 
 def named_value(text: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of an expression like `value_of`, but do not raise an error if it is an
-    unset name. An error about that name is raised only when the value is used.
+    """Return the value of an expression like `value_of`, but not None for an unset name. The value
+    that is returned instead raises an error with the name when it is used.
     """
     return _value(parse_size_expression(text), names, text)
 

@@ -86,8 +86,8 @@ class ModelNames:
         return min(tried, key=lambda each: each.count)
 
     def _in_full(self, held: Mapping[str, Shape]) -> tuple[dict[str, Shape], dict[str, str]]:
-        """Return the tensors under their full names in the whole model, and a map from full name to
-        stored name.
+        """Return the tensors `held` under their full names in the whole model, and a map from full
+        name to the name in `held`.
         """
         prefix = self._prefix
         fused = self.family.layouts.get(FUSED)

@@ -120,7 +120,8 @@ def _stored_in_parts(
     layout: ModelLayout, held: Collection[str], found: Mapping[str, tuple[str, int | None]]
 ) -> dict[str, tuple[str, ...]]:
     """Return {name of a tensor in the layout: names of its parts} for the tensors that the
-    checkpoint stores in parts along the first dimension.
+    checkpoint stores in parts along the first dimension. `held` are the names in the checkpoint,
+    and `found` are the tensors that were matched before.
     """
     apart: dict[str, tuple[str, ...]] = {}
     for name, (pattern, indices) in layout.patterns.items():
@@ -143,8 +144,9 @@ def _stored_in_parts(
 
 
 def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the number of rows that each tensor has in the checkpoint, keyed by the tensor's name
-    in the layout. These numbers show which tensors are padded.
+    """Return the number of rows that each tensor of the layout has in `held`, the tensors of a
+    checkpoint, keyed by the tensor's name in the layout. These numbers show which tensors are
+    padded.
     """
     found = {}
     for name in layout.tensors:

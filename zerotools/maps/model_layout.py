@@ -275,8 +275,8 @@ class _Maker:
 
 @lru_cache(maxsize=1024)
 def _proved(parts: tuple[tuple[ViewPiece, ...], ...], shape: Shape) -> View | Hole | Overlap:
-    """Return the pieces as a view if they cover `shape` without overlap. Two equal boxes are an
-    overlap too.
+    """Return the pieces in `parts` (the pieces from each source) as a view if they cover `shape`
+    without overlap. Otherwise return the hole or the overlap. Two equal boxes are an overlap too.
     """
     pieces = tuple(
         replace(piece, source=number) for number, part in enumerate(parts) for piece in part

@@ -106,7 +106,9 @@ def _file(name: str) -> Traversable:
 
 
 def _toml(tree: Mapping[str, Any], short: Mapping[str, str], where: str = "") -> Iterator[str]:
-    """Yield the TOML lines of a tree of tables, strings, lists of strings, and booleans."""
+    """Yield the TOML lines of a tree of tables, strings, lists of strings, and booleans. `where` is
+    the name of the tree's own table.
+    """
     plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
     if where and (plain or not tree):
         yield f"\n[{where}]"

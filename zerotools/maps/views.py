@@ -4,8 +4,8 @@ computed.
 Renaming, joining, cutting, stacking, transposing, permuting rows and padding with copies of a row
 all make such views, and so do combinations of them. A view consists of pieces (`ViewPiece`). A
 piece is a box of the view, and the strided part of one source tensor that fills the box. This part
-is described by the index in the source at which it starts and, for each dimension of the box, the
-source's dimension and the step along it.
+starts at an index of the source. For each dimension of the box, the piece has the corresponding
+dimension of the source, and the step along it.
 
 Example: the halves of two heads of four rows become pairs. Row 4h + 2i + j of the view is row 4h +
 2j + i of the source, so the view has four pieces of two rows, with a step of 2 in the source:
@@ -283,8 +283,9 @@ def view_of_rows(name: str, weight: TensorView, rank: int) -> View:
     that `name` is made of. Each lora_B has `rank` columns.
 
     A layer computes with W + scale * B·A: B has the rows of W, and A its columns. So if a layout
-    moves whole rows of W, it moves the rows of B in the same way, and each part of a weight has the
-    same A. In Megatron's layout, in which each query group has its rows of q, k and v together:
+    moves whole rows of W, the rows of B move in the same way. A does not change, so all parts of a
+    weight have the same A. In Megatron's layout, in which each query group has its rows of q, k and
+    v together:
 
         linear_qkv   B [q0 k0 v0 q1 k1 v1]   A
         q_proj       B [q0 q1]               A

@@ -138,7 +138,8 @@ def gather(
 
 
 def refuse_nameless(found: GatherResult) -> None:
-    """Raise an error if the output did not get its name because the checkpoint is incomplete.
+    """Raise an error if the output was not renamed to its final name, because the checkpoint is
+    incomplete.
 
     A dry run raises no error.
 
@@ -160,8 +161,8 @@ def gathered(
     progress: ProgressWanted,
     on_plan: Callable[[GatherPlan], None] = lambda _: None,
 ) -> GatherResult:
-    """Gather a checkpoint as `gather` does, but return a result even if the checkpoint is
-    incomplete.
+    """Gather a checkpoint as `gather` does with the bound options `given`, but return a result even
+    if the checkpoint is incomplete.
 
     `on_plan` is called with the plan before the first file is fetched.
     """

@@ -217,8 +217,8 @@ def inspect(
 def _with_statistics(
     found: Inspection, given: Mapping[str, Any], progress: ProgressWanted
 ) -> tuple[Inspection, CheckpointStatistics]:
-    """Compute the statistics of the tensors. Return them, and the inspection with a problem added
-    for each tensor that cannot be read."""
+    """Compute the statistics of the tensors. Return the inspection `found`, with a problem added
+    for each tensor that cannot be read, and the statistics."""
     from zerotools.ops.statistics.checkpoint_statistics import statistics_of  # imports numpy
     from zerotools.public.command_options.run_options import budget_of
 

@@ -256,8 +256,8 @@ def carry_out(
     progress: ProgressWanted,
     check: Check = lambda _: None,
 ) -> ConversionResult:
-    """Write a prepared conversion, or the part that the options select. A dry run only checks
-    whether it can be written.
+    """Write a prepared conversion, or the part of it that the options `given` select. A dry run
+    only checks whether the output can be written.
 
     Progress is reported under the name `stage`.
 

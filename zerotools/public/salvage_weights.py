@@ -170,8 +170,8 @@ def salvage(
 
 
 def _write(found: Salvage, given: Mapping[str, Any], progress: ProgressWanted) -> bool:
-    """Write the output, and return True. In a dry run, or if no weight is complete, write nothing
-    and return False.
+    """Write the planned output `found`, and return True. In a dry run, or if no weight is complete,
+    write nothing and return False.
     """
     conversion = found.conversion
     if conversion is None:

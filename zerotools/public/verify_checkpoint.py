@@ -234,8 +234,8 @@ def _same_command(path: StrPath, reading: Mapping[str, object]) -> str:
 
 
 def _certain_command(again: str, found: Verification, manifest: Path | None) -> str | None:
-    """Return the command with which the next check can be certain. Return None if this check was
-    certain."""
+    """Return the command that can prove all bytes at the next check. Return None if this check has
+    proved the result already. `again` is the command of this check."""
     if found.verdict is not Soundness.UNCHECKED:
         return None
     if found.is_fast:

@@ -266,8 +266,8 @@ def _default_threads() -> int:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a file under a temporary name, flush it to the disk, and rename it to its final
-    name.
+    """Write `text` to a file under a temporary name, flush the file to the disk, and rename it to
+    `path`.
     """
     draft = path.with_name(path.name + ".draft")
     with new_text_file(draft) as file:

@@ -82,8 +82,8 @@ def _groups(proc: Path, controller: str, root: Path, place: Callable[[str], str]
     """Yield the directory of the process's group in the hierarchy of `controller`, and of all
     groups above it.
 
-    Version 2 of cgroups has one hierarchy for all controllers. For it, `controller` is the empty
-    string.
+    Version 2 of cgroups has one hierarchy for all controllers; its `controller` is the empty
+    string. `place` is as in `read_cgroup_memory`.
     """
     try:
         lines = [line.split(":", 2) for line in proc.read_text(encoding="utf-8").splitlines()]

@@ -1,8 +1,8 @@
 """The state of the machine at one moment, without code that reads it.
 
 The unit of a value is in its name. None: the value could not be measured, and another field has the
-reason. `Gpu.missing` has the reason for each field, `Gpu.error` the reason if the whole GPU could
-not be read, and `gpus_error` the reason if NVML could not be used.
+reason. `Gpu.missing` has the reason for each field of a GPU. `Gpu.error` is the reason if the whole
+GPU could not be read, and `gpus_error` if NVML could not be used.
 """
 
 from __future__ import annotations

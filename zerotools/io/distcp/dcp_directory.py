@@ -44,7 +44,7 @@ def metadata_names(directory: Path) -> list[str]:
 
 
 def joined_metadata(parts: list[Metadata], directory: Path) -> Metadata:
-    """Join the metadata of several ranks to one. The data files of all ranks are in the same
+    """Join `parts`, the metadata of several ranks, to one. The data files of all ranks are in
     `directory`.
 
     Raises:

@@ -163,7 +163,9 @@ class _Reader:
     def _true_shapes(
         self, noted: Any, tensors: Mapping[str, SavedTensor]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield the key and the true shape of each tensor in megatron-core's `mcore_data`."""
+        """Yield the key and the true shape of each tensor in `noted`, which is megatron-core's
+        `mcore_data`.
+        """
         for key, facts in noted.items() if isinstance(noted, dict) else ():
             shape = facts.get("nd_reformulated_orig_global_shape") if isinstance(facts, dict) else 0
             if shape is not None and shape != 0 and key in tensors:

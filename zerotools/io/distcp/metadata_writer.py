@@ -220,7 +220,9 @@ class _Metadata(_Opcodes):
         self.remember(dtype)
 
     def _stored(self, one: WrittenItem, counts: dict[str, int]) -> None:
-        """Write a MetadataIndex and its _StorageInfo, which has the position of an item."""
+        """Write the MetadataIndex and the _StorageInfo of the item `one`, which has the item's
+        position.
+        """
         self.new("MetadataIndex")
         self.add(b"}(")
         self.text("fqn")

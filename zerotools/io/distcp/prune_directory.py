@@ -69,7 +69,9 @@ def _load(path: Path) -> Any:
 
 
 def _items(tree: Any) -> Iterator[tuple[str, Item]]:
-    """Yield (flat key, item) of every stored value and chunk, empty chunks included."""
+    """Yield (flat key, item) of every value and chunk in the pickle `tree` of `.metadata`, empty
+    chunks included.
+    """
     for index, info in _state(tree)["storage_data"].items():
         yield _state(index)["fqn"], _item(info)
 

@@ -45,9 +45,9 @@ class SharedBlocks:
 
 
 def whole_blocks(source_offset: int, offset: int, length: int) -> tuple[int, int]:
-    """Return the range (begin, end) of whole blocks in `length` bytes, counted from the first of
-    these bytes, which is at `source_offset` in one file and at `offset` in another. Return (0, 0)
-    if blocks cannot be shared, or are too few.
+    """Return the range (begin, end) of the whole blocks in `length` bytes that are at
+    `source_offset` in one file and at `offset` in another. `begin` and `end` are counted from the
+    first of these bytes. Return (0, 0) if blocks cannot be shared, or are too few.
     """
     begin, end = -offset % BLOCK_BYTES, length - (offset + length) % BLOCK_BYTES
     is_aligned = (source_offset - offset) % BLOCK_BYTES == 0

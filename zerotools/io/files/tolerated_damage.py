@@ -89,8 +89,8 @@ def raise_or_record(path: Path, error: ZerotoolsError) -> None:
 
 
 def record_lost_part(path: Path, why: str) -> None:
-    """Record that a part of the file at `path` is lost, if lost bytes are tolerated. Otherwise do
-    nothing, because the check of file sizes reports the loss.
+    """Record that a part of the file at `path` is lost, with the sentence `why`, if lost bytes are
+    tolerated. Otherwise do nothing, because the check of file sizes reports the loss.
     """
     damage = _TOLERATED.get()
     if damage is not None:

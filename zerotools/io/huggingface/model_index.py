@@ -40,8 +40,8 @@ def readable_index(path: Path) -> dict[str, str] | None:
 
 
 def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
-    """Yield a problem which says that the values of `tensor` cannot be read. Only the tensor's name
-    is known, from the file at `path` or from the index.
+    """Yield a problem which says that the values of `tensor` cannot be read, with the sentence
+    `why`. Only the tensor's name is known, from the file at `path` or from the index.
 
     If lost bytes are tolerated, the tensor is recorded as lost instead, and no problem is yielded.
     """

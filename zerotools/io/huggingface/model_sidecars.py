@@ -42,7 +42,7 @@ def find_model_sidecars(path: Path) -> dict[str, Path]:
     """Return the config and tokenizer files of the model with a checkpoint at `path`.
 
     If `path` is a file, they are searched next to it. If `path` is a directory, they are searched
-    first in this directory, then in its usual subdirectories for such files, and then in the
+    in this order: in the directory, in its usual subdirectories for such files, and in the
     directories above it that belong to the run. For each kind of file (`sidecar_kind`), the nearest
     directory that has it is used.
     """

@@ -4,8 +4,8 @@ The bytes of one write are gathered in one buffer:
 
 - Ranges of a flattened tensor are read directly. Ranges that are adjacent in a file are read
   together.
-- A block of a tensor is read by one call, from its first to its last byte in the file, unless most
-  bytes between them are not needed. In that case the contiguous runs of the block are read into one
+- One call reads a block of a tensor, from its first to its last byte in the file, unless most of
+  these bytes are not needed. In that case the contiguous runs of the block are read into one
   buffer, and put in order there.
 - Blocks that are close to each other in a file are read together (`join_small_reads`).
 

@@ -24,7 +24,7 @@ _BINS = LARGEST_EXPONENT - LEAST_EXPONENT + 1
 @dataclass(frozen=True, slots=True)
 class Magnitudes:
     """A histogram of numbers other than 0. Element n of `negative` and of `positive` counts the
-    numbers of this sign with a magnitude from 2**(first + n) on and below 2**(first + n + 1).
+    numbers of this sign with a magnitude in [2**(first + n), 2**(first + n + 1)).
     """
 
     first: int = 0

@@ -141,7 +141,8 @@ def read_journal(
 def refuse_another(
     directory: Path, before: Mapping[str, Any], identity: Mapping[str, str], start_over: str
 ) -> None:
-    """Raise an error if the unfinished output has other inputs (another identity).
+    """Raise an error if the unfinished output in `directory` has other inputs: `before` is its
+    recorded identity, and `identity` is the identity of this run.
 
     Raises:
         BadRequest: names the difference.

@@ -1,8 +1,8 @@
 """Reserves the blocks of a new file before it is written.
 
-On ext4 each write to blocks that are reserved takes less processor time, because the file system
-need not reserve and look up every block one by one. XFS gains nothing, tmpfs and btrfs write more
-slowly, and btrfs would not compress the file (benchmarks/results/reshard.md).
+On ext4, writes to reserved blocks need less processor time, because the file system does not
+reserve and look up each block separately. XFS gains nothing, tmpfs and btrfs write more slowly, and
+btrfs would not compress the file (benchmarks/results/reshard.md).
 """
 
 from __future__ import annotations

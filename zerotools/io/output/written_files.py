@@ -8,8 +8,8 @@ An output is replaced only if the same command wrote every file in it, and no fi
 since. Otherwise weights could be lost that a training run saved in this directory under the same
 names.
 
-If the output was read back after it was written, the marker has the digests of its files, the
-algorithm, and a digest of all of that (docs/reference/digest-manifest.md).
+If the output was read back after it was written, the marker also has the digest of each file, the
+name of the algorithm, and a digest of the marker itself (docs/reference/digest-manifest.md).
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ def marker_text(
     algorithm: str | None,
     more: Mapping[str, Any],
 ) -> str:
-    """Return the text of the marker for an output with the files `files`. With an `algorithm`, the
-    files have digests.
+    """Return the text of the marker for an output with the files `files`. `more` has further keys
+    of the marker. `algorithm` is the algorithm of the files' digests, or None if they have no
+    digests.
     """
     tree = {"schema": SCHEMA, "command": command, "version": version(), **more, "files": files}
     if algorithm is not None:

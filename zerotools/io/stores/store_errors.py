@@ -85,7 +85,9 @@ def object_gone(url: str) -> BadFile:
 
 
 def object_changed(url: str, how: str) -> BadFile:
-    """Return the error for an object that has changed since it was found."""
+    """Return the error for an object that has changed since it was found. `how` describes the
+    change.
+    """
     return BadFile(
         f"{url} changed while it was read: {how}; no output is kept. Wait until no program writes "
         "there, or take a finished checkpoint, and run the command again"

@@ -64,10 +64,11 @@ def place_of(scheme: str, parts: tuple[str, ...]) -> Place:
 def _opened(
     scheme: str, parts: tuple[str, ...], endpoints: tuple[str | None, ...]
 ) -> tuple[StoreListing, StorePrefetch]:
-    """Return a store, which is opened if it is not open yet.
+    """Open a store, and return its cached listings and its prefetch. A store that is open already
+    is returned again.
 
-    `endpoints` are values of environment variables. If they have changed, the store is opened
-    again.
+    `endpoints` are the values of the environment variables that set endpoints. If these values have
+    changed, the store is opened again.
     """
     listing = StoreListing(_open(scheme, parts))
     return listing, StorePrefetch(listing)

@@ -56,7 +56,9 @@ def resident_bytes() -> int:
 
 
 def encode_datagram(tree: dict[str, Any]) -> bytes:
-    """Return the datagram for a JSON object. If it is too long, its sentences are cut."""
+    """Return the datagram for the JSON object `tree`. If the datagram would be too long, long texts
+    in `tree` are cut.
+    """
     data = _bytes(json.dumps(tree, ensure_ascii=False))
     for key in ("message", "why", "doing"):
         if len(data) > LARGEST_DATAGRAM and isinstance(tree.get(key), str):

@@ -256,7 +256,7 @@ def _value(tag: str, scalar: float) -> bytes:
 
 
 def _field(number: int, kind: int, value: int | float | bytes) -> bytes:
-    """Return the encoding of one field of a protocol buffer."""
+    """Return the encoding of one field of a protocol buffer. `kind` is the wire type."""
     key = _varint(number << 3 | kind)
     if kind == _FIXED64:
         return key + struct.pack("<d", value)

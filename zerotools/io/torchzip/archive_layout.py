@@ -1,11 +1,11 @@
 """The position of every byte of a new torch.save archive, before any storage is copied.
 
 The layout is that of torch (caffe2/serialize/inline_container.cc). Records are stored without
-compression. Each has a data descriptor (flag 8), and an "FB" extra field that pads its payload to a
-multiple of 64 bytes from the start of the archive. The central directory follows, always with a
-zip64 end. Sizes from 4 GiB are in zip64 extra fields. The CRC-32 of a payload is known only after
-the payload was copied. So the layout has the two positions at which this CRC-32 is written later:
-in the descriptor and in the directory.
+compression. Each record has a data descriptor (flag 8). Its "FB" extra field is a padding, so that
+the payload begins at a multiple of 64 bytes from the start of the archive. The central directory
+follows, always with a zip64 end. Sizes from 4 GiB are in zip64 extra fields. The CRC-32 of a
+payload is known only after the payload was copied. So the layout has the two positions at which
+this CRC-32 is written later: in the descriptor and in the directory.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
 def _offsets(
     window: FileRange, storages: Mapping[str, Storage], keys: list[str], at: int
 ) -> dict[str, int]:
-    """Return the byte offset of each storage keyed by key.
+    """Return the byte offset of each storage, keyed by the storage's key. `at` is the offset of the
+    first byte after the pickles.
 
     If lost bytes are tolerated, a storage after the end of a truncated file has the offset that
     it should have.

@@ -188,8 +188,8 @@ def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) 
 
 
 def overflow_check(given: Mapping[str, Any]) -> Callable[[WriteReport], None]:
-    """Return a function that raises an error if weights became infinite in a cast. With
-    `allow_overflow` it accepts them."""
+    """Return a function that raises an error if weights became infinite in a cast. With the option
+    `allow_overflow`, the function accepts such weights."""
     return (lambda _: None) if given["allow_overflow"] else refuse_overflow
 
 
