@@ -114,9 +114,9 @@ def read_any(
     """Read the checkpoint at `path` like `read`, but also accept checkpoints that cannot be
     exported.
 
-    In such a checkpoint, `section` selects none of several models (`Origin.question` then asks the
-    user), or zerotools recognises the format but does not read it (`Origin.refusal` has the
-    reason).
+    A checkpoint cannot be exported for one of two reasons. It has several models and `section`
+    selects none of them; then `Origin.question` asks the user. Or zerotools recognises the format
+    but does not read it; then `Origin.refusal` has the reason.
     """
     if path.name in ("", ".."):  # an output gets the name of its source
         path = path.resolve()

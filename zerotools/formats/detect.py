@@ -170,7 +170,9 @@ class Detection:
         return None
 
     def _also_below(self, found: Detected, names: set[str]) -> Iterator[str]:
-        """Yield a note if the directory has both a run's final weights and its checkpoints."""
+        """Yield a note if `found` are the final weights of a run and its directory has checkpoints
+        too.
+        """
         if not self.table[found.format].is_weights_format:
             return
         finished = sorted(
@@ -183,7 +185,9 @@ class Detection:
             )
 
     def _below(self, path: Path, names: set[str]) -> Detected:
-        """Return one of the checkpoints in the output directory of a run or of a zerotools job."""
+        """Return the checkpoint to read in the output directory of a run or of a zerotools job. If
+        the checkpoints are numbered, this is the newest finished one.
+        """
         numbered = _numbered(path, names)
         run = run_at(path, names)
         if run is not None:

@@ -61,7 +61,7 @@ class WriteOptions(_Options):
 
     Attributes:
         stage, sub_group_size, round_robin, ds_config: the settings of the DeepSpeed run that
-            resumes. `ds_config` is the parsed tree.
+            resumes. `ds_config` is the parsed configuration.
         style: the program that determines the names in a DCP.
         max_shard_bytes: the maximum size of a file of weights, in bytes.
         expert_parallel: the number of ranks that will share the experts of a layer.
@@ -333,9 +333,9 @@ class Format(ABC):
         instead.
         """
         return (
-            f"{source.origin.path} is {self.name}, which zerotools does not reshard; zerotools "
-            f"convert --to dcp, or --to deepspeed with --ds-config FILE, and --world-size "
-            f"{world_size}, makes a checkpoint for that many ranks from it"
+            f"{source.origin.path} is {self.name}, which zerotools does not reshard; to make a "
+            f"checkpoint for {world_size} ranks from it, use zerotools convert --world-size "
+            f"{world_size} with --to dcp, or with --to deepspeed and --ds-config FILE"
         )
 
     def check_weights(self, source: Checkpoint) -> None:

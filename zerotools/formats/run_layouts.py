@@ -49,8 +49,8 @@ class RunLayout:
         numbered: the pattern of checkpoint names. Its groups `step` and `last` show which
             checkpoint is newer.
         files: True if checkpoints are files, False if they are directories.
-        places: the directories that may contain the checkpoints, as patterns for each part of the
-            path. The first directory that contains a checkpoint is used.
+        places: the directories that may contain the checkpoints, relative to the run's directory.
+            Each part of a path is a pattern. The first directory with a checkpoint is used.
         models: the models that a checkpoint may contain. The first one is read.
         inside: the relative paths at which a checkpoint may hold the model. The first path that
             zerotools can read is used.

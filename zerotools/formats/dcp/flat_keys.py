@@ -93,9 +93,9 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
-    """Yield (model, prefix) for each model with optimizer state to name.
+    """Yield (model, prefix) for each model that gives its weight names to optimizer state.
 
-    Names of the state consist of `prefix` and the name in the model. The prefix is empty unless
+    The name of the state is `prefix` followed by the weight's name. The prefix is empty unless
     several models may be read and none was chosen.
     """
     if choice.model is not None:

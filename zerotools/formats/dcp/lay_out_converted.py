@@ -63,7 +63,8 @@ def lay_out_dcp(
     of the values. Only dtypes, shapes and names of the source's tensors are used.
 
     Raises:
-        BadRequest: an unknown style, fewer than 1 rank, or optimizer state without param groups.
+        BadRequest: `style` is unknown, `world_size` is less than 1, or `source` has optimizer state
+            but no param groups.
     """
     check_world_size(world_size)
     chosen = style_of(style)
@@ -113,8 +114,8 @@ def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTen
 def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
     """Return whether FSDP2 would shard this tensor.
 
-    FSDP2 shards parameters only. A tensor is not a parameter if its dtype can have no gradients, or
-    if every rank stored the whole tensor in a DCP.
+    FSDP2 shards parameters only. A tensor without a floating-point dtype is not a parameter. In a
+    DCP, a tensor is not a parameter if every rank held the whole tensor.
     """
     if not tensor.shape or not tensor.dtype.is_float:
         return False

@@ -156,8 +156,9 @@ def _parted(section: Section, flats: set[str]) -> Iterator[Section]:
 
 
 def _whole_models(models: list[Section]) -> list[Section]:
-    """Return the models. A dict inside a section with a model's name is a part of this model,
-    unless it holds a copy of the model such as an EMA.
+    """Merge each section that has the name of a model with all sections inside it.
+
+    A section inside it that holds a copy of the model, such as an EMA, stays separate.
     """
     called = {section.path for section in models if is_model_word(section.word)}
     parts: dict[Path, list[Section]] = {}

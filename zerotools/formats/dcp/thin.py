@@ -31,7 +31,7 @@ def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
     `section` is the model that the user selected when `source` was read.
 
     Raises:
-        Unsupported: only the optimizer shows which tensors belong to the model.
+        Unsupported: without the optimizer, it would be unknown which tensors belong to the model.
     """
     native = native_of(source)
     kept = {key: key for key in source.tensors if key.role in _STAYS}

@@ -120,8 +120,8 @@ def _has_copies(
     """Return whether a weight without optimizer state may be tied to a weight with optimizer
     state.
 
-    torch saves both of two tied weights and does not record the tie. Only one number of each chunk
-    is compared.
+    torch saves two tied weights as two tensors and does not record the tie. Only the first element
+    of each chunk is compared.
     """
     trained = {name for group in groups for name in group.params}
     weights = {key.name: t for key, t in checkpoint.tensors.items() if key.role == "param"}

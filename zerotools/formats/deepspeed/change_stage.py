@@ -1,4 +1,4 @@
-"""Convert a logical state to the optimizer files of another ZeRO stage, or from BF16_Optimizer.
+"""Convert a logical state to another ZeRO stage, or from BF16_Optimizer to a ZeRO stage.
 
 Stages 1 and 2 write the same files, except for the frozen parameters that stage 2 lists. The files
 of stage 3 have partitions of frozen parameters, and no weights. So a conversion to stage 3 leaves
@@ -56,8 +56,8 @@ def new_stored_tensor(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredT
 
 
 def weight_role(dtype: DType) -> str:
-    """Return the role of a trained weight of `dtype` if a master of the weight exists too:
-    `param16` for a 16-bit dtype, else `COPY`.
+    """Return the role of a trained weight of `dtype` that has a master: `param16` for a 16-bit
+    dtype; else `COPY`, because the weight repeats its master.
     """
     return "param16" if dtype.bits == 16 else COPY
 

@@ -69,8 +69,8 @@ class LogicalGroup:
         options: the options in torch's param group (`lr`, ...), without `params`.
         experts: for a group of experts, one map for each expert-parallel rank: name in `shapes` ->
             name that is unique over all ranks. `parts` then has the parts of all these ranks.
-        is_stacked: True if the group has AutoEP's stacked experts; their shapes count the experts
-            of all ranks.
+        is_stacked: True if the group has AutoEP's stacked experts. The first dimension of their
+            shapes is then the number of experts on all ranks.
     """
 
     shapes: Shapes

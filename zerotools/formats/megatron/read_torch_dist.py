@@ -46,8 +46,8 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 _LARGEST_CONFIG = 2**20
 _FLAT = (
-    "masters and moments are left out: {} does not have the shape of its weight. Versions up to "
-    "0.15 stored them flat, and .metadata lacks the shapes (mcore_data)"
+    "masters and moments are left out: {} does not have the shape of its weight. Megatron-Core up "
+    "to 0.15 stores them flat, and .metadata lacks their shapes (mcore_data)"
 )
 _PLAIN = "torch_dcp or fsdp_dtensor"
 _EXTRA = "._extra_state/shard_"

@@ -170,8 +170,8 @@ Group = Mapping[str, Any]
 
 
 def optimizers_in(tree: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], ...]:
-    """Return the optimizers' trees in common.pt or in a rank's file. Several trees are in the order
-    of their numbers.
+    """Return the trees of all optimizers in common.pt or in a rank's file, sorted by the number of
+    the optimizer.
     """
     found = tree.get("optimizer")
     if isinstance(found, list):

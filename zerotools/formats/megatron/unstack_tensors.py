@@ -94,7 +94,7 @@ def _each(
 def _local_shape(
     path: Path, key: Key, stored: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the shape of the part in one row of a tensor that is stored flat."""
+    """Return the shape of one rank's part of a tensor that is stored flat, one part per row."""
     counts, length = stored[:-1], stored[-1] if stored else 0
     fits = len(counts) == len(shape) and all(
         n and s % n == 0 for s, n in zip(shape, counts, strict=False)

@@ -44,8 +44,8 @@ class OrbaxFormat(Format):
     sidecar_names = frozenset({TREE, STEP, COMMITTED, DATABASE, "_sharding"})
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """Return the item in `path`, or the item with the model if `path` is the directory of a
-        step.
+        """Return the item (saved tree) in `path`. If `path` is the directory of a step, return the
+        item that holds the model.
         """
         if _fault(path, names) is not None:
             return None
@@ -114,7 +114,7 @@ class OrbaxFormat(Format):
 
 
 def _items(path: Path, names: set[str]) -> list[str]:
-    """Return the items in the directory of a step; the item with the model comes first."""
+    """Return the items (saved trees) in the directory of a step, the item with the model first."""
     usual = [name for name in ITEMS if name in names]
     asked = [*usual, *sorted(names - {*usual})] if STEP in names else usual
     return [name for name in asked if (path / name / TREE).is_file()]

@@ -39,7 +39,7 @@ class _FoundArray:
 
 
 def read(directory: Path, format_name: str) -> Checkpoint:
-    """Return the checkpoint in `directory`, which holds one item.
+    """Return the checkpoint in `directory`, which holds one item (saved tree).
 
     Raises:
         BadRequest: TensorStore is needed but not installed.

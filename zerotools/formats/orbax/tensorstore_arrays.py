@@ -1,11 +1,10 @@
 """Read the arrays of an Orbax item through TensorStore: their shapes and chunks, and their
 elements.
 
-The elements of an array appear as the bytes of a file that does not exist: `params.w.zarr2` has the
-decoded chunks of the array `params.w`, in the order of their indices. At its first use, a chunk is
-decoded into a temporary file. So each chunk is decoded once, whatever the order of reads, and
-memory holds one chunk for each thread. The temporary files have no names and vanish when the
-process ends.
+Each array is read as a virtual file: `params.w.zarr2` has the decoded chunks of the array
+`params.w`, in the order of their indices. A chunk is decoded into a temporary file when it is first
+used. So each chunk is decoded once, whatever the order of reads, and memory holds one chunk for
+each thread. The temporary files have no names and vanish when the process ends.
 """
 
 from __future__ import annotations

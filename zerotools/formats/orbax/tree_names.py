@@ -33,9 +33,13 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TreeNames:
-    """`keys` maps the path of each array to its key. `counts` maps each weight that an optimizer
-    updates to the path of its step counter, or to None. `step` is the path of the run's step
-    counter.
+    """The names of the arrays in a saved tree.
+
+    Attributes:
+        keys: path of an array -> its key.
+        counts: name of a weight that an optimizer updates -> the path of its step counter, or None
+            if it has none.
+        step: the path of the run's step counter, or None if there is none.
     """
 
     keys: Mapping[Words, Key]

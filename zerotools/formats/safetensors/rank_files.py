@@ -234,8 +234,8 @@ class LostShards:
     """The files of a model that are lost, or may be lost.
 
     Attributes:
-        problems: the problems for files that are certainly missing, and for tensors that are
-            unknown without these files.
+        problems: the problems for files that are certainly missing, and for tensors with shapes
+            that are unknown without these files.
         unknown: the keys of tensors with unknown shapes.
         doubtful: name of an existing file -> a sentence about other files that it suggests. These
             files may be lost, or may never have existed.

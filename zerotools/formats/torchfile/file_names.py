@@ -42,7 +42,7 @@ class RankGroup:
         return self.stem.startswith("optim")
 
     def name_of(self, rank: int) -> str:
-        """Return the name of the file of `rank`, which need not exist."""
+        """Return the name of the file of `rank`. The file need not exist."""
         known, name = next(iter(self.files.items()))
         return re.sub(rf"{known}(?=\.\w+$)", str(rank), name)
 
@@ -53,10 +53,9 @@ def rank_groups(names: Iterable[str]) -> list[RankGroup]:
 
 
 def numbered_groups(names: Iterable[str]) -> list[RankGroup]:
-    """Return the groups of files that have other names and end with a number counted from 0, as
-    ranks are.
+    """Return the groups of files with names that end with a number, counted from 0 like ranks.
 
-    Only the content of the files shows whether they are rank files.
+    The names are of no known program, so only the content shows whether the files are rank files.
     """
     return [group for group in _groups(names, _OWN_NAME) if 0 in group.files]
 

@@ -24,8 +24,9 @@ FORMAT = "torchfile"
 
 @dataclass(frozen=True, slots=True)
 class TorchFileNative:
-    """Values that the reader stores for the writer: `numbered` has the names of parameters that the
-    optimizer identifies only by number.
+    """Values that the reader stores for the writer.
+
+    `numbered` maps the number of a parameter in the optimizer to the parameter's name.
     """
 
     numbered: Mapping[int, str]
@@ -61,8 +62,8 @@ def with_keys(
 ) -> dict[Key, Tensor]:
     """Return the weights, without tied names, and the optimizer's tensors in one dict.
 
-    A parameter that the optimizer identifies by number gets its name from `numbered`, if that has
-    the number.
+    A parameter that the optimizer identifies by number gets its name from `numbered`. A number that
+    `numbered` lacks gets an artificial name (`numbered_name`).
     """
     tensors = {Key(n, "param"): tensor for n, tensor in weights.items() if n not in tied}
     for (parameter, role), tensor in moments.items():

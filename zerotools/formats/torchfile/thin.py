@@ -26,7 +26,7 @@ def thin(source: Checkpoint) -> Thinning:
     """Plan how to remove the optimizers from `source`, a result of the reader of torch files.
 
     Raises:
-        Unsupported: only the optimizers show which tensors are weights.
+        Unsupported: without the optimizers, it would be unknown which tensors are weights.
     """
     removed: set[str] = set()
     rewritten: dict[str, FilePlan] = {}

@@ -248,7 +248,7 @@ def _parts(
     if len(optim_states) % ranks:
         raise BadFile(
             f"{first.file.path}: group {number} is divided among {ranks} ranks, but the "
-            f"{len(optim_states)} ranks of the run are not a multiple of this"
+            f"{len(optim_states)} ranks of the run are not a multiple of {ranks}"
         )
     placement = ExpertPlacement(len(optim_states), len(optim_states) // ranks, naming.data_first)
     if shapes and all(map(naming.stacked.blocks, shapes)):

@@ -107,7 +107,7 @@ def extra_step_note(model: ModelStates, optim: OptimStates) -> str | None:
         return None
     return (
         f"the optimizer has counted {step:g} steps, but the run only {updates}. This is normal if "
-        f"DeepSpeed before 0.14 began the run; if not, {model.file.name} is from the save before"
+        f"DeepSpeed before 0.14 began the run; if not, {model.file.name} is from the previous save"
     )
 
 
@@ -365,7 +365,8 @@ def _files_of(tensor: Tensor) -> set[str]:
 def _models(source: Checkpoint, mp_shard: MpShard) -> Iterator[str]:
     """Yield the names of the model files that record a step, so that the steps can be compared.
 
-    At stage 3 each rank has a model file, with its partitions of the frozen parameters.
+    At stage 3, the model file of a rank can have partitions of frozen parameters. Such a file is
+    yielded only if it also records its rank.
     """
     first = mp_shard.model.file
     if not is_rank_file(first.name):

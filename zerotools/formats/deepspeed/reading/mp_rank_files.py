@@ -418,13 +418,14 @@ def _with_unnamed_experts(
     ranks: int,
     whole: Mapping[str, Tensor],
 ) -> Mapping[str, int]:
-    """Complete `known` with all experts of the rank, if `known` are the first of these experts;
-    else return `known`.
+    """Return `known`, the parameters that the files name for a group of experts, completed with the
+    experts that they do not name.
 
-    DeepSpeed up to 0.12 names only the first part of an expert group, because it computes the
+    DeepSpeed up to 0.12 names only the first part of such a group, because it computes the
     partitions as if all ranks shared the group. If the elements of all experts of a rank fill the
-    group exactly, the group has all these experts. They are in the model's order, and must begin
-    with `known`. The weights are compared with the masters before they are used.
+    group exactly, the group has all these experts in the model's order, beginning with `known`.
+    Otherwise `known` is returned unchanged. The weights are compared with the masters before they
+    are used.
     """
     masters = [optim.masters[number].numel for optim in optim_states if optim is not None]
     longest = max(masters) * ranks

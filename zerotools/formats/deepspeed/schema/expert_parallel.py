@@ -4,10 +4,10 @@ AutoEP has one tensor for each weight of a layer, and each expert-parallel rank 
 
     ds_autoep_layers: [{expert_key_prefix: "model.layers.0.mlp.experts", num_experts: 4, ep_size: 2,
                         expert_placement: {ranks: [{rank: 0, experts: [0, 1]}, ...]}}]
-    model.layers.0.mlp.experts.w1      on each rank of shape (2, ...), and (4, ...) over all
-    model.layers.0.mlp.experts.w1.3    in a file of expert 3: its part, without the first axis
-    model.layers.0.mlp.gate.gate.weight      the router again, for transformers' hooks
-    model.layers.0.mlp.router.gate.weight
+    model.layers.0.mlp.experts.w1            shape (2, ...) on each rank, (4, ...) over all ranks
+    model.layers.0.mlp.experts.w1.3          expert 3 in its file, without the first axis
+    model.layers.0.mlp.router.gate.weight    the router
+    model.layers.0.mlp.gate.gate.weight      the same router, under the name for transformers' hooks
 
 Source: DeepSpeed 0.19.8 `runtime/engine.py`: `_save_moe_checkpoint`; `checkpoint/autoep_affine.py`.
 """

@@ -82,8 +82,8 @@ class ModelStates:
 
     @property
     def num_experts(self) -> Any:
-        """The number of experts in each layer with experts, unchecked: in a damaged file, it may
-        not be a list.
+        """A list with the number of experts in each layer that has experts. It is unchecked: in a
+        damaged file, it may not be a list.
         """
         return self.fields.tree.get(pt_trees.NUM_EXPERTS)
 

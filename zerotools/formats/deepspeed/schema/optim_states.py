@@ -180,8 +180,9 @@ def _counts(fields: Fields, key: str, counts: list[Any]) -> list[int]:
 
 
 def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None:
-    """Return the number of ranks that share each sub-group if AutoEP has separate ranks for
-    experts; else one number for all sub-groups.
+    """Return a list with the number of ranks that share each sub-group if AutoEP has separate ranks
+    for experts. Otherwise return one number for all sub-groups, or None if the file does not
+    record it.
     """
     listed = fields.maybe(pt_trees.ZERO3_GROUPS, list)
     if listed is None:

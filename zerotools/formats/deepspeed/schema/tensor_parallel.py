@@ -206,8 +206,8 @@ def _affine(fields: Fields) -> dict[str, Any] | None:
 
 
 def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]:
-    """Parse a SubparamShape: return its patterns, and the shape in which the dimension that is
-    split is a tuple of sizes.
+    """Parse a SubparamShape, a parameter that consists of several parts along the split dimension.
+    Return (pattern, sizes of the parts, split dimension) for each pattern of parameter names.
     """
     value = part.state if isinstance(part, Opaque) else part
     if not isinstance(value, Mapping):

@@ -82,9 +82,9 @@ class _Files:
         known: Mapping[str, bytes] = MappingProxyType({}),
         source: TorchFile | None = None,
     ) -> None:
-        """Add a file with the tree `tree`, which has three kinds of tensors: the tensors in `made`
-        are copied from the source one by one, the bytes of those in `known` are known, and all
-        other tensors are stored in the source's file `source`."""
+        """Add a file with the tree `tree`, which has three kinds of tensors. Tensors in `made` are
+        copied from the source one by one. `known` maps a storage to its bytes, for tensors with
+        known bytes. All other tensors are copied from the source's file `source`."""
         file = f"{self.tag}/{name}"
         output = FileDraft.of(tree, source, made.values(), known=known).at(file)
         self.plans[file] = output.plan({})
@@ -355,8 +355,8 @@ def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator
 
 
 def max_ranks(group: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the largest number of ranks at which, at stages 1 and 2, no rank has only padding of
-    the group.
+    """Return the largest number of ranks with which, at stages 1 and 2, every rank has at least one
+    element of the group's parameters.
     """
     total = sum(map(prod, group.values()))
     fits = (
@@ -396,7 +396,7 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
     if is_tensor and len(contents.groups) > 1:
         yield (
             "at stage 3, all sub-groups share one step tensor, so in the resumed run a torch "
-            f"optimizer counts several steps for each step; {_NATIVE}"
+            f"optimizer counts several steps for each step of the run; {_NATIVE}"
         )
 
 

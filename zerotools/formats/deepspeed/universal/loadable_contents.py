@@ -172,7 +172,7 @@ def _first_step(training: TrainingState) -> Scalar | None:
     """Return the value of `step` before Adam's first step: a tensor for torch's Adam, a number for
     DeepSpeed's Adam, None for another optimizer.
 
-    Only torch's Adam has the option `capturable`.
+    The option `capturable` shows that the optimizer is torch's Adam.
     """
     options = [group.options for group in training.groups if group.params]
     if not options or any("betas" not in each or "eps" not in each for each in options):

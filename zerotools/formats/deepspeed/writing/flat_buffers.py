@@ -50,7 +50,7 @@ class FlatBuffer:
     is_stacked: bool = False
 
     def part_of(self, rank: int) -> int:
-        """Return the number of the partition that data-parallel rank `rank` stores."""
+        """Return the index of the partition that data-parallel rank `rank` stores."""
         return self.expert_placement.of(rank)[1]
 
     def names(self, expert_rank: int) -> Sequence[str]:

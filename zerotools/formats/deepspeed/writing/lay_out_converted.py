@@ -151,7 +151,8 @@ def _foreign(
         missing.append("the dtype of the computation (--ds-config)")
     if missing or settled.stage is None or precision is None:
         raise BadRequest(
-            f"a DeepSpeed checkpoint needs more than {source.origin.path} has: {'; '.join(missing)}"
+            f"a DeepSpeed checkpoint needs values that {source.origin.path} does not have: "
+            f"{'; '.join(missing)}"
         )
     if training.steps is None:
         training = replace(training, steps=counted_steps(training))

@@ -66,7 +66,7 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
         _check_experts(path, mp_shard, count, settings)
     if mp_shard.model.optimizer is not None and settings.settled().stage is None:
         raise Unsupported(
-            f"{path} is of stage 0: DeepSpeed keeps the optimizer state of each first rank in "
+            f"{path} is of stage 0: DeepSpeed also stores the optimizer state of the first rank in "
             f"{mp_shard.model.file.name}, and zerotools does not write this form; pass --stage 1"
         )
     config = mp_shard.model.ds_config

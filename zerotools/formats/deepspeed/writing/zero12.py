@@ -242,7 +242,7 @@ def _group_paddings(kind: str, buffer: FlatBuffer, rank: int) -> int:
 
 
 def _mapping(content: PartitionContents, order: Sequence[str], kind: Opaque) -> Ordered:
-    """Return the positions of the parameters in a partition, keyed by name. They are in the
+    """Return the positions of the parameters in a partition, keyed by name. The names are in the
     optimizer's order, which may differ from the order in the buffer.
     """
     places = {name: (start, count) for name, start, count in content.parts}

@@ -175,7 +175,7 @@ def rank_problems(
         )
     for name, file in opened.items():
         if name not in expected:
-            said = f"{path / file.name} is not of a run with {degrees}: it is from another save"
+            said = f"{path / file.name} is from another save: the run had {degrees}"
             yield Problem(said, file.name, prevents_output=True)
     first = ranks[0] if ranks else None
     for rank in ranks:
@@ -189,8 +189,8 @@ def rank_problems(
             )
         elif degrees_of(rank.facts) != degrees:
             yield Problem(
-                f"{path / rank.file.name} is of a run with {degrees_of(rank.facts)}, but "
-                f"{path / first.file.name if first else path} is of a run with {degrees}",
+                f"{path / rank.file.name} is from a run with {degrees_of(rank.facts)}, but "
+                f"{path / first.file.name if first else path} is from a run with {degrees}",
                 rank.file.name,
                 prevents_output=True,
             )

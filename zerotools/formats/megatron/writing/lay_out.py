@@ -294,7 +294,7 @@ def _notes(
     if isinstance(optimizer, WrittenOptimizer):
         yield from optimizer.notes
     else:
-        yield f"{name}/ has weights alone: Megatron starts at iteration 0, with a new optimizer"
+        yield f"{name}/ has only weights: Megatron starts at iteration 0, with a new optimizer"
     if arguments is None:
         yield (
             "no file has the sizes of the model, so --use-checkpoint-args does not work: pass "
@@ -304,7 +304,7 @@ def _notes(
     if told:
         yield (
             f"config.json has {', '.join(told)}, which Megatron does not read from a checkpoint: "
-            "pass the options for these to its script"
+            "pass these settings to Megatron's script as options"
         )
 
 

@@ -48,7 +48,7 @@ def single_tensors(source: Checkpoint) -> SingleTensors:
 
     Raises:
         BadRequest: two tensors get the same name, or there are more layers than any model has.
-        Unsupported: a stacked tensor is computed from other tensors.
+        Unsupported: a stacked tensor is quantised.
     """
     kept = _StackedChunks()
     tensors: dict[Key, Tensor] = {}

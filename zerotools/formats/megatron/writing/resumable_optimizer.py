@@ -37,8 +37,8 @@ _EXPERT = ".experts.local_experts."
 class WrittenOptimizer:
     """The optimizer state in the output.
 
-    `optimizers` has the param groups of each optimizer. There is one optimizer, or there are two
-    and the second is for the experts. `steps` is the number of steps.
+    `optimizers` has the param groups of each optimizer. The second optimizer, if there is one, is
+    for the experts. `steps` is the number of steps.
     """
 
     optimizers: tuple[tuple[Mapping[str, Any], ...], ...]
