@@ -4,10 +4,11 @@ The whole tool relies on two facts:
 
 1. A flat range [a, b) of a row-major n-d tensor is at most 2n-1 boxes, and the elements of each are
    contiguous in the range (`boxes_of_range`). A ZeRO partition is therefore the same kind of thing
-   as an FSDP or tensor-parallel shard. 2. Identical boxes are replicas and count once. Boxes cover
-   a tensor exactly if they are pairwise disjoint and inside the tensor, and if their sizes add up
-   to the size of the tensor (`prove_cover`). Adding the sizes alone proves nothing: for a tensor of
-   four rows, the boxes "rows 0 to 2" and "row 1" have four rows in all, but row 3 is missing.
+   as an FSDP or tensor-parallel shard.
+2. Identical boxes are replicas and count once. Boxes cover a tensor exactly if they are pairwise
+   disjoint and inside the tensor, and if their sizes add up to the size of the tensor
+   (`prove_cover`). Adding the sizes alone proves nothing: for a tensor of four rows, the boxes
+   "rows 0 to 2" and "row 1" have four rows in all, but row 3 is missing.
 
 Comparing every pair of boxes would take quadratic time. So the proof sorts the boxes along the
 dimension with the most distinct starts, and visits them in this order. `BoxIndex` does the same to

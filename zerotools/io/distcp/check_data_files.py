@@ -6,11 +6,11 @@ A file is checked in two ways:
    mcore-bridge, a file may have more bytes: two ranks write the same norm, and the metadata names
    only one of the two copies. torch ignores the unused bytes. A longer file is therefore accepted
    if each item in it is a complete archive. If an item is not a complete archive, the items are not
-   at the positions in the metadata, and the file is from another save. 2. Its optimizer steps. Two
-   saves of one model usually have files of the same names and sizes, so sizes do not show that
-   files of two saves are mixed. But the optimizer has a number `step` for each parameter, and these
-   numbers are spread over the files. If the steps in one file agree with each other but differ from
-   the steps in the other files, this file is from another save.
+   at the positions in the metadata, and the file is from another save.
+2. Its optimizer steps. Two saves of one model usually have files of the same names and sizes, so
+   sizes do not show that files of two saves are mixed. But the optimizer has a number `step` for
+   each parameter, and these numbers are spread over the files. If the steps in one file agree with
+   each other but differ from the steps in the other files, this file is from another save.
 """
 
 from __future__ import annotations
