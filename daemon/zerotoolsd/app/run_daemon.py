@@ -81,7 +81,7 @@ def main(
     """
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
-    # Before a lock, a database, a loop or a thread exists, of which it would get a copy.
+    # Start it before a lock, database, loop or thread exists, because it would get a copy.
     way = check_server.start_check_server(ALL_LOOKS, check_all_files.NEEDS)
     try:
         asyncio.run(_serve(options, command, check_python, rehearse, way))
@@ -123,7 +123,7 @@ async def _serve(
     path = _socket_path(options, state_dir)
     inherited = systemd.inherited_socket()
     if inherited is None and not state_dir.exists():
-        # Before a directory is made for nothing.
+        # Check this before a directory is made for nothing.
         refuse_taken(path)
     lock = await _lock(state_dir, stop)
     if options.rebuild:
@@ -276,9 +276,9 @@ class _Seen:
 
 class LogLimit(logging.Filter):
     """Passes at most `MOST` warnings or errors from each line of code in a time window, and counts
-    the rest.
+    the messages that it drops.
 
-    The first message of the next window reports how many messages were dropped.
+    The first message of the next window reports this count.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

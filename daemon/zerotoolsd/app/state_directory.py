@@ -94,9 +94,8 @@ _LOOKS, _LOOK_SECONDS = 20, 0.05
 
 
 def _is_stuck(pid: int, proc: Path = _PROC) -> bool:
-    """Return whether process `pid` was killed but still exists.
-
-    It is a zombie, or hangs in the kernel in a wait that cannot be interrupted.
+    """Return whether process `pid` was killed but still exists: it is a zombie, or hangs in the
+    kernel in a wait that cannot be interrupted.
     """
     for _ in range(_LOOKS):
         try:

@@ -65,10 +65,11 @@ async def feed_watchdog(
 
 
 def inherited_socket(environment: MutableMapping[str, str] = os.environ) -> socket.socket | None:
-    """Return the listening socket that systemd passed to the daemon; None if it passed none.
+    """Return the listening socket that systemd passed to the daemon; None if systemd passed no
+    socket.
 
-    Child processes do not inherit it. Raises BadRequest if it is not the kind of socket that the
-    daemon uses.
+    Child processes do not inherit the socket. Raises BadRequest if it is not the kind of socket
+    that the daemon uses.
     """
     told = {name: environment.pop(name, "") for name in _LISTEN}
     if told["LISTEN_PID"] != str(os.getpid()) or not told["LISTEN_FDS"].isdecimal():
@@ -155,8 +156,8 @@ def _quoted(program: str) -> str:
     """Return the path `program` as it must be written at the start of a command line in a unit file
     (systemd.service(5)).
 
-    `$` needs no escape there, but systemd refuses quotes and backslashes. A path with these
-    characters is started through `env`.
+    At this place `$` needs no escape, but systemd refuses quotes and backslashes. A program with
+    such a character in its path is started through `env`.
     """
     escaped = program.replace("%", "%%")
     if all(each.isalnum() or each in _UNQUOTED for each in program):

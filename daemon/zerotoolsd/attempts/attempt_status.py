@@ -97,7 +97,7 @@ def attempt_status(attempt: AttemptRow) -> AttemptStatus:
             prepared = os.path.lexists(base / ATTEMPT)
     except OSError as error:
         return Unreadable(f"{error.filename}: {error.strerror}")
-    # It was written before the attempt was started: if it is gone, someone has removed it since.
+    # The file was written before the attempt was started: if it is gone, someone has removed it.
     return found if prepared else Gone("its run directory was removed")
 
 
@@ -121,8 +121,8 @@ def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
         return Gone(f"its record cannot be read ({error})")
     except OSError as error:
         why = f"{error.filename or run_dir}: {error.strerror}"
-        # Its user may remove the daemon's access to it, or put anything there: nothing waits for
-        # that.
+        # The user of the directory may make it inaccessible, or put anything there: never wait for
+        # it.
         if owner_of(run_dir) is not None and not is_transient(error):
             return Gone(f"its record cannot be read ({why})")
         return Unreadable(why)

@@ -1,6 +1,6 @@
 """Watches the supervisors of running attempts in the event loop, through their pidfds.
 
-It also writes stop requests into run directories (`StopRequestFiles`).
+The module also writes stop requests into run directories (`StopRequestFiles`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class AttemptWatcher:
     ) -> None:
         """Keep the objects and functions that the watcher uses.
 
-        A process that is still alive `kill_seconds` after SIGKILL is recorded as a leftover.
+        A process that is still alive `kill_seconds` seconds after SIGKILL is recorded as a
+        leftover.
         """
         self._kill_seconds = kill_seconds
         self.on_over = on_over
@@ -122,12 +123,12 @@ class AttemptWatcher:
         limits: Mapping[str, int] | None = None,
         warm: WarmSupervisor | None = None,
     ) -> None:
-        """Start the supervisor of a prepared attempt, as the user `user` or as the user of the
-        daemon.
+        """Start the supervisor of a prepared attempt, as the user `user` (None: the user of the
+        daemon).
 
         `warm` is a supervisor that a fork server has already started. For `limits` see
-        `SupervisorSpawner.spawn`. If this raises OSError or NotReady, no process of the
-        attempt is running.
+        `SupervisorSpawner.spawn`. If this raises OSError or NotReady, no process of the attempt is
+        running.
         """
         spawned = Spawned(warm) if warm else self._spawner.spawn(attempt, user, limits)
         if (before := self._unwatched.pop(attempt.token, None)) and before.request is not None:
@@ -138,7 +139,7 @@ class AttemptWatcher:
             if spawned.request is not None:
                 self._kill_later(live, spawned.request.seconds)
         except OSError as error:
-            # It needs no watching, and is found again by its directory.
+            # The attempt need not be watched: it is found again by its directory.
             self._unwatched[attempt.token] = spawned
             self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
 
@@ -208,7 +209,7 @@ class AttemptWatcher:
             return
         self._unwatched.pop(attempt.token, None)
         if spawned is not None and not is_child:
-            # It has done its work, and a process without a descriptor cannot be waited for.
+            # The process has done its work, and without a descriptor it cannot be waited for.
             spawned.process.kill()
             self._ended(attempt.token, spawned)
         self._spawner.forget(attempt.token)

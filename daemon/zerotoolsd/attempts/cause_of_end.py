@@ -86,7 +86,7 @@ def same_before(cause: str | None, before: Sequence[AttemptRow]) -> int:
 
 
 def saved_step(record: Mapping[str, Any]) -> int:
-    """Return the newest step that the attempt saved; 0 if it saved none."""
+    """Return the newest step that the attempt saved; 0 if it saved no step."""
     checkpoint = record.get("checkpoint")
     return int(checkpoint["step"]) if isinstance(checkpoint, Mapping) else 0
 
@@ -225,8 +225,8 @@ def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _error(record: Mapping[str, Any]) -> str | None:
-    """Return the last error of the program, which the supervisor found in its output; None if
-    it found none.
+    """Return the last error of the program, which the supervisor found in its output; None if there
+    is no error.
     """
     said = record.get("last_error")
     return said if isinstance(said, str) else last_error(_text(record))

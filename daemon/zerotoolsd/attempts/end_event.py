@@ -198,6 +198,6 @@ def steps_lost(job: JobRow, attempt: AttemptRow | None, record: Mapping[str, Any
     if begun is not None:
         named = checkpoint_dirs.step_of(PurePath(begun).name)
         if named is None and not saved:
-            return None  # it began at a step that is not known
+            return None  # the step at which it began is unknown
         saved = max(saved, named or 0)
     return max(0, done - saved)

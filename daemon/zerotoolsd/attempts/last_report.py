@@ -117,8 +117,8 @@ def reported_by_program(attempts: Sequence[AttemptRow]) -> list[str]:
     """Return the paths of the checkpoints that the program of the job has reported itself, the
     newest first.
 
-    For each attempt these are the newest checkpoint, and those in the last part of its
-    `progress.jsonl`.
+    For each attempt, the newest checkpoint and the checkpoints in the last part of its
+    `progress.jsonl` are included.
     """
     paths: dict[str, None] = {}
     for attempt in reversed(attempts):
@@ -260,7 +260,7 @@ def last_seen(attempt: AttemptRow) -> dict[str, float]:
             began = clocks.began_of(read_json(base / RUN, LARGEST_RECORD) or {})
     if sign is None or began is None:
         return {}
-    # By the calendar, which may have been set meanwhile; the clock since its start bounds it.
+    # By the calendar, which may have been set; the time since the start is an upper bound.
     ran = min(max(0.0, sign - began.time), clocks.read_clocks().seconds_since(began))
     return {"ended": sign, "ran_seconds": ran}
 

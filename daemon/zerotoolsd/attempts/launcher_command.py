@@ -118,7 +118,7 @@ def make_importable(run_dir: Path, package: Path) -> Path:
     directory = run_dir / IMPORTABLE
     directory.mkdir(exist_ok=True, mode=0o700)
     link = directory / package.name
-    if link.is_symlink() and link.readlink() != package:  # of a daemon that lay elsewhere
+    if link.is_symlink() and link.readlink() != package:  # of a daemon that was installed elsewhere
         link.unlink()
     if not link.is_symlink():
         link.symlink_to(package)

@@ -154,7 +154,7 @@ def find_attempt_processes(
     table = look()
     for pid in _own_line(table):
         table.pop(pid, None)
-    # Later than the table: a pid that was given to another meanwhile has another start there.
+    # Read after the table: a pid that was reused meanwhile has another start time there.
     members = frozenset(traces.group.pids() if traces.group else ())
     proved = [p for p in table.values() if not p.is_over and traces.is_of_attempt(p, members)]
     below = [child for process in proved for child in descendants(process.pid, table)]
@@ -190,7 +190,7 @@ class OrphanKiller:
         """Send SIGKILL to the remaining processes of the attempt. Return whether there were any
         such processes. Raises OSError.
         """
-        # First, so that processes that the group ends at once are counted, too.
+        # Search first, so that processes that end with the group are counted, too.
         self.alive, self.refused = self.find(self.traces), set()
         if self.traces.group is not None:
             self.traces.group.kill()

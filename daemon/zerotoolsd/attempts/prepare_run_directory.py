@@ -80,7 +80,7 @@ def prepare_run_directory(
     run_dir = Path(attempt.run_dir)
     importable = _make_places(run_dir, job, config, user)
     sync_directory(run_dir.parent)
-    # Not attempt.resumed_from: the ranks compare digests, and pass over what fails.
+    # Not attempt.resumed_from: the ranks compare digests, and skip a checkpoint that differs.
     spec = replace(job.spec, output_dir=job.output_dir)
     if spec.stall.action == END and not config.watch.end_stalled:
         spec = replace(spec, stall=replace(spec.stall, action=REPORT))

@@ -223,8 +223,8 @@ class StartHistory:
         """Return the median duration, in seconds, of each phase of a start and of the whole start,
         keyed by the name of the phase.
 
-        It is computed from the newest attempts of similar jobs before this job. A phase that none
-        of these attempts had is left out. `time_slice` lets other requests run meanwhile.
+        The durations are taken from the newest attempts of similar jobs before this job. A phase
+        that none of these attempts had is left out. `time_slice` lets other requests run meanwhile.
         """
         key = job.id, job.state  # earlier jobs may have started since it was queued
         if key not in self._kept:

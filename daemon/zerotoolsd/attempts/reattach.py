@@ -88,7 +88,7 @@ class AttemptRecovery:
     def take_up(self) -> None:
         """Reattach to the attempts of all noted jobs.
 
-        Raises sqlite3.OperationalError. Then the remaining jobs stay noted.
+        Raises sqlite3.OperationalError; in this case the remaining jobs stay noted.
         """
         while self._left:
             with self._guard(self._left[0], fault_isolation.TAKING_UP) as reach:

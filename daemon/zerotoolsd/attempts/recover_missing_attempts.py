@@ -173,7 +173,7 @@ def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> Found
         if state in states.ACTIVE and is_transient(error):
             return None  # the code that reattaches its attempt waits until it can be read
         why = f"{error.strerror}: {error.filename or own}"
-    except Exception as error:  # the other jobs have nothing to do with it
+    except Exception as error:  # an error of one job must not affect other jobs
         log.exception("job %d: its directory %s is not added to the queue", job_id, own)
         why = f"{type(error).__name__}: {error}"
     log.error("job %d: its directory cannot be read: %s", job_id, why)
@@ -185,7 +185,7 @@ def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> Found
 def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob | None:
     have = [] if state is None else store.attempts(job_id)
     last = have[-1].number if have else 0
-    lenient = last if state is not None else sys.maxsize  # nothing can be held of one not known
+    lenient = last if state is not None else sys.maxsize  # no job to hold
     found = [each for each in _attempts(own, job_id, lenient) if each.row.number > last]
     if not found:
         return None

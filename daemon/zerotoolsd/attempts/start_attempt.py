@@ -228,10 +228,10 @@ class AttemptStarter:
         """
         job, here = self._store.job(attempt.job_id), clocks.read_clocks()
         if began.time > here.time or (began.clock or 0.0) > (here.clock or 0.0):
-            began = here  # it is from the user's own record: no attempt begins in the future
+            began = here  # the user can write this record: no attempt begins in the future
         later = attempt.began is not None and began.seconds_since(attempt.began) > SAME_SECONDS
-        # Later: the supervisor of then ended before it began anything, because of a full disk, and
-        # the wait since does not count as running time.
+        # A later start: the first supervisor ended before it began anything, because of a full
+        # disk. The wait since then does not count as running time.
         if attempt.state != LAUNCHING and job.state != states.LAUNCHING and not later:
             return
         after = self._transitions.after(job, Started())

@@ -5,7 +5,7 @@ A supervisor ends its attempt by itself. But a supervisor that is stopped (SIGST
 sleeps in the kernel enforces no limit, records nothing, and receives no stop request. So each
 supervisor is checked regularly:
 
-    its ranks run            the problem is reported, and nothing else is done
+    its ranks run            the problem is only reported
     its ranks have ended     SIGCONT, so that it records the end and frees the GPUs. If it does not
                              continue in time, it is killed, and its keeper records the end
     a stop was requested     SIGCONT, so that it receives the request. If the attempt is not over in
@@ -144,7 +144,8 @@ class SupervisorWatchdog:
         elif watched.ended_seen is None:
             watched.ended_seen = now
         if supervisor is None or asked is not None or is_stuck:
-            # Also a keeper that was stopped alone: it has to see the end of its supervisor.
+            # Also continue a keeper that was stopped alone: it must notice the end of its
+            # supervisor.
             for process in (supervisor, keeper):
                 if process is not None and process.state in _STOPPED:
                     log.warning("job %d: pid %d is stopped: SIGCONT", attempt.job_id, process.pid)
@@ -175,7 +176,7 @@ class SupervisorWatchdog:
         return found
 
     def _send(self, process: Process, number: signal.Signals, uid: int | None) -> None:
-        with suppress(PermissionError):  # of another user: it is named in the end
+        with suppress(PermissionError):  # of another user: it is named in the record of the end
             self._hands.send(process.pid, process.start_ticks, number, uid)
 
     def _what_is_wrong(

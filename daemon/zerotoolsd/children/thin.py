@@ -3,7 +3,7 @@
 This program runs next to the ranks and is started for each new checkpoint. The following
 checkpoints stay unchanged:
 
-- the KEEP newest complete ones, because the job would resume from them;
+- the KEEP newest complete checkpoints, from which the job may resume;
 - NAMED, which the job names in `resume_from`;
 - the checkpoint that `best` names;
 - all that another job of the daemon at SOCKET would resume from. If that daemon does not respond,

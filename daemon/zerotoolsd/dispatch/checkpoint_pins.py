@@ -182,7 +182,7 @@ class PinDirectory:
                 with staged.open("x", encoding="ascii") as file:  # not a file that a user put there
                     file.write(text)
                 staged.replace(base / name)
-        except OSError as error:  # without it a checkpoint may go; the job is not refused for that
+        except OSError as error:  # a checkpoint may be lost; this does not refuse the job
             path = self.directory / name
             log.error(
                 "%s: the checkpoints that job %d needs are not protected: %s", path, job_id, error

@@ -292,7 +292,7 @@ class Dispatcher:
                 self._step_began, used = time.monotonic(), time.thread_time()
                 pause = await self._rounds.go(self._step)
                 self._step_began = None
-                # A long queue takes a part of the processor, however often it changes.
+                # A long queue may use only a part of the processor, even if it changes often.
                 await _until(stopping, SLEEP_FACTOR * (time.thread_time() - used))
                 waking = asyncio.create_task(self._wake.wait())
                 await asyncio.wait(
@@ -318,7 +318,7 @@ class Dispatcher:
                 self._priority_preemption.note_first_steps()
             except sqlite3.OperationalError as error:  # an end is tried again by `_step`
                 log.error("the queue cannot be written now: %s", error)
-            except Exception:  # of memory, or a defect: attempts must be overseen all the same
+            except Exception:  # out of memory, or a defect: attempts must still be watched
                 log.exception("attempts cannot be checked now")
 
     def is_healthy(self, now: float) -> bool:

@@ -162,8 +162,8 @@ class ElasticGrowth:
     def _cost(self, attempt: AttemptRow, step: Mapping[str, Any]) -> float:
         """Return the cost of a restart with another number of ranks, in seconds.
 
-        The cost is the duration of the newest save plus the time from the start of this
-        attempt to its first step. If one of them was not measured, the cost is at least
+        The cost is the duration of the newest save plus the time from the start of this attempt to
+        its first step. If one of these times was not measured, the cost is at least
         `change_seconds`.
         """
         rows = self._store.yields.of(attempt.job_id)

@@ -29,9 +29,10 @@ class HostReading:
     """The memory of the host, or of the control group (`of_limit` is True): total and available, in
     bytes.
 
-    It also has the percentage of time in which all tasks waited for memory (PSI). Two counts begin
-    when the groups were created: how often the kernel reclaimed memory at their limits, and how
-    often it killed programs. A value is None if it is unknown.
+    A reading also has the percentage of time in which all tasks waited for memory (PSI), and two
+    counts: how often the kernel reclaimed memory at the limits of the control groups, and how often
+    it killed programs there. The counts begin when the groups are created. A value is None if it is
+    unknown.
     """
 
     total: int

@@ -248,7 +248,7 @@ class GpuCurve:
         newest = self.newest
         if newest.spare >= 0:
             left, rate = newest.spare, rate_of(self._taken)
-        else:  # The promises do not fit: memory is used up when jobs have taken all that is free.
+        else:  # The promises do not fit: memory is used up when jobs have taken all free memory.
             left, rate = newest.free, rate_of(self._used)
         others = rate_of(self._foreign, WINDOWS[1:2])
         return GpuOutlook(

@@ -73,8 +73,8 @@ class PriorityPreemption:
         elsewhere: Mapping[str, str],
         own: Mapping[str, int],
     ) -> float:
-        """Choose running jobs and ask them to save and end. The arguments are those of a
-        scheduler pass that started nothing.
+        """Choose running jobs and ask them to save and end. The arguments are the same as for the
+        scheduler pass, which started no job.
 
         Return the seconds until another job may be asked.
         """
@@ -180,11 +180,11 @@ def choose_victims(
     rules: PreemptionRules,
     saves: Callable[[int], bool],
 ) -> list[PreemptionRequest]:
-    """Return the running jobs that must save and end so that waiting jobs of higher priority
-    can start.
+    """Return the running jobs that must save and end so that waiting jobs of higher priority can
+    start.
 
-    Only jobs that continue later from a saved state are chosen: those for which `saves` returns
-    True. Call this only if no job of `pending` can start on free resources.
+    Only jobs that continue later from a saved state are chosen, that is, jobs for which `saves`
+    returns True. Call this only if no job of `pending` can start on free resources.
     """
     asked: list[PreemptionRequest] = []
     leave = [job for job in running if job.leaves]

@@ -255,7 +255,7 @@ def _real(text: str) -> str:
         return text
     try:
         return os.path.realpath(text)
-    except ValueError:  # it holds what no path can
+    except ValueError:  # it contains characters that no path can contain
         return text
 
 
@@ -388,8 +388,8 @@ class Mount:
 
 
 class Mounts:
-    """The current mounts of this process, from which the other names of a file under bind mounts
-    are found.
+    """The current mounts of this process. They show under which other names a file is visible
+    through bind mounts.
     """
 
     def __init__(self, text: bytes | None = None) -> None:

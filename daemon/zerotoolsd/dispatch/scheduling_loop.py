@@ -74,7 +74,7 @@ class SchedulingLoop:
         if not wants_gpus and not self._arbiter.lacks(leased):
             return self._place(None, {}, wishes)
         snapshot = None
-        if wants_gpus:  # jobs that want none do not wait for a driver that does not answer
+        if wants_gpus:  # jobs without GPUs do not wait for a driver that does not answer
             snapshot = await self._machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
         async with self._arbiter.round(snapshot, leased) as elsewhere:
             pause = self._place(snapshot, elsewhere, wishes)

@@ -108,7 +108,7 @@ def _die_with(parent: int) -> None:
 
 
 def _nurse(orders: socket.socket, looks: Mapping[str, Look], modules: Sequence[str]) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes ended children
     for name in modules:
         import_module(name)
     gc.freeze()
@@ -154,7 +154,7 @@ def _answer_as(who: bytes, link: socket.socket, looks: Mapping[str, Look], nurse
 
 def _answer(link: socket.socket, looks: Mapping[str, Look], parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _die_with(parent)  # once more: a change of the user forgets it
+    _die_with(parent)  # set it again: a change of the user resets it
     with suppress(ConnectionError):
         link.sendall(with_length(str(os.getpid()).encode()))
         while (question := receive_message(link)) is not None:
@@ -175,7 +175,7 @@ def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
         name = None if error.filename is None else os.fsdecode(error.filename)
         said = {"errno": error.errno, "message": error.strerror or str(error), "filename": name}
         return {"error": OSError.__name__, **said}
-    except Exception as error:  # a defect in a look at one job: the caller gets it
+    except Exception as error:  # a defect in the check of one job: the caller gets the error
         return {"error": None, "message": f"{type(error).__name__}: {error}"}
 
 

@@ -261,8 +261,8 @@ class Adoption:
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedView:
-    """A job that watches a process, the pids of that process's descendants, and the UUIDs of the
-    GPUs that all of them use now.
+    """A job that watches a process. `below` are the pids of the descendants of the process, and
+    `gpu_uuids` are the GPUs that the process and its descendants use now.
     """
 
     job: JobView
@@ -286,8 +286,8 @@ ARRAY_OPERATIONS = ("cancel", "hold", "release", "pause", "unpause", "priority")
 class ArrayView:
     """The result of an operation on an array.
 
-    It has the changed jobs in their new state, and the number of each unchanged job with the
-    reason. Jobs that have ended are in neither of the two lists.
+    The result has the changed jobs in their new state, and the number of each unchanged job with
+    the reason. Jobs that have ended are in neither of the two lists.
     """
 
     jobs: tuple[JobView, ...]

@@ -368,7 +368,7 @@ def bucket_of(time: float, series: Mapping[str, float]) -> Bucket:
 def combined_bucket(start: int, buckets: Sequence[Bucket]) -> Bucket:
     """Return one bucket for the interval of all `buckets`.
 
-    A series that is missing in some of them is computed from the others.
+    A series that is missing in some buckets is computed from the other buckets.
     """
     found: dict[str, list[MeanAndMost]] = {}
     for bucket in buckets:

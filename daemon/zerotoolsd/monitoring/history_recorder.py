@@ -173,7 +173,7 @@ class HistoryRecorder:
                 self.take(snapshot)
                 if time.monotonic() >= self._write_due:
                     self.write()
-            except Exception:  # of memory, or a defect: the next sample is another one
+            except Exception:  # out of memory, or a defect: the next sample may succeed
                 log.exception("the machine cannot be sampled now")
             await asyncio.sleep(pause)
 

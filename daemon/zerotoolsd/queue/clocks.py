@@ -1,8 +1,8 @@
 """Measures time with two clocks: the calendar, and CLOCK_MONOTONIC, which nobody can set.
 
-CLOCK_MONOTONIC counts from the boot of the machine and is the same for all processes, so a time can
-still be compared after a restart of the daemon. The clock stops while the machine sleeps, as jobs
-do.
+CLOCK_MONOTONIC counts from the boot of the machine and is the same for all processes. So a time
+that an earlier daemon read can still be compared after a restart of the daemon. The clock stops
+while the machine sleeps, as jobs do.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Records which job writes into which directory, so that two unfinished jobs never write into the
-same one.
+same directory.
 """
 
 from __future__ import annotations

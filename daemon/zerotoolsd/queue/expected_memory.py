@@ -1,4 +1,4 @@
-"""Predicts the memory of a job that declares none.
+"""Predicts the memory of a job that does not declare its memory.
 
 At first, the expected memory is the estimate that was made at submit. After an attempt has trained,
 the expected memory is the peak memory of that attempt.
@@ -150,8 +150,8 @@ def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
 def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the job must not share GPUs with other jobs.
 
-    It must not if an attempt was stopped because the memory of a shared GPU ran out, and neither
-    this attempt nor a later one has saved a checkpoint.
+    The result is True if an attempt was stopped because the memory of a shared GPU ran out, and
+    neither this attempt nor a later one has saved a checkpoint.
     """
     for result in reversed(results):
         if result.get("checkpoint") is not None:

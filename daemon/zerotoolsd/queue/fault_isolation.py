@@ -104,7 +104,7 @@ class JobGuard:
                 self._defer(job_id, f"{doing} failed ({error})")
             else:
                 self._hold_job(job_id, self._reason(job_id, doing, error))
-        except Exception as error:  # whatever it is, the other jobs have nothing to do with it
+        except Exception as error:  # whatever the error is, it must not affect other jobs
             self._hold_job(job_id, self._reason(job_id, doing, error))
 
     def _reason(self, job_id: int, doing: str, error: Exception) -> str:
@@ -173,7 +173,7 @@ class GuardedRounds:
         except sqlite3.OperationalError as error:
             log.error("the queue cannot be written (next try in %g s): %s", FAULT_SECONDS, error)
             return FAULT_SECONDS
-        except Exception:  # no job's, or it would be held
+        except Exception:  # not caused by a job, or the job would be held
             log.exception("an error in zerotoolsd; next try in %g s", FAULT_SECONDS)
             return FAULT_SECONDS
         self._starved = 0

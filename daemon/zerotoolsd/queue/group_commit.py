@@ -2,7 +2,7 @@
 write to the disk.
 
 Each submit is acknowledged after that write. A single submit does not wait. If other submits are
-being prepared (`coming`), a submit waits for the others, but at most `GATHER_SECONDS`.
+being prepared (`coming`), a submit waits for the other submits, but at most `GATHER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class GroupCommit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # A caller that gave up meanwhile has no use for a job that it does not know.
+        # Do not queue the job of a caller that gave up: the caller would not know of it.
         waiting, self._waiting = self._waiting, []
         try:
             batch = [(new, answer) for new, answer in waiting if not answer.done()]
             results = self._store.submit_all([new for new, _ in batch])
-        except Exception as error:  # of the disk, of memory, or of another process: none was queued
+        except Exception as error:  # an error of disk, memory or a lock: no job was queued
             for _, answer in waiting:
                 if not answer.done():
                     answer.set_exception(error)

@@ -146,7 +146,7 @@ def _add(sql: RunSql, row: AttemptRow) -> None:
     if row.state == ENDED:
         return
     share = _declared(sql, row.job_id)
-    for uuid in row.gpu_uuids:  # of two that the records name, the newer one has it
+    for uuid in row.gpu_uuids:  # if records name two attempts, the newer one has the lease
         whole = "" if share is None else " AND bytes IS NULL"
         sql(f"DELETE FROM lease WHERE gpu_uuid = ?{whole}", (uuid,))
         sql(
@@ -156,7 +156,7 @@ def _add(sql: RunSql, row: AttemptRow) -> None:
 
 
 def _declared(sql: RunSql, job_id: int) -> int | None:
-    """Return the memory of each GPU, in bytes, that the job declares; None if it declares none
+    """Return the memory of each GPU, in bytes, that the job declares; None if it declares no memory
     or cannot be read.
     """
     row = sql(f"{JOBS} WHERE id = ?", (job_id,)).fetchone()

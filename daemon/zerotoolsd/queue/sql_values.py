@@ -72,7 +72,7 @@ def _loaded(value: bytes) -> str:
     try:
         return value.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        return value.decode("utf-8", "backslashreplace")  # it was damaged since
+        return value.decode("utf-8", "backslashreplace")  # it was damaged after it was written
 
 
 def shortened_reason(sentence: str | None) -> str | None:

@@ -209,7 +209,7 @@ class Store:
         if (old := self.by_key(new.uid, new.idempotency_key)) is None:
             return None
         read = old.reading.spec
-        # Sent again after an upgrade, the same job may have got other defaults.
+        # If the same job is sent again after an upgrade, it may have got other defaults.
         is_same = read is not None and (
             job_to_dict(read) == parts.tree or old.given_text == parts.set_text
         )
@@ -488,7 +488,7 @@ class Store:
         files, the oldest first.
         """
         rows = self._sql(
-            # As a join, SQLite would go through all jobs in the order of their numbers.
+            # With a join, SQLite would read all jobs in the order of their numbers.
             f"{JOBS} WHERE job.id IN (SELECT job_id FROM dependency WHERE on_id = ?) AND uid = ?"
             " AND instr(coalesce(set_text, spec_given, full_text, spec), ?) ORDER BY job.id",
             (job.id, job.uid, word),

@@ -2,9 +2,10 @@
 
 Normally every change is one transaction (`one`). Inside the context `together`, all changes form
 one transaction, which is committed as a whole. But if one of the changes raises an error, only this
-change is rolled back, and the caller may continue with the others. Some changes are followed by an
-action outside the database, such as a log line or a signal to a process. `when_committed` calls
-these actions in order, after the commit. Outside of `together`, it calls them at once. Example:
+change is rolled back, and the caller may continue with the other changes. Some changes are followed
+by an action outside the database, such as a log line or a signal to a process. `when_committed`
+calls these actions in order, after the commit. Outside of `together`, it calls them at once. An
+example:
 
     together                       BEGIN IMMEDIATE
       change of job 7              SAVEPOINT, UPDATE, INSERT, RELEASE

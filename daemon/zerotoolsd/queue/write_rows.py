@@ -164,8 +164,8 @@ def _version() -> str:
 
 
 def _named(new: NewJob, job_id: int) -> tuple[str, str]:
-    """Return the name and the output directory of the job, with the defaults for a job that
-    sets none.
+    """Return the name and the output directory of the job, with default values where the job does
+    not set them.
     """
     return (
         new.name or f"job-{job_id}",

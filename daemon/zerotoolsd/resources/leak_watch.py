@@ -243,7 +243,7 @@ class LeakWatch:
             return FREE  # the machine was restarted
         if gpu is None:  # it is gone, or the driver fails: no job starts on it in any case
             return FREE if each.for_process else UNKNOWN
-        if not can_be_seen(gpu):  # it can never be determined, or the GPU is given to no job
+        if not can_be_seen(gpu):  # the owner can never be determined, or no job gets the GPU
             return UNKNOWN if each.kept is not None and gpu.error is not None else FREE
         baseline = each.attempt.gpu_baseline.get(each.uuid)
         if who is None:

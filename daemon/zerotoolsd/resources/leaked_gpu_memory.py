@@ -172,7 +172,7 @@ def _may_be(process: Process, traces: Traces, table: Mapping[int, Process]) -> b
     """
     if process.is_over or not traces.oldest or process.start_ticks < traces.oldest:
         return False
-    if not process.parent:  # the first of all, and that of the kernel's threads
+    if not process.parent:  # process 1, and the parent of the kernel's threads
         return False
     parent = table.get(process.parent)
     lost = process.parent == _INIT or parent is None or parent.name in _MANAGERS
@@ -273,7 +273,8 @@ FREE, UNKNOWN = LeakedMemory(LeakVerdict.FREE), LeakedMemory(LeakVerdict.UNKNOWN
 def normal_bytes(limit: int, baseline: int | None) -> int:
     """Return how many bytes of a GPU may be in use by no process without counting as a leak.
 
-    This is `limit`, or `baseline`, the bytes in use before the attempt, if that is more.
+    The result is the larger of `limit` and `baseline`, the bytes that were in use before the
+    attempt.
     """
     return max(limit, 0 if baseline is None else baseline + TOLERANCE)
 

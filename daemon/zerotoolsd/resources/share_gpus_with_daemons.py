@@ -2,8 +2,8 @@
 
 Each scheduler pass over jobs that want GPUs runs inside a round. The round first takes the gate
 (`supervisor.gpu_locks`), so that no other process takes a GPU between the check and the commit of
-the attempt. It then locks all free GPUs. The pass assigns GPUs to jobs, and afterwards the locks of
-GPUs without a job are released.
+the attempt. The round then locks all free GPUs. The pass assigns GPUs to jobs, and afterwards the
+locks of GPUs without a job are released.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class GpuArbiter:
             if fd is not None and directory.is_current(uuid, fd):
                 continue
             if fd is None and uuid in leased and self._begins(uuid):
-                # That supervisor knows an earlier daemon, or none, and could not join this one.
+                # This supervisor knows only an earlier daemon or none, and could not share this
+                # daemon's lock.
                 elsewhere[uuid] = "is being taken by a job of this queue that is starting"
                 continue
             try:

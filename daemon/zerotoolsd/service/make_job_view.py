@@ -292,7 +292,7 @@ def _phase(
         found |= {"doing": STARTING, "since": attempts[-1].started}
     doing = found["doing"]
     found["usual_seconds"] = usual.get(name_of(doing)) if doing and not elsewhere else None
-    # One process here watches the job; the stalled ranks, if any, are elsewhere.
+    # On this machine one process watches the job; stalled ranks are on other machines.
     return {**found, "waits_for": None} if elsewhere else found
 
 

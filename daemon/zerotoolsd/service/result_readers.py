@@ -98,8 +98,8 @@ class SavedCheckpoint:
     Attributes:
         hints: the names `latest` and `best`, if these refer to the checkpoint.
         saved: the time when its manifest was written, in seconds since 1970.
-        checked: "sizes" if all files have the right sizes; None if they were not checked, or there
-            is a `problem`.
+        checked: "sizes" if all files have the right sizes; None if the sizes were not checked, or
+            if there is a `problem`.
     """
 
     step: int

@@ -10,8 +10,9 @@ every point is a reported step (the min-max decimation of time series).
 
 The steps come from `progress.jsonl` of each attempt, which has a line for each step. If there are
 very many steps, only every n-th line is parsed. Of a very large file, only blocks at equal
-distances are read. Evaluations and checkpoints are few, so no report of them that is read is
-dropped. A job can also write into its run directory, so lines that are no JSON objects are ignored.
+distances are read. Evaluations and checkpoints are few, so every report of one in the lines that
+are read is used. A job can also write into its run directory, so lines that are no JSON objects are
+ignored.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def read_run(
     """Return the curves of the `attempts`, which are ordered from the oldest to the newest.
 
     Each attempt is (job, number, world size, run directory). `evaluations` are the run directories
-    of the jobs that evaluate their checkpoints.
+    of the jobs that evaluate the checkpoints of these attempts.
     """
     run = RunCurves()
     for job, number, world_size, run_dir in attempts:

@@ -561,8 +561,8 @@ class JobSubmission:
         `user`, for at most `seconds`.
 
         Returns its result and raises its errors. Also raises BadRequest if the files may not be
-        read. Raises Unavailable if the file system does not respond, or if reading takes too long;
-        in the latter case `if_slow` tells the user what to do.
+        read. Raises Unavailable if the file system does not respond, or if reading takes too long.
+        `if_slow` is the advice in the message if reading takes too long.
         """
         try:
             return await self._ask(seconds, look, *arguments, user=user)

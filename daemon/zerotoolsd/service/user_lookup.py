@@ -72,7 +72,7 @@ class UserDirectory:
             return Caller(uid=uid) if known is None else known.caller
         if uid not in self._asked:
             self._asked[uid] = asyncio.create_task(self._look(uid))
-        # The first caller may be gone before the result, for which others wait.
+        # The first caller may disconnect before the result arrives, while others wait for it.
         return await asyncio.shield(self._asked[uid])
 
     async def _look(self, uid: int) -> Caller:
@@ -92,7 +92,7 @@ class UserDirectory:
 
     def _last(self, uid: int) -> Mapping[str, Any]:
         known = self._known.get(uid)
-        # A name is kept; a group that gives rights counts only while lookups confirm it.
+        # A name stays valid; a group, which may give rights, counts only while lookups confirm it.
         return {"name": None if known is None else known.caller.name, "groups": ()}
 
     async def names(self, uids: Iterable[int]) -> dict[int, str | None]:

@@ -336,7 +336,7 @@ def find_delegation(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Dele
     if _was_given(place):
         return Delegation(place)
     if (root / "run/systemd/system").is_dir():
-        # No further up: the group of a user's systemd is delegated, too, but to that one.
+        # Search no further up: the group of a user's systemd is delegated too, but to that systemd.
         found = next((p for p in _upwards(place, mount) if p.suffix in _UNITS), None)
         if found is None or not (found.name.startswith(UNIT_PREFIX) or _is_marked(found, mark)):
             raise NotDelegated(f"systemd has not delegated the control group {own} (Delegate=yes)")

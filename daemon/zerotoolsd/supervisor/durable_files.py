@@ -71,7 +71,7 @@ def open_regular(path: Path) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        # Of a directory above that cannot be reached nothing follows for the file.
+        # If a directory above cannot be reached, this says nothing about the file.
         if error.errno == errno.ELOOP and path.is_symlink():
             raise ValueError(f"{path.name} is a link") from None
         raise

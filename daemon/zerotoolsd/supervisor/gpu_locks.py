@@ -171,8 +171,8 @@ class LockDirectory:
         os.close(self._fd)
 
     def try_gate(self) -> bool:
-        """Try once to lock the gate. Return whether it is locked now; it stays locked until
-        `close`.
+        """Try once to lock the gate. Return whether this process holds the gate now. It holds the
+        gate until `close`.
         """
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -257,7 +257,7 @@ class LockDirectory:
             if not may_join():
                 raise GpuTaken(self._held(found)) from None
         try:
-            # Who does not know of the gate may come between: then it is theirs.
+            # A program that does not use the gate may lock the GPU in between; it keeps the GPU.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             raise GpuTaken(self._held(found)) from None

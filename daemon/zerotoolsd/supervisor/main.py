@@ -94,8 +94,7 @@ def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
     except (NotDelegated, OSError) as error:
         log_line(f"the limits of the job cannot be set: {error}")
         return EXIT_NO_LIMITS
-    # Before the fork of `run_keeper`: two processes hold them, and the last of the two lets go of
-    # them.
+    # Before the fork in `run_keeper`: both processes then hold the locks, until the last one ends.
     locks = take_locks(plan.gpu_locks)
     return run_keeper(
         plan,

@@ -108,7 +108,7 @@ class Progress:
         self._told_paths: set[str] = set()
         self.errors: list[dict[str, Any]] = []
         self.phases: dict[int, str] = {}
-        self.told = ScriptHeartbeats()
+        self.script_heartbeats = ScriptHeartbeats()
         self.awaited: int | None = None
         self.finished = False
         self._note_finished = note_finished
@@ -215,7 +215,7 @@ class Progress:
     def _take(self, message: dict[str, Any]) -> None:
         if isinstance(phase := message.get("phase"), str):
             self.phases[message["rank"]] = phase
-        self.told.take(message)
+        self.script_heartbeats.take(message)
         step, peak = message.get("step"), message.get("gpu_peak_bytes")
         if _is_count(watched := message.get("watched_bytes")):
             self.used_host(watched)

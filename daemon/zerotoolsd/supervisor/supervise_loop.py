@@ -96,7 +96,7 @@ class RankMonitor:
         self._beside = CheckpointCommands(plan, progress)
         self._stop_by: float | None = None
         self.stalls = StallHandler(plan, progress)
-        # A group is complete at every moment; without one, the note is all that is left.
+        # A control group always knows all processes; without a group, only this file lists them.
         pause = NOTE_SECONDS if group is None else float("inf")
         self._memory = HostMemory(note=ProcessTreeFile(Path(FAMILY)).write, longest_pause=pause)
         self._oom_kills = oom_kills()
@@ -291,7 +291,7 @@ class RankMonitor:
                 self._note_oom(rank)
             self._hear_start(rank)
             if self._stop.has_begun:
-                continue  # the others may be saving, and have their grace for it
+                continue  # other ranks may be saving, within their grace period
             if is_abnormal(rank):
                 self._kill_in(SETTLE_SECONDS, f"rank {rank.index} had failed")
             elif not self.plan.own_program:
@@ -400,7 +400,7 @@ class RankMonitor:
         try:
             excluded_pids = {*self.helpers, *self._beside.pids, *self.stalls.pids}
             used = self._memory.measure(excluded_pids)
-        except OSError as error:  # no descriptors: the ranks have nothing to do with it
+        except OSError as error:  # no descriptors: the ranks are not to blame
             log_line(f"the memory of the ranks cannot be measured: {error}")
             return
         if used is not None:

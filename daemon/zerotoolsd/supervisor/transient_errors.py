@@ -26,8 +26,8 @@ def is_transient(error: OSError, *, own_files: bool = False) -> bool:
     changed.
 
     The cause may be a lack of disk space, inodes, file descriptors, processes or memory, or a disk
-    or server that does not respond. `own_files` is True if only the daemon uses the files. Then a
-    permission error of the files is also caused by the machine.
+    or server that does not respond. `own_files` is True if only the daemon uses the files. In this
+    case the machine is also the cause of a permission error.
     """
     return error.errno in _OF_MACHINE or (own_files and error.errno in _OF_ADMINISTRATOR)
 

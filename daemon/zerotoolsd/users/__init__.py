@@ -1,4 +1,4 @@
-"""Users of the machine: who they are, what they may do, and how a process becomes one of them.
+"""Users of the machine: their accounts, their rights, and programs that run as a user.
 
 account             finds the account of a uid, in lists of users that may not respond
 rights              decides whether a request of a user is allowed, masked or refused

@@ -83,11 +83,11 @@ def _signed(number: int) -> int:
 
 
 def owner_of(directory: Path) -> int | None:
-    """Return the uid of the directory's owner; None if that is the daemon's user, or the directory
-    is missing.
+    """Return the uid of the directory's owner; None if the owner is the daemon's user, or if the
+    directory is missing.
 
-    The owner can be trusted: only root can write in the parent directory, so nobody can put another
-    directory there.
+    The owner can be trusted: only root can write into the parent directory, so no user can put
+    another directory at this path.
     """
     if os.geteuid() != 0:
         return None

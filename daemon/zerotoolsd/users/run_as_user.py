@@ -15,8 +15,8 @@ WHO is a JSON object with `uid`, `gid`, `groups`. Optional keys:
 No path of a job is opened before the process has become the user. A process that cannot become the
 user, or could become another user again, ends with NOT_DROPPED and one line with the reason.
 
-This program needs only the standard library, like the modules that it imports. It is run by its
-path with `-I -S`.
+This program and the modules that it imports need only the standard library. The program is run by
+its path with `-I -S`.
 """
 
 from __future__ import annotations

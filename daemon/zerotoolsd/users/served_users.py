@@ -58,7 +58,7 @@ class ServedUsers:
         name service does not answer.
         """
         if uid == self.own or self.own != 0:
-            return None  # a daemon of a user runs all that it has taken as that user
+            return None  # a daemon of one user runs all its jobs as this user
         if self.alone is not None:
             raise NotServed(f"the daemon cannot run processes as uid {uid}: {self.alone}")
         return JobUser(account=self.find(uid), **self.limits)

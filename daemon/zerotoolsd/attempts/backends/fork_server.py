@@ -201,7 +201,7 @@ class ForkServer:
         """End the fork server. The processes that it has forked continue."""
         self._link.close()
         self._process.kill()
-        # It was killed and holds nothing: a short wait, and the rest is left to `poll`.
+        # The server was killed and holds nothing: wait shortly; `poll` reads its status later.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
 
@@ -261,7 +261,7 @@ def kind_of(plan: Plan, spec: JobSpec) -> ServerKind:
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return those environment variables of a rank that its fork server needs as well."""
+    """Return the environment variables of a rank that its fork server needs, too."""
     return {
         name: value
         for name, value in env.items()

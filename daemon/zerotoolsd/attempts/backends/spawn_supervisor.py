@@ -82,8 +82,8 @@ class SupervisorSpawner:
         user: JobUser | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> Spawned:
-        """Start the supervisor of a prepared attempt, as the user `user` or as the user of the
-        daemon.
+        """Start the supervisor of a prepared attempt, as the user `user` (None: the user of the
+        daemon).
 
         `limits` are set on the control group that the daemon creates as root for a supervisor of
         another user; None: no control group is created.

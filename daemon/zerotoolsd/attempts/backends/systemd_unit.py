@@ -52,21 +52,21 @@ _EVERYWHERE = {
     "NotifyAccess": "all",
     # No timeout: the daemon reports a hung disk, and the lock excludes a second supervisor.
     "TimeoutStartSec": "infinity",
-    # systemd asks the keeper to end, which passes it on. Should the keeper be killed, the
-    # supervisor has to live on, to write down how the ranks ended.
+    # systemd asks the keeper to end, and the keeper asks the supervisor. If the keeper is killed,
+    # the supervisor must continue, to record how the ranks ended.
     "KillMode": "process",
     "Delegate": "yes",
-    # One rank that the kernel ended for its memory is the supervisor's affair.
+    # If the kernel kills one rank for lack of memory, the supervisor handles it, not systemd.
     "OOMPolicy": "continue",
     "TasksMax": "infinity",
     "UMask": "0077",
 }
 _OF_SYSTEM = {
-    # A supervisor goes last when memory runs out; its ranks are the first.
+    # When memory runs out, ranks are killed first and supervisors last.
     "OOMScoreAdjust": "-900",
     # Pinned memory and RDMA need more than the 8 MiB of services.
     "LimitMEMLOCK": "infinity",
-    # At a shutdown it ends, and its job saves, before these go away.
+    # At a shutdown the unit ends, and its job saves, before these units stop.
     "After": "network.target remote-fs.target nvidia-persistenced.service",
     # Privileges that no training needs.
     "NoNewPrivileges": "yes",

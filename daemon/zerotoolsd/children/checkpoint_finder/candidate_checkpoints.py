@@ -81,8 +81,8 @@ class Candidate:
 
 
 def candidates_in(directory: Path) -> list[Candidate]:
-    """Return the possible checkpoints in `directory`. If there are none, and the directory itself
-    may be a checkpoint, return the directory.
+    """Return the possible checkpoints in `directory`. If no checkpoint is in it, and the directory
+    itself may be a checkpoint, return the directory.
 
     The list is empty if the directory does not exist.
 

@@ -105,9 +105,9 @@ class CheckpointSearch:
 
         Checkpoints that the program itself reported come first, in any layout. If none of these is
         complete, checkpoints that the search found are used. A directory that a crash left
-        incomplete is skipped; without any checkpoint the program starts from the beginning. But if
-        the ranks had reported checkpoints, or an earlier search had found complete ones, and none
-        of these is complete any more, the job does not start again.
+        incomplete is skipped; without any checkpoint the program starts from the beginning. But the
+        job may have had complete checkpoints, which the ranks reported or an earlier search found.
+        If no such checkpoint is complete any more, the job does not start again.
 
         Raises OSError for a transient error of the disk or the file server; then the result is
         unknown.

@@ -112,7 +112,9 @@ def _dependency(tree: object) -> Dependency:
 
 
 def priority_of(body: Mapping[str, Any]) -> int | None:
-    """Return the priority in a request body; None if the body has none. Raises BadRequest."""
+    """Return the priority in a request body; None if the body has no priority. Raises
+    BadRequest.
+    """
     value = body.get("priority")
     if value is None:
         return None

@@ -242,8 +242,8 @@ def query_integer(
 
 
 def query_seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
-    """Return the seconds in the query parameter `name`, at most `maximum`; 0 if the query has
-    none.
+    """Return the seconds in the query parameter `name`, at most `maximum`; 0 if the query lacks
+    it.
     """
     text = query.get(name, "0")
     value = float(text) if _NUMBER.fullmatch(text) else -1.0

@@ -96,7 +96,8 @@ def joined(entry: str, first: Collection[str] = (), root: Path = ROOT) -> str:
     """Return the script of `entry`: all modules that it needs. Modules in `first` are left out,
     because the script of `main` contains them.
 
-    Each module begins with a comment with its name, so that the source of an error can be found.
+    A comment with the name of each module comes before its code, so that the source of an error can
+    be found.
     """
     own = [name for name in modules_of(entry, root) if name not in first]
     parts = []

@@ -108,7 +108,7 @@ class JobNotifier:
                     self.courier.begin_due()
                 except sqlite3.OperationalError as error:
                     log.error("the outbox cannot be used now: %s", error)
-                except Exception:  # of memory, or a defect: later notices are sent all the same
+                except Exception:  # out of memory, or a defect: later notices must still be sent
                     log.exception("notifications cannot be sent now")
         finally:
             self.courier.cancel()
@@ -185,7 +185,7 @@ class NoticeDelivery:
         try:
             await self._try(notice)
         except sqlite3.OperationalError as error:
-            # It is in the outbox as before, and so delivered once more.
+            # The notice is still in the outbox, so it is delivered once more.
             log.error(
                 "the delivery of a notification of job %d cannot be recorded: %s",
                 notice.job_id,

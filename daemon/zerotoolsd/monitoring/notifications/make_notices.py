@@ -196,7 +196,8 @@ class JobNotices:
         details = [mask_text(one_line(line), hidden) for line in facts.lines(notice, now)]
         title = f"job {job.id} ({name_shown}) on {self._host} {_WORDS[notice]}"
         for channel, target in self._targets(spec, notice):
-            # Numbers of jobs and events begin anew with another state directory, times do not.
+            # With another state directory, the numbers of jobs and events begin again; times do
+            # not.
             key = _key(job.id, job.created, name, channel, target)
             tree = self._body(notice, title, reason, details, key, now)
             tree["job"] = {

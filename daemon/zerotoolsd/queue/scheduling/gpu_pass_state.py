@@ -34,7 +34,7 @@ NOTHING_KEPT = "no GPU is reserved for it meanwhile"
 class GpuAllocationView:
     """The state of the GPUs at the moment when a waiting job was checked.
 
-    It has the reason why each GPU is not free, keyed by index, and the GPUs that jobs of this
+    The view has the reason why each GPU is not free, keyed by index, and the GPUs that jobs of this
     daemon use.
     """
 
@@ -143,9 +143,7 @@ class GpuAllocation:
         chosen = {gpu.index for gpu in fits[:size]}
         end = None if request.lasts is None else self._now + request.lasts
         for index in chosen:
-            self._reserved_until.pop(
-                index, None
-            )  # it stays closed to those that do not end in time
+            self._reserved_until.pop(index, None)  # it stays closed to jobs that do not end in time
             self._share(index, request, end, "shared by ")
         return [gpu for gpu in wanted if gpu.index in chosen]
 
@@ -183,7 +181,7 @@ class GpuAllocation:
             return False
         start = self._when_given_back(coming, lacking)
         for gpu in free:
-            # It is given back when the job that it may be lent to ends: that is before `start`.
+            # A job that borrows the GPU ends, and returns it, before `start`.
             self._ours[gpu.index] = None
             self._reserved_until[gpu.index] = start
             self.occupied[gpu.index] = f"kept for {self._named(request.job_id)}"
@@ -223,8 +221,8 @@ class GpuAllocation:
         return self._close(with_enough, start, request) or bool(fits)
 
     def _when_given_back(self, coming: Sequence[Gpu], number: int) -> float | None:
-        """Return the time at which `number` of the GPUs `coming`, which jobs use now, will be free;
-        None if unknown.
+        """Return the time at which `number` of the GPUs in `coming` will be free. Jobs use these
+        GPUs now. Return None if the time is unknown.
         """
         ends = sorted(end for gpu in coming if (end := self._ours[gpu.index]) is not None)
         return ends[number - 1] if len(ends) >= number else None

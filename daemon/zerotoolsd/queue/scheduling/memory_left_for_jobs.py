@@ -142,7 +142,8 @@ class HostMemoryPass:
         if not wanted or self._total is None:
             return True
         behind = self._behind(order)
-        # More than the limit was taken while that was higher: it runs alone.
+        # A job that needs more than the limit was accepted when the limit was higher: it runs
+        # alone.
         within = wanted <= self._left or self._is_idle
         is_there = self._free is None or wanted <= self._free
         if behind is None and within and is_there:

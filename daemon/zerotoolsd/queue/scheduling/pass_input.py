@@ -77,7 +77,7 @@ class PassInput:
         belong to `jobs`.
         """
         gone = {job.job_id: job for job in jobs}
-        # A GPU that a process outliving its job holds is not freed by that job.
+        # A job does not free a GPU that is held by a process which survived the job.
         theirs = [x for x in self.leases if x.job_id in gone and x.held_by is None]
         left = [x for x in self.leases if x not in theirs]
         freed = self._freed(theirs, left, gone)

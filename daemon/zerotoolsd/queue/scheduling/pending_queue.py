@@ -139,8 +139,8 @@ class PendingQueue:
         return before + 1, sum(len(group.user_orders) for group in groups)
 
     def groups(self, *, gpus: bool) -> list[Group]:
-        """Return the groups with jobs that need GPUs (`gpus` is True), or the groups with jobs
-        that need none.
+        """Return the groups of jobs that need GPUs if `gpus` is True; otherwise the groups of jobs
+        that need no GPUs.
         """
         return [each for each in self._groups.values() if (each.need.gpus is not None) == gpus]
 

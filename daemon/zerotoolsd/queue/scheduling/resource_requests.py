@@ -145,9 +145,7 @@ flex_attention.
 
 
 def capability_need(spec: JobSpec) -> CapabilityNeed | None:
-    """Return the compute capability that the job needs; None if it works on any GPU, as far as
-    is known.
-    """
+    """Return the compute capability that the job is known to need; None if no need is known."""
     if spec.engine == "script":
         return None
     needs = [need for need in (_of_precision(spec), _of_attention(spec)) if need is not None]

@@ -203,13 +203,14 @@ def _give_cpus(
         request, group, place, order = found
         need, left = request.need, limits.cpu_ranks - used
         if not users.has(request):
-            continue  # nor do those of the same user and need
-        # More than the limit was taken while that was higher: it runs alone.
+            continue  # jobs with the same user and need do not start either
+        # A job that needs more than the limit was accepted when the limit was higher: it runs
+        # alone.
         runs_alone = used == 0 < limits.cpu_ranks
         if need.world_size > max(0, left) and not runs_alone:
             return CpuWaits(request.job_id, used, limits.cpu_ranks)
         if not host.has(request, order):
-            continue  # nor do those of the same need
+            continue  # jobs with the same need do not start either
         host.take(need)
         size = need.size_within(min(left, users.most(request))) or need.world_size
         users.take(request, size)
@@ -239,12 +240,12 @@ def _give_gpus(
         request, group, place, order = found
         need = group.need
         if not users.has(request):
-            continue  # nor do those of the same user and need
+            continue  # jobs with the same user and need do not start either
         if need in waiting and not _ends_by(request, now, latest_of[need]):
             walk.go_on(group, place, latest_of[need])  # of another user, or it is lent to no more
             continue
         if not host.has(request, order):
-            continue  # nor do those of the same need
+            continue  # jobs with the same need do not start either
         try:
             if need not in wanted_by:
                 wanted_by[need] = usable_gpus(need, allocation.gpus)[0]

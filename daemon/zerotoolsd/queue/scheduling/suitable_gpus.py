@@ -189,7 +189,7 @@ def usable_gpus(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str
     able = [gpu for gpu in wanted if _incapable(gpu, need.capability) is None]
     large = [gpu for gpu in able if _is_large(gpu, need)]
     able = large if len(large) >= need.world_size else able
-    # Else the job was accepted before this check existed: it continues as before.
+    # Otherwise the job was accepted before this check existed, and continues as before.
     return (able if len(able) >= need.world_size else wanted), missing
 
 

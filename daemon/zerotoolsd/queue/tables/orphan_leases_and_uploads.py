@@ -110,7 +110,7 @@ class UploadTable:
         """Record that the upload for attempt `number` has ended.
 
         `result` is the new record of the attempt, and `why` is the text of the event. `reasons` has
-        two texts: the job's reason when the upload began, and the new reason. If one of them is
+        two texts: the job's reason when the upload began, and the new reason. If either text is
         None, the reason stays unchanged.
         """
         with self._transaction():

@@ -116,7 +116,7 @@ def _book(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: float | None)
     try:
         return _book_readable(sql, row, now, ended)
     except (ValueError, TypeError):
-        # A damaged row keeps neither its job from an end nor the others from being booked.
+        # A damaged row must neither prevent the end of its job nor the booking of other jobs.
         return False
 
 
@@ -197,7 +197,7 @@ class UserCounts:
         Only jobs that were added since the last call are read.
         """
         newest, size = self._known.get(uid, (0, 0))
-        # "+": by the number of the job. The index of the uid would have all of the user's read.
+        # "+": search by the number of the job; the index of uids would read all jobs of the user.
         row = self._sql(
             f"SELECT max(id) AS newest, sum({_BYTES}) AS size FROM job LEFT JOIN job_text"
             " ON number = text_number WHERE +uid = ? AND id > ?",

@@ -76,7 +76,7 @@ def survey_job_files(spec: JobSpec, text: str, memory: MachineMemory) -> dict[st
         preflight,  # readers of every format, for such a process alone
     )
 
-    if spec.backend == SLURM:  # the process that hands it over has the job's environment
+    if spec.backend == SLURM:  # sbatch gets the job's environment
         SlurmCommands(job_environment(spec)).place_of("sbatch")
     preflight.check_files(spec)
     preflight.check_output(spec)

@@ -253,10 +253,10 @@ async def run_interpreter(
     deadline_seconds: float = INTERPRETER_SECONDS,
     user: JobUser | None = None,
 ) -> bytes:
-    """Run the interpreter `python` with `arguments` and environment `env`; return its output.
+    """Run the interpreter `python` with `arguments` and environment `env`. Return its output.
 
-    It runs as `user`; None: as the daemon. Raises BadRequest if it cannot be started, or does not
-    end within `deadline_seconds`.
+    The interpreter runs as `user` (None: as the daemon). Raises BadRequest if it cannot be started,
+    or does not end within `deadline_seconds`.
     """
     command = (sys.executable, "-I", "-S", "-c", _EXECUTE % _FAILED.decode(), python, *arguments)
     if user is not None:

@@ -109,14 +109,14 @@ def estimate_job_memory(spec: JobSpec, memory: MachineMemory) -> JobMemoryEstima
     except (ZerotoolsError, OSError):  # errors of the model are reported by its own check
         return None
     on_gpu = spec.device == "cuda"
-    # Of nodes that other daemons serve, the memory is taken to be as large as here.
+    # Nodes of other daemons are assumed to have as much memory as this machine.
     machine = Machine(
         work.layout.world_size, memory.gpu or 0, memory.host, on_gpu, node_ranks=spec.world_size
     )
     row = row_of_layout(work, machine, work.layout, offload_of(work.layout))
     asked = _row(row, machine)
     less_host = _less_host(spec, asked, work, machine)
-    # They have ended when the job trains: the larger of the two is what it takes.
+    # Tokenisation ends before the training begins, so the larger of the two counts.
     asked = replace(asked, host=max(asked.host, tokenizing_bytes(spec)))
     found = JobMemoryEstimate(asked, row.memory.knows_activations, less_host=less_host)
     is_silent = on_gpu and memory.gpu is None

@@ -47,7 +47,7 @@ async def run_rank_checks(
     """
     with ExitStack() as stack:
         try:
-            # Unbuffered: else closing it would try again to write what did not fit on the disk.
+            # Unbuffered: otherwise closing the file would write again what did not fit on the disk.
             with rights_of(user):
                 file = stack.enter_context(
                     tempfile.NamedTemporaryFile(suffix=".json", dir=directory, buffering=0)
@@ -86,5 +86,5 @@ def reads_data(spec: JobSpec) -> bool:
 
 def _write_all(file: Any, data: bytes) -> None:
     left = memoryview(data)
-    while left:  # a full disk takes a part, and refuses the rest
+    while left:  # on a full disk, only a part is written
         left = left[file.write(left) :]

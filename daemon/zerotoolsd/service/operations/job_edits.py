@@ -62,7 +62,7 @@ class JobEdits:
                     raise Conflict(
                         f"job {job.id} was changed by another request; check it, and edit again"
                     )
-                # Others may have been edited, or have ended, during the check of the job file.
+                # Other jobs may have been edited, or have ended, during the check of the job file.
                 self._refuse_terms(found, edit, uid)
                 new.check()
                 why = f"by {user_name(uid)}: {', '.join(edit.words)}"

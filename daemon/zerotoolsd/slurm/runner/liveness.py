@@ -3,9 +3,10 @@ share.
 
 Each process of an attempt rewrites a small file every few seconds. On the machine that wrote it,
 the process itself is checked. On another machine, a file that does not change for SILENT_SECONDS
-means that its process has ended or cannot reach the shared directory. In both cases it cannot write
-a checkpoint there. The clocks of machines may differ, so the age of a file is measured with the
-file server's clock: a new file is made, and its time is compared with that of the process's file.
+means that its process has ended or cannot reach the shared directory. In both cases this process
+cannot write a checkpoint into the shared directory. The clocks of machines may differ, so the age
+of a file is measured with the file server's clock: a new file is made, and its time is compared
+with that of the process's file.
 
 `AttemptTurns` uses this to run one attempt at a time, even if Slurm starts a job twice.
 """

@@ -108,7 +108,7 @@ class AttemptRunner:
             number = self._turns.take()
             if number is None:
                 return self._without_turn()
-            # An earlier copy may have continued since this one began.
+            # An earlier copy of this process may have continued since this copy began.
             self._state = JobState(self._directory, self._submission, self._allocation.job_id)
             beat = LivenessFile(self._directory.attempt_path(number), MASTER)
             beat.again()

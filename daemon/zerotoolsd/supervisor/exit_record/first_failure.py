@@ -93,12 +93,12 @@ class EndedRank(Protocol):
 class FirstFailure:
     """The rank that failed first.
 
-    `told` is the error message of another rank that lost the connection to this rank; None if this
-    rank was found by its own error.
+    `evidence` is the error message of another rank that lost its connection to this rank; None if
+    this rank was found by its own error.
     """
 
     rank: EndedRank
-    told: str | None = None
+    evidence: str | None = None
 
 
 def first_failed_rank(
@@ -118,18 +118,18 @@ def first_failed_rank(
     if own:
         return FirstFailure(min(own, key=lambda rank: _first_sign(rank, errors)))
     first = min(broken, key=lambda rank: _first_sign(rank, errors))
-    told = said[first.index]
+    evidence = said[first.index]
     others = {rank.index: rank for rank in ranks if rank not in broken}
     for text in said.values():
         for index in _named(text):
             if index in others:
                 return FirstFailure(others[index], _line_that(_FOLLOWS, text))
     if awaited is not None and awaited in others:
-        return FirstFailure(others[awaited], _line_that(_FOLLOWS, told))
-    # One that we killed while it was ending may have given up like the rest.
+        return FirstFailure(others[awaited], _line_that(_FOLLOWS, evidence))
+    # A rank that was killed while it was ending may have given up like the other ranks.
     late = [rank for rank in others.values() if not _FOLLOWS.search(said[rank.index])]
     if len(late) == 1 and late[0].killed:
-        return FirstFailure(late[0], _line_that(_FOLLOWS, told))
+        return FirstFailure(late[0], _line_that(_FOLLOWS, evidence))
     return FirstFailure(first)
 
 

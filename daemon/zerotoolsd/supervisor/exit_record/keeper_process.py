@@ -76,13 +76,14 @@ def run_keeper(
         group,
     )
     ledger = RankLedger(plan.processes, Path(LEDGER))
-    # The supervisor may have started ranks, and the daemon may ask for a stop, before this process
-    # has installed its handler: SIGTERM waits for it, and in the supervisor for `SignalWaker`.
+    # The supervisor may start ranks, and the daemon may request a stop, before this process has
+    # installed its handler. So SIGTERM stays blocked until then; in the supervisor, until
+    # `SignalWaker`.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     child = os.fork()
     if not child:
         _be_supervisor(records, ledger, supervise)
-    # The daemon knows this process, and asks it.
+    # The daemon knows the pid of this process, and sends its stop requests here.
     signal.signal(signal.SIGTERM, lambda *_: _pass_on(child))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _, status = os.waitpid(child, 0)
@@ -130,7 +131,7 @@ def _put_on_record(
     plan: Plan, records: Records, ledger: RankLedger, trouble: str | None = None
 ) -> int:
     # Ends that a killed supervisor recorded: a later SIGKILL came from its own death.
-    told = {index for index, line in enumerate(ledger.lines()) if line.status is not None}
+    reaped = {index for index, line in enumerate(ledger.lines()) if line.status is not None}
     killed = kill_all(plan.kill_seconds, note=ledger.ended, group=records.group)
     if records.group is not None:
         records.group.remove()
@@ -144,7 +145,7 @@ def _put_on_record(
         return 1  # it has not begun: the daemon may start it again
     record = _read(ENDED)
     if record is None:
-        record = inferred_record(plan, ledger, told, run, stop_reason(Path(STOP)), KILLED)
+        record = inferred_record(plan, ledger, reaped, run, stop_reason(Path(STOP)), KILLED)
         if trouble is not None and record["outcome"] == "lost":
             record |= {"outcome": NOT_READY, "cause": trouble}
         record |= {"by_keeper": True, "ended": time.time(), "ran_seconds": _ran(run)}

@@ -122,7 +122,7 @@ def judge_ranks(
         return Verdict("stopped" if idle_stop else "killed", killed_because)
     saved = progress.checkpoint["step"] if progress.checkpoint else 0
     if stop is None:
-        # As "stopped" it would be queued again at once, as often as it does so.
+        # With the outcome "stopped" the job would be queued again at once, and again each time.
         cause = f"stopped at step {progress.steps_done} without a request"
         return Verdict("crashed", cause, status=EXIT_STOPPED)
     if stop == OUTSIDE:
@@ -181,7 +181,7 @@ def judge_watched(
     verdict = judge_program(ranks, progress, stop=stop, killed_because=killed_because)
     said = progress.errors[-1].get("message") if progress.errors else None
     if stop is not None and any(rank.signal == signal.SIGTERM for rank in ranks):
-        # The watcher was asked before it had begun to listen, and has asked no process.
+        # The watcher was asked to end before it listened for it, and has signalled no process.
         return Verdict("stopped", "no longer watched; the process continues")
     if verdict.outcome == "crashed" and verdict.rank is not None:
         failed = f"its watcher failed, and the process itself may still run: {verdict.cause}"
@@ -295,9 +295,9 @@ def _blame(found: FirstFailure, errors: Sequence[dict[str, Any]]) -> Verdict:
     message = own[-1].get("message") if own else None
     if rank.exit_code == EXIT_NOT_READY and own and own[-1].get("kind") == NOT_READY:
         outcome = NOT_READY  # by its status alone, a program of the user's would run for ever
-    if found.told is not None:
+    if found.evidence is not None:
         how = f"rank {rank.index} did not answer the others, and was killed; their error: "
-        return Verdict("crashed", how + found.told, rank)
+        return Verdict("crashed", how + found.evidence, rank)
     if rank.signal is not None:
         how = f"rank {rank.index} was ended by signal {rank.signal} ({_signal_name(rank.signal)})"
         if rank.signal == signal.SIGKILL:
@@ -348,7 +348,7 @@ class _NoReports:
 def inferred_record(
     plan: Plan,
     ledger: RankLedger,
-    told: Collection[int],
+    reaped: Collection[int],
     run: Mapping[str, Any],
     stop: str | None,
     killed: str,
@@ -356,13 +356,13 @@ def inferred_record(
     """Return the record of an attempt after its supervisor was killed.
 
     Args:
-        told: the ranks that ended before the supervisor was killed. A SIGKILL of any other rank is
-            an effect of the supervisor's death.
+        reaped: the ranks that ended before the supervisor was killed. A SIGKILL of any other rank
+            is an effect of that kill.
         killed: a sentence on the supervisor's death.
         stop: the reason of a requested stop; None if no stop was requested.
     """
     ranks = [
-        KnownRank(index, line.status, line.killed or _is_ours(line.status, index in told))
+        KnownRank(index, line.status, line.killed or _is_ours(line.status, index in reaped))
         for index, line in enumerate(ledger.lines())
         if line.pid is not None
     ]
@@ -392,8 +392,8 @@ def _unfinished(plan: Plan, outcome: str, stop: str | None, killed: str) -> dict
     return {name: {"why": f"{killed} before the attempt had ended"} for name in follows}
 
 
-def _is_ours(status: int | None, was_told: bool) -> bool:
-    if was_told:
+def _is_ours(status: int | None, was_reaped: bool) -> bool:
+    if was_reaped:
         return False
     return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
 
@@ -406,8 +406,8 @@ def _verdict(
     cut_off = len(ranks) < plan.processes or any(rank.killed for rank in ranks)
     if cut_off and not any(map(is_abnormal, ranks)):
         return Verdict("lost", f"lost: {killed}")
-    told = _NoReports(finished=ledger.has_finished)
-    return judge_of(plan)(ranks, told, stop=stop, killed_because=None)
+    reports = _NoReports(finished=ledger.has_finished)
+    return judge_of(plan)(ranks, reports, stop=stop, killed_because=None)
 
 
 def stop_reason(path: Path) -> str | None:

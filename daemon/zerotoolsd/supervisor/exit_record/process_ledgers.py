@@ -151,7 +151,7 @@ _MAGIC = b"zfam"
 class ProcessTreeFile:
     """The file with the descendants of the supervisor.
 
-    It is overwritten in place, so its disk space is reserved at the start.
+    The file is overwritten in place, so its disk space is reserved at the start.
     """
 
     def __init__(self, path: Path) -> None:

@@ -39,7 +39,7 @@ class StallHandler:
         on_gpus = bool(plan.gpu_uuids) and not plan.own_program
         self._limits = StallLimits.from_plan(plan.stall, on_gpus=on_gpus, sees_all=not plan.meeting)
         self._heartbeats = Heartbeats(
-            self._limits, progress.told, plan.processes, own_program=plan.own_program
+            self._limits, progress.script_heartbeats, plan.processes, own_program=plan.own_program
         )
         self._dump: StackDump | None = None
         self._stall: AttemptStall | None = None

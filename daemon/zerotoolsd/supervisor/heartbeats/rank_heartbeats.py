@@ -49,10 +49,10 @@ class Heartbeats:
     """
 
     def __init__(
-        self, limits: StallLimits, told: ScriptHeartbeats, ranks: int, *, own_program: bool
+        self, limits: StallLimits, reported: ScriptHeartbeats, ranks: int, *, own_program: bool
     ) -> None:
         self._attention = StallDetector(limits)
-        self._told = told
+        self._reported = reported
         self._heard, self._output = 0, 0
         self._reader: HeartbeatReader | None = None
         if not own_program:
@@ -87,8 +87,8 @@ class Heartbeats:
         only the launcher knows the pids of its ranks. `output` is the number of bytes that all
         ranks have printed so far.
         """
-        if (self._told.count, output) != (self._heard, self._output):
-            self._heard, self._output = self._told.count, output
+        if (self._reported.count, output) != (self._heard, self._output):
+            self._heard, self._output = self._reported.count, output
             self._attention.heard()
         beats = self._beats(pids)
         now = time.monotonic()
@@ -111,10 +111,10 @@ class Heartbeats:
 
     def _beats(self, pids: Mapping[int, int]) -> dict[int, Beat]:
         if self._reader is None:
-            known = self._told.beats.items()
+            known = self._reported.beats.items()
             return {rank: beat for rank, beat in known if not pids or rank in pids}
         found = {rank: self._reader.read(rank) for rank in pids}
-        told = self._told.beats
+        told = self._reported.beats
         return {rank: beat if beat.count else told.get(rank, beat) for rank, beat in found.items()}
 
     def _words(self, stall: AttemptStall) -> str:
@@ -178,17 +178,17 @@ def _rank(sight: RankState, now: float) -> dict[str, Any]:
 
 
 def event_of(
-    stall: AttemptStall, told: str, sights: Sequence[RankState], *, ends: bool
+    stall: AttemptStall, cause: str, sights: Sequence[RankState], *, ends: bool
 ) -> dict[str, Any]:
     """Return the JSON object that describes `stall` in `progress.jsonl`.
 
-    `told` is the cause as a sentence, and `sights` are the states of the ranks. `ends` says whether
-    the attempt is ended because of the stall.
+    `cause` is the cause in one sentence, and `sights` are the states of the ranks. `ends` says
+    whether the attempt is ended because of the stall.
     """
     return {
         "event": "stall",
         "time": time.time(),
-        "why": told,
+        "why": cause,
         "stalled_rank": stall.rank,
         "seconds": stall.seconds,
         "deadline_seconds": stall.deadline,

@@ -200,7 +200,7 @@ def _mapped() -> Iterator[str]:
 
 
 def _packages() -> Iterator[str]:
-    # Not every directory of PYTHONPATH, because a program may often write into its own.
+    # Not every directory of PYTHONPATH: a program may often write into its own directory.
     return (path for path in sys.path if path.rstrip("/").endswith(_INSTALLED))
 
 

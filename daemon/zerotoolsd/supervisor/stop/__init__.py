@@ -1,9 +1,9 @@
-"""Ends the processes of an attempt, and names those that survive.
+"""Ends the processes of an attempt, and names the processes that survive.
 
-stop_request_file   requests to stop an attempt, in disk space that was reserved before
+stop_request_file   writes and reads requests to stop an attempt
 stop_programs       sends SIGTERM to the programs, and lets no other program begin after them
-process_kinds       tells programs from filters, and from shells and the like
-pipe_ends           the pipes that a process reads and writes; keeps their write ends open
-output_readers      runners that read the output of programs, and keep running
-kill_descendants    SIGKILL for every descendant, until none is left; names those that survive
+process_kinds       classifies processes: programs, runners of programs, filters
+pipe_ends           finds the pipes that a process reads and writes; keeps write ends open
+output_readers      finds runners that read the output of programs and must continue
+kill_descendants    kills every descendant, and names the descendants that survive
 """

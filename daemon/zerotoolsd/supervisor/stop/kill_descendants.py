@@ -1,4 +1,6 @@
-"""Kills all descendants, also those in new sessions, and describes those that survive SIGKILL."""
+"""Kills all descendants of this process, also in new sessions, and describes the processes that
+survive SIGKILL.
+"""
 
 from __future__ import annotations
 

@@ -265,8 +265,8 @@ def is_launcher(process: Process, children: Sequence[Process]) -> bool:
 
 
 def ranks_among(children: Sequence[Process]) -> list[Process]:
-    """Return the processes among the launcher's `children` that are ranks. If none of them is a
-    rank, return all that are programs.
+    """Return the processes among the launcher's `children` that are ranks. If no child is a rank,
+    return all children that are programs.
     """
     ranks = [c for c in children if any(v.startswith(b"RANK=") for v in _variables(c.pid))]
     return ranks or not_filters(children) or list(children)

@@ -393,7 +393,7 @@ class Stop:
         self._asked[key] = _Asked(process, above, fd, writes, is_runner, saves)
 
     def _release(self) -> None:
-        """End the stopped runners below which all programs that got SIGTERM have ended."""
+        """End each stopped runner when all programs below it that got SIGTERM have ended."""
         for key, held in sorted(self._held.items(), key=lambda item: -len(item[1].above)):
             below: list[_Taken] = [*self._asked.values(), *self._held.values()]
             if any(key in each.above for each in below):

@@ -208,7 +208,7 @@ SINCE = query_of("since", COUNT, "`next` of the previous response")
 def refusal_components() -> dict[str, Schema]:
     """Return the response of each HTTP status that refuses a request, by component name.
 
-    All of them have a `Problem` as their body.
+    Each of these responses has a `Problem` as its body.
     """
     headers = {
         "401": {"WWW-Authenticate": {"schema": TEXT, "required": True}},
