@@ -60,7 +60,8 @@ class AdapterTensor:
     Attributes:
         module: the name that the changed layer has in the model without adapters.
         part: `lora_A`, ..., `modules_to_save` or `trainable_tokens_delta`.
-        saved: the name of the tensor in PEFT's files. It begins with `stem`.
+        saved: the name of the tensor in PEFT's files.
+        stem: the beginning of `saved`, which is the name of the changed layer in PEFT's files.
     """
 
     key: Key

@@ -14,8 +14,8 @@ Example: the halves of two heads of four rows become pairs. Row 4h + 2i + j of t
     rows of the source     0 2 | 1 3 | 4 6 | 5 7
 
 The inverse is made from the same pieces, with source and view exchanged. In the inverse too, rows
-that are equal steps apart are joined into one piece. A source is used exactly once if the boxes of
-its inverse cover it exactly (`boxes.prove_cover`).
+at equal distances are joined into one piece. A source is used exactly once if the boxes of its
+inverse cover it exactly (`boxes.prove_cover`).
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def _pieces_of_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
 
 
 def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
-    """Join pieces that have one index along `dim` and follow each other in equal steps."""
+    """Join pieces that have one index along `dim` and follow each other at equal distances."""
     rows: dict[object, list[ViewPiece]] = {}
     done: list[ViewPiece] = []
     for piece in pieces:
@@ -258,8 +258,8 @@ def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
 
 
 def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
-    """Join rows into as few pieces as possible, and yield these in order. Adjacent rows that are
-    equal steps apart in the view become one piece.
+    """Join rows into as few pieces as possible, and yield these in order. Adjacent rows that are at
+    equal distances in the view become one piece.
     """
     along = rows[0].dims[dim]
     at = 0

@@ -1,4 +1,5 @@
-"""The directories of a job's checkpoints: their names, the one to resume from, the `latest` hint.
+"""The directories of a job's checkpoints: their names, the checkpoint to resume from, and the files
+`latest` and `best`.
 
     <output_dir>/step-00000040/dcp/{.metadata,__R_0.distcp}   tensors, torch DCP
                               /job.json                       `checkpoint_job_record`

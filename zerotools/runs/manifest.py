@@ -58,8 +58,8 @@ def write_manifest(directory: Path, *, threads: int | None = None, stamps: bool 
     renamed).
 
     The writer of the files must have fsynced them. Only the process that wrote the files may pass
-    `stamps` (see above). `threads` files are read at once (default: one per core, at most 8).
-    Return the path of the manifest.
+    `stamps` (see the module's docstring). `threads` files are read at once (default: one per core,
+    at most 8). Return the path of the manifest.
 
     Raises:
         BadFile: something below `directory` is neither a regular file nor a directory.

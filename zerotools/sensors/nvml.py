@@ -66,11 +66,11 @@ class GpuProbe(Protocol):
 
 
 class ProbeFailed(Exception):
-    """The error that the child process gave no usable answer. The message has the reason."""
+    """The child process failed, or its answer cannot be used. The message has the reason."""
 
 
 class ProbeSilent(ProbeFailed):
-    """The error that the child process did not answer in time."""
+    """The child process did not answer in time."""
 
 
 class NvmlProbe:

@@ -1,7 +1,7 @@
 """Packages that only some commands need, and the command that installs one of them here.
 
 The command names the package itself, with the version that zerotools needs, and not an extra of
-zerotools. So it works for every source of the installation, and changes nothing else.
+zerotools. So it works however zerotools was installed, and changes no other package.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _made_by_uv(place: Path) -> bool:
 
 
 def _lacks_pip(python: str) -> bool:
-    """Return whether this interpreter has no pip. For other interpreters return False without a
-    check.
+    """Return whether the interpreter `python` has no pip. Only the interpreter of this process is
+    checked; for all others the result is False.
     """
     return python == sys.executable and PathFinder.find_spec("pip") is None

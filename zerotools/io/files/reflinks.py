@@ -27,11 +27,11 @@ class SharedBlocks:
         self.is_refused = False
 
     def share(self, source: int, source_offset: int, output: int, offset: int, length: int) -> bool:
-        """Share `length` bytes of the file `source` from `source_offset` on with the file
-        `output`, at its byte `offset`. All are whole blocks.
+        """Share `length` bytes of the file `source`, from `source_offset` on, with the file
+        `output` at its byte `offset`. These three numbers are multiples of the block size.
 
-        Return False if they are not shared, for example because the file system cannot do so.
-        Nothing is copied then.
+        Return False if the bytes are not shared, for example because the file system cannot share
+        blocks. In this case nothing is copied.
         """
         try:
             wanted = struct.pack("=qQQQ", source, source_offset, length, offset)

@@ -132,7 +132,9 @@ def named_if_gone(path: Path) -> Iterator[None]:
 
 
 def record_source(path: Path, status: os.stat_result) -> None:
-    """Record a file that is open and not read yet. Raises BadFile if it has changed."""
+    """Record a file that is open and not read yet. Raises BadFile if the file has changed since an
+    earlier record.
+    """
     for sources in _NOTED.get():
         sources.note(path, status)
 

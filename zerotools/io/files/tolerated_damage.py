@@ -6,7 +6,7 @@ instead, and continues with the parts that it can still prove:
     try:
         header = read_header(path)
     except BadFile as error:
-        tolerate(path, error)  # raises it, unless lost bytes are tolerated
+        raise_or_record(path, error)  # raises it, unless lost bytes are tolerated
         return {}
 
 Unreadable parts are omitted from the chunks of tensors, or get positions after the end of their

@@ -77,8 +77,8 @@ _MAX_FILES = 100_000
 
 
 def set_of(name: str) -> tuple[str, str, str] | None:
-    """Return the parts that the names of all files of one model have in common: stem, number of
-    files, and suffix.
+    """Split the name of a numbered file. Return the parts that the names of all files of one model
+    share: stem, number of files, and suffix.
 
     Return None if `name` has no number, or if the model has only one file.
     """

@@ -57,7 +57,7 @@ NONE_LOST = LostValues()
 
 
 def check_castable(source: DType, target: DType) -> None:
-    """Raise an error for a cast that is not between two floating-point dtypes, or that is into a
+    """Raise an error unless both dtypes are equal, or both are floating-point and `target` is not a
     dtype for scales.
 
     Raises:

@@ -84,7 +84,8 @@ def gather_elements(
     values that the cast lost.
 
     `pieces` are the parts of chunks to read: together they cover the box, and each lies inside it.
-    `buffer` (bytes) is used for reading. NaNs and infinities are counted only if the dtypes differ.
+    `buffer` (bytes) is used for reading. If the dtypes are equal, there is no cast, and NaNs and
+    infinities are not counted.
     """
     out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
     losses = NONE_LOST

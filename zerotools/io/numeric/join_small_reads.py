@@ -55,8 +55,8 @@ def near_pieces(
     """Divide the pieces into groups, so that each group is read at once. Return the groups, and the
     pieces that are in no group.
 
-    A group has at least two pieces, with gaps of at most `gap` bytes between them. It takes at most
-    `room` bytes, and at least half of its bytes are needed.
+    A group has at least two pieces, with gaps of at most `gap` bytes between them. The bytes of a
+    group fit in a buffer of `room` bytes, and at least half of them are needed.
     """
     if len(pieces) < 2:
         return [], list(pieces)

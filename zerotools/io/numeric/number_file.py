@@ -27,7 +27,8 @@ class NumberFile:
     on.
 
     By default all numbers up to the end of the file are included. The file stays open, so its name
-    may be removed. With `files`, which several objects share, it is open only while it is used.
+    may be removed. With `files`, open files that several objects share, the file is open only while
+    it is used.
     """
 
     def __init__(

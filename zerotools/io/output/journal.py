@@ -46,7 +46,7 @@ class Journal:
 
         `identity` describes the inputs of the output, in parts with names that users understand.
         `start_over` is advice for error messages: how to start again from the beginning. `lock` is
-        called with the open file before it is read.
+        called with the descriptor of the journal before the journal is read.
 
         Raises:
             BadRequest: the existing journal belongs to another output.

@@ -29,8 +29,8 @@ def file_system_type(descriptor: int) -> int:
 
 
 def fallocate(descriptor: int, size: int) -> None:
-    """Reserve the first `size` bytes of a file. `os.posix_fallocate` would write to each block if
-    the file system cannot reserve it.
+    """Reserve the first `size` bytes of a file. `os.posix_fallocate` is not used, because it writes
+    to each block if the file system cannot reserve blocks.
 
     Raises:
         OSError: the blocks are not reserved, or not all of them.

@@ -3,8 +3,8 @@
 Everything is written below `<destination>.partial`, flushed to the disk, and renamed when it is
 complete. The partial directory is locked while it is written, so that two runs never share one.
 Other users cannot open it until it is complete. A killed or interrupted run leaves only that
-directory, and the next run resumes or clears it. A run that fails leaves nothing: it would fail
-again, and a full disk needs the space.
+directory, and the next run resumes or clears it. A run that fails removes the directory, because a
+resumed run would fail again, and because the disk may be full.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ _GO_ON = "; run the same command again when it is reachable"
 
 
 class OpenShells:
-    """The running scripts of a caller. If the caller is interrupted, it ends all of them.
+    """The running scripts of a caller. A caller that is interrupted ends all of its scripts.
 
     `within` are the scripts of an outer caller. When the outer caller ends its scripts, these
     scripts end too.

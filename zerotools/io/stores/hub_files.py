@@ -1,8 +1,8 @@
 """Reads a repository of the Hugging Face Hub in one revision.
 
 huggingface_hub gives the token, the endpoint and the listing. Files are read in ranges from the
-address that the Hub returns. This may be another server for large files, which does not get the
-token.
+address that the Hub returns. For large files this may be the address of another server, which does
+not get the token.
 
 A revision is replaced by its commit at the first request, so that no file changes while it is read.
 """

@@ -3,8 +3,8 @@
 Only obstore searches for credentials, in the variables and files that the tools of each store use.
 Its errors are never shown unchanged (`store_errors`).
 
-An HTTP server cannot list files, and a bucket may refuse to. Then `indexed_files` finds the files
-of a directory by requesting known names:
+An HTTP server cannot list files, and a bucket may refuse to list them. In these cases
+`indexed_files` finds the files of a directory by requesting known names:
 
     .zerotools-output.json          names every file of an output of zerotools
     MANIFEST.json                   names every file of a checkpoint of a job

@@ -1,8 +1,8 @@
 """The interface of a store. Keys are paths below the root of the store, without a slash at either
 end.
 
-After the library has repeated a request, an error is a `ZerotoolsError` with a sentence
-(`store_errors.store_failure`).
+The library repeats failed requests. If a request fails finally, the method raises a
+`ZerotoolsError` with a sentence for the user (`store_errors.store_failure`).
 """
 
 from __future__ import annotations

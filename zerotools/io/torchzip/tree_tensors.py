@@ -2,8 +2,8 @@
 
 `why_unread` recognises tensors with bytes that zerotools cannot copy, by the function that rebuilds
 them. A reader refuses such a tensor by its name, because a silently omitted tensor would be a lost
-weight. Views with the negative or conjugate bit set are among them: the sign of their bytes differs
-from the sign of their values.
+weight. Views with the negative or conjugate bit set are such tensors: the stored values have
+another sign than the values of the view.
 
 Source: torch/_utils.py (`_rebuild_*`), torch/_tensor.py (`_reduce_ex_internal`), and
 numpy/_core/multiarray.py (`_reconstruct`).

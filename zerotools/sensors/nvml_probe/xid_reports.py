@@ -33,9 +33,8 @@ MOST_XIDS = 16
 class XidReports:
     """The XIDs (error numbers of the driver) of each GPU.
 
-    They are read from the kernel's log, which also has XIDs from before the probe started, since
-    the machine started. If the log cannot be read, they come from NVML's events since the probe
-    started.
+    The kernel's log has the XIDs since the machine started. If this process may not read the log,
+    the XIDs come from NVML's events, which begin when the probe starts.
     """
 
     def __init__(self, kernel_log: str) -> None:
