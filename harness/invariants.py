@@ -112,7 +112,7 @@ def _attempts(jobs: Mapping[int, Row], attempts: list[sqlite3.Row]) -> Iterator[
         by_job.setdefault(row["job_id"], []).append(row)
     for number, rows in by_job.items():
         if number not in jobs:
-            yield f"attempts of job {number} are there, and it is not"
+            yield f"job {number} does not exist, but has attempts"
             continue
         live = [row["number"] for row in rows if row["state"] != "ended"]
         if len(live) > 1 or (live and live[-1] != rows[-1]["number"]):
@@ -198,7 +198,7 @@ def _leases(attempts: list[sqlite3.Row], leases: list[sqlite3.Row]) -> Iterator[
     for lease in leases:
         leased.setdefault(lease["gpu_uuid"], []).append((lease["job_id"], lease["attempt"]))
         if lease["bytes"] is None and len(leased[lease["gpu_uuid"]]) > 1:
-            yield f"{lease['gpu_uuid']} is leased as a whole, and to others"
+            yield f"{lease['gpu_uuid']} is leased as a whole, and also to other attempts"
     whole = {lease["gpu_uuid"] for lease in leases if lease["bytes"] is None}
     for key, row in by_key.items():
         for uuid in json.loads(row["gpu_uuids"]) if row["state"] != "ended" else ():
@@ -206,7 +206,7 @@ def _leases(attempts: list[sqlite3.Row], leases: list[sqlite3.Row]) -> Iterator[
                 yield f"{uuid} is used by attempts {users[uuid]} and {key} (job, number) at once"
             users[uuid] = key
             if key not in leased.get(uuid, ()):
-                yield f"attempt {key[1]} of job {key[0]} uses {uuid}, which it has no lease of"
+                yield f"attempt {key[1]} of job {key[0]} uses {uuid} without a lease"
 
 
 def _events(jobs: Mapping[int, Row], events: list[sqlite3.Row]) -> Iterator[str]:
@@ -218,7 +218,7 @@ def _events(jobs: Mapping[int, Row], events: list[sqlite3.Row]) -> Iterator[str]
         before = states.get(number)
         if number in states and event["from_state"] != before:
             yield (
-                f"event {event['seq']} takes job {number} from {event['from_state']}, and the one "
+                f"event {event['seq']} moves job {number} from {event['from_state']}, and the one "
                 f"before led to {before}"
             )
         states[number] = event["to_state"]
@@ -264,7 +264,7 @@ def _checkpoints(jobs: Collection[Row]) -> Iterator[str]:
             for problem in verify_manifest(directory):
                 if before is None or _inode(directory) != before:
                     break  # it is removed just now, which takes its name first
-                yield f"job {job['id']} is offered what does not verify: {problem.message}"
+                yield f"job {job['id']} has a damaged checkpoint: {problem.message}"
 
 
 def _inode(directory: Path) -> int | None:

@@ -119,7 +119,7 @@ class Mailbox:
             return any(item.get("event") == event for item in self.datagrams)
 
         self._comes(lambda: has_come() or self._is_over())
-        assert has_come(), f"no {event} came: {self.datagrams[-3:]}"
+        assert has_come(), f"no {event} has arrived: {self.datagrams[-3:]}"
 
     def wait_for_count(self, event: str, count: int, *, more: int = 0) -> None:
         """Wait for `count` datagrams with the event `event`, and then for `more` datagrams of any

@@ -46,8 +46,8 @@ def prepare(directory: Path, tree: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", type=Path, help="spec.json and out/ are written there")
-    parser.add_argument("--job", type=Path, help="a job file of one rank")
+    parser.add_argument("directory", type=Path, help="run directory, for spec.json and out/")
+    parser.add_argument("--job", type=Path, help="a job file with one rank")
     parser.add_argument("--steps", type=int, default=4)
     options = parser.parse_args()
     command = prepare(options.directory, job_tree(options.job, options.steps))

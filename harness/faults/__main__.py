@@ -58,7 +58,7 @@ class Run:
         try:
             found = story.run(place, injection)
         except Exception:  # a point that cannot be tried is reported, and the others are tried
-            found = Found(wrong=[f"could not be tried: {traceback.format_exc()}"])
+            found = Found(wrong=[f"cannot be tried: {traceback.format_exc()}"])
         found.seconds = time.monotonic() - began
         for sentence in found.wrong:
             print(f"{where}: {sentence}", file=sys.stderr, flush=True)
@@ -87,16 +87,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--errors", action="store_true", help="let calls fail instead of killing")
-    parser.add_argument("--story", action="append", help="those whose names have these words")
+    parser.add_argument("--errors", action="store_true", help="make calls fail instead")
+    parser.add_argument("--story", action="append", help="only stories with these words")
     parser.add_argument(
-        "--call", action="append", choices=(*tracing.CALLS, *tracing.OPENING), help="this one alone"
+        "--call",
+        action="append",
+        choices=(*tracing.CALLS, *tracing.OPENING),
+        help="only this call",
     )
-    parser.add_argument("--at", type=int, help="the N-th call alone")
-    parser.add_argument("--sample", type=int, metavar="N", help="so many points of all there are")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample")
-    parser.add_argument("--jobs", type=int, default=2, help="so many points at a time")
-    parser.add_argument("--list", action="store_true", help="count the calls of each story alone")
+    parser.add_argument("--at", type=int, help="only the N-th call")
+    parser.add_argument("--sample", type=int, metavar="N", help="try only N of the points")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the sample")
+    parser.add_argument("--jobs", type=int, default=2, help="number of points at a time")
+    parser.add_argument("--list", action="store_true", help="only count the calls of each story")
     return parser
 
 
@@ -120,7 +123,7 @@ def _run(options: argparse.Namespace, directory: Path) -> int:
         counts = ", ".join(f"{call} {n}" for call, n in sorted(found.calls.items()))
         print(f"{story.name}: {sum(found.calls.values())} calls: {counts}", flush=True)
         if not found.calls:
-            found.wrong.append("no call was counted: strace says nothing")
+            found.wrong.append("no call was counted: strace has written nothing")
         run.totals.note(f"{story.name}, untouched", found.wrong)
         points += points_of(story, found.calls, kills=not options.errors, errors=options.errors)
     points = [p for p in points if not options.call or p.injection.call in options.call]
@@ -140,7 +143,7 @@ def _print(options: argparse.Namespace, totals: Totals, exist: int, seconds: flo
     sample = f", seed {options.seed}" if options.sample else ""
     print(
         f"{totals.points} of {exist} points tried in {seconds:.0f} s{sample}; at {totals.missed} "
-        f"of them the call did not come; {totals.unseen} ends that nobody was left to see; "
+        f"of them the call was not made; {totals.unseen} ends of ranks that no process could see; "
         f"the longest took {totals.longest[0]:.1f} s: {totals.longest[1]}"
     )
     print(totals)

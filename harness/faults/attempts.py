@@ -78,7 +78,7 @@ class AttemptStory:
             os.kill(victim.started.pid, signal.SIGCONT)
         found = Found(hit=victim.was_hit(), calls=counted(victim.trace))
         if not ended_itself:
-            found.wrong.append(f"it came to no end: {(path / 'log').read_text()[-2000:]}")
+            found.wrong.append(f"it did not end: {(path / 'log').read_text()[-2000:]}")
         self._await_end(victim, run, token)
         victim.end()
         found.wrong += self._judge(path, run, token, pidfd, found)
@@ -159,17 +159,17 @@ class AttemptStory:
         if left := processes_with(token):
             wrong.append(f"a process of the attempt was left: {left}")
         if (path / "ran").exists() and isinstance(now, attempt_status.NeverStarted):
-            wrong.append("the rank has run, and would be run again: no record says so")
+            wrong.append("the rank has run, but no record says so, so it would run again")
         if isinstance(
             now, (attempt_status.Alive, attempt_status.Starting, attempt_status.Unreadable)
         ):
-            wrong.append(f"nobody knows what came of it: {now}")
+            wrong.append(f"the outcome is unknown: {now}")
         right = ("stopped",) if self.stopped else ("finished",)
         if status == 0 and ended not in right:
             if self.victim == BOTH and found.hit and not was_noted(run):
                 found.unseen += 1
             else:
-                wrong.append(f"the rank ended with 0, and is {now}: it would run again")
+                wrong.append(f"the rank ended with 0, but its state is {now}: it would run again")
         kill_orphans(Traces(token))
         return wrong
 
@@ -218,7 +218,7 @@ class SaveStory:
         victim.end()
         found = Found(hit=victim.was_hit(), calls=counted(victim.trace))
         if not over:
-            found.wrong.append("the rank came to no end")
+            found.wrong.append("the rank did not end")
         found.wrong += self._judge(path, out)
         return found
 
@@ -227,10 +227,10 @@ class SaveStory:
         saved = [int(line.split()[1]) for line in lines if line.startswith("saved")]
         choice = checkpoint_dirs.newest_valid(out, structure=check_structure)
         step = choice.record.step if choice.record is not None else 0
-        wrong = [f"a checkpoint under its name does not verify: {s.why}" for s in choice.skipped]
+        wrong = [f"a renamed checkpoint is damaged: {s.why}" for s in choice.skipped]
         if step < max(saved, default=0):
-            wrong.append(f"step {max(saved)} was saved, and step {step} is gone on from")
-        wrong += [f"a checkpoint is in doubt: {line}" for line in lines if "doubt" in line]
+            wrong.append(f"step {max(saved)} was saved, but a resume would begin at step {step}")
+        wrong += [f"a checkpoint is not verified: {line}" for line in lines if "doubt" in line]
         for directory in checkpoint_dirs.list_checkpoints(out):
             try:
                 checkpoint_dirs.check_and_explain(directory, structure=check_structure)

@@ -116,7 +116,7 @@ class BackupStory:
             back_up_queue(place.state, out)
         copied, kept = jobs_in(out), jobs_in(place.state / DATABASE)
         if not copied == kept == jobs_in(self.template.place.state / DATABASE):
-            found.wrong.append(f"the copy has {copied}, the queue {kept}")
+            found.wrong.append(f"the copy has {copied}, but the queue has {kept}")
         return found
 
 

@@ -165,7 +165,7 @@ class Place:
                 except ZerotoolsError as error:
                     said = str(error)
             time.sleep(PAUSE)
-        return f"jobs came to no end within {deadline.waited:.0f} s: {said}"
+        return f"jobs did not end within {deadline.waited:.0f} s: {said}"
 
     def _once(self, jobs: Mapping[str, Wanted]) -> str:
         for name, wanted in jobs.items():
@@ -275,7 +275,7 @@ class Place:
         rows, counts = dict(found), Counter(name for name, _ in found)
         for name, wanted in jobs.items():
             if counts[name] > 1 + wanted.is_retried:
-                yield f"{name} was queued again: it is there {counts[name]} times"
+                yield f"{name} was queued again: it exists {counts[name]} times"
             lines = self.lines(name)
             done = lines.index("done") if "done" in lines else len(lines)
             again = any(line.startswith("began") for line in lines[done:])

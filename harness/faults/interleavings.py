@@ -297,11 +297,11 @@ class Round:
         with closing(sqlite3.connect(self.place.state / "zerotools.db")) as queue:
             leases = list(queue.execute("SELECT gpu_uuid, job_id, attempt FROM lease"))
             rows = list(queue.execute("SELECT id, name, state FROM job"))
-        yield from (f"all jobs are over, and {lease} is leased" for lease in leases)
+        yield from (f"all jobs have ended, but {lease} is leased" for lease in leases)
         for job, name, state in rows:
             trained = self.place.path / f"{name}.lines"
             if state == "succeeded" and trained.exists() and "done" not in self.place.lines(name):
-                yield f"job {job} succeeded, and is not done: {self.place.lines(name)}"
+                yield f"job {job} succeeded, but its lines have no end: {self.place.lines(name)}"
         if "Traceback" in self.place.log:
             yield f"the daemon's log has a traceback: {self.place.log}"
 
@@ -334,10 +334,10 @@ def live_round(path: Path, tensors: Path, library: Path | None, seed: int, steps
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return 1 if a rule was broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--minutes", type=float, default=0.0, help="more rounds for so long")
-    parser.add_argument("--seed", type=int, help="of the first round; the next ones have the next")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of a round")
-    parser.add_argument("--keep", type=Path, help="leave the files of a round that failed here")
+    parser.add_argument("--minutes", type=float, default=0.0, help="run rounds for this time")
+    parser.add_argument("--seed", type=int, help="the seed of the first round")
+    parser.add_argument("--steps", type=int, default=STEPS, help="number of steps in a round")
+    parser.add_argument("--keep", type=Path, help="keep the files of a failed round here")
     options = parser.parse_args(arguments)
     seed = int.from_bytes(os.urandom(3), "big") if options.seed is None else options.seed
     try:
@@ -369,7 +369,7 @@ def _rounds(directory: Path, seed: int, options: argparse.Namespace) -> int:
     print("\n".join(f"{count:5} {name}" for name, count in sorted(total.items())))
     print(
         f"{rounds} rounds in {time.monotonic() - began:.0f} s from seed {seed}: "
-        f"{sum(total.values())} operations, {bad} rounds in which something did not hold"
+        f"{sum(total.values())} operations, {bad} rounds in which a rule was broken"
     )
     return 1 if bad else 0
 

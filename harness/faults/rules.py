@@ -87,7 +87,7 @@ class Rules:
             elif number not in now and event[2] not in removed:
                 yield f"event {number} is lost: {event}"
         late = [number for number in now.keys() - known.keys() if number < max(known, default=0)]
-        yield from (f"event {number} came after newer ones" for number in late)
+        yield from (f"event {number} was added after newer events" for number in late)
         self._events = now
 
     def _legal(self, changes: list[tuple[int, str | None, str, str]]) -> Iterator[str]:
@@ -117,17 +117,17 @@ class Rules:
             late = [(t, w) for t, w in sorted(words) if t > stopped and w != _SAVING]
             if late and (len(late) > MOST_LATE or late[-1][0] > stopped + patient(SLACK_SECONDS)):
                 names = ", ".join(f"{word} after {moment - stopped:.2f} s" for moment, word in late)
-                yield f"{place} was stopped, and stamped {names}"
+                yield f"{place} was stopped, but wrote the stamps {names}"
 
     def _ended(self, rows: list[tuple[int, str, str]], ends: Mapping[int, float]) -> Iterator[str]:
         for job, state, spec in rows:
             script = json.loads(spec).get("script") or {}
             words = self.words(job)
             if state == SUCCEEDED and script.get("command") and END not in words.values():
-                yield f"job {job} succeeded, and its script has not come to its end: {words}"
+                yield f"job {job} succeeded, but its script has not written its last stamp: {words}"
             late = [moment - ends[job] for moment in words if state == CANCELLED]
             if late and max(late) > 0:
-                yield f"job {job} was cancelled, and went on {max(late):.2f} s later"
+                yield f"job {job} was cancelled, but wrote a stamp {max(late):.2f} s later"
 
     def words(self, job: int) -> dict[float, str]:
         """Return the stamps of a job, keyed by time in seconds since 1970."""

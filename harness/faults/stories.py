@@ -201,7 +201,7 @@ def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
     wrong += place.wrong(jobs)
     for name, number in place.acknowledged.items():
         if jobs[name].end == GONE and (place.state / "jobs" / str(number)).exists():
-            wrong.append(f"job {number} was removed, and its directory is left")
+            wrong.append(f"job {number} was removed, but its directory still exists")
     wrong += [f"job {job} failed: {why}" for job, why in failed(place.state).items()]
     return wrong
 

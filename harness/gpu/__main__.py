@@ -14,11 +14,13 @@ from harness.gpu.table import AGAIN, LOG, Row, installed, summary, write
 def main(arguments: list[str] | None = None) -> int:
     """Run the checks. Return 1 if a check failed, or if the budget was too small for a check."""
     parser = argparse.ArgumentParser(prog="python -m harness.gpu", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="table, rows, log and memory")
+    parser.add_argument("--out", type=Path, required=True, help="directory for the results")
     parser.add_argument("--budget", type=float, default=500.0, help="seconds for all checks")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--wheels", type=Path, help="a folder of wheels to install first")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="checks, in this order")
+    parser.add_argument("--wheels", type=Path, help="a directory with wheels to install first")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="only these checks, in this order"
+    )
     options = parser.parse_args(arguments)
     (options.out / LOG).unlink(missing_ok=True)
     rows = []
@@ -39,7 +41,7 @@ def _rows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Itera
         from harness.gpu.looks import CHECKS
         from harness.gpu.rows import in_order, run_all
     except ModuleNotFoundError as error:  # one that zerotools itself needs
-        yield Row("packages", "those that every check needs", str(error), "FAIL", 0.0)
+        yield Row("packages", "packages that every check needs", str(error), "FAIL", 0.0)
         return
     if unknown := set(options.only or ()) - CHECKS.keys():
         parser.error(f"--only: no check {min(unknown)!r}; there are {', '.join(CHECKS)}")

@@ -110,7 +110,7 @@ def _compared(device: str, ways: Sequence[str]) -> Found:
         if not (kernels <= case.kernels and bool(kernels) is bool(case.kernels)):
             wrong.append(f"{case}: takes {sorted(kernels)}, expected {sorted(case.kernels)}")
     words = wrong or [f"{len(memory)} cases as predicted"]
-    words += [f"the card is too small for {', '.join(large)}"] * bool(large)
+    words += [f"the GPU is too small for {', '.join(large)}"] * bool(large)
     return Found("; ".join(words), not wrong if memory else None, memory)
 
 

@@ -304,7 +304,7 @@ def accelerated(device: str, directory: Path) -> Found:
     return Found(words, len(ranks) == 1 and right and _is_good(view))
 
 
-NO_MEMORY = "a CPU has no memory that a driver gives out"
+NO_MEMORY = "a CPU has no memory that a driver allocates"
 CHECKS = {
     "warm start": Check("a warm job after a cold one, with a lease by UUID", 120, warm_start),
     "a killed job": Check("its memory is back, its lease is over", 60, killed, NO_MEMORY),

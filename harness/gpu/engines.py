@@ -116,7 +116,7 @@ def compiled(device: str, directory: Path) -> Found:
     return Found(f"{len(losses)} steps, {apart:.1e} apart", apart <= CLOSE)
 
 
-NO_NVCC = "on a CPU nothing of DeepSpeed is built by nvcc"
+NO_NVCC = "on a CPU nothing of DeepSpeed is compiled by nvcc"
 CHECKS = {
     "DeepSpeed": Check("losses of engine torch", 240, deepspeed(compiles=True), shared=True),
     "DeepSpeed without nvcc": Check(

@@ -133,4 +133,4 @@ def _kind(size: int) -> tuple[Path, str, list[tuple[str, str]]]:
     if (first / "memory.limit_in_bytes").exists():
         settings = [("memory.swappiness", "0"), ("memory.limit_in_bytes", str(size))]
         return first, "1:memory:", settings
-    raise NoLimit(f"no hierarchy below {ROOT} has the memory controller for groups of one's own")
+    raise NoLimit(f"no hierarchy below {ROOT} lets this process make groups with a memory limit")

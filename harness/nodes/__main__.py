@@ -129,7 +129,7 @@ class _Rounds:
         losses = [machine.losses(job_number) for machine, job_number in both]
         merged = {**losses[1], **losses[0]}
         assert all(merged[step] == loss for each in losses for step, loss in each.items()), (
-            "the machines tell different losses"
+            "the machines report different losses"
         )
         return sum(len(view["attempts"]) for view in views), merged
 

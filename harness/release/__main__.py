@@ -37,23 +37,21 @@ def make_parser() -> argparse.ArgumentParser:
         description="Check, build, sign and tag a release. Nothing is uploaded or pushed.",
     )
     parser.add_argument("version", metavar="VERSION", help="X.Y.Z")
-    parser.add_argument("--dry-run", action="store_true", help="do everything in a scratch clone")
-    parser.add_argument(
-        "--next", metavar="VERSION", help="the release after it  [default: X.Y+1.0]"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="keep nothing of the release")
+    parser.add_argument("--next", metavar="VERSION", help="the next release  [default: X.Y+1.0]")
     key = parser.add_mutually_exclusive_group()
     key.add_argument(
-        "--key", type=Path, help="the SSH key to sign with  [default: git's user.signingkey]"
+        "--key", type=Path, help="the SSH key for signatures  [default: git's user.signingkey]"
     )
     key.add_argument("--unsigned", action="store_true", help="sign nothing")
     parser.add_argument(
-        "--offline", action="store_true", help="try the files with the packages of this Python"
+        "--offline", action="store_true", help="test the files with the packages of this Python"
     )
     parser.add_argument(
         "--pythons",
         nargs="+",
         metavar="X.Y",
-        help="versions of Python to try the files with  [default: all that are supported]",
+        help="Python versions for the tests of the files  [default: all that are supported]",
     )
     return parser
 
@@ -83,7 +81,7 @@ def release(root: Path, options: argparse.Namespace) -> None:
         for name in ("user.name", "user.email"):
             git(clone, "config", name, git(root, "config", name))
         commit = commit_release(clone, version, key)
-        say(f"built of {commit[:9]}, twice")
+        say(f"built twice from {commit[:9]}")
         wheel, source = build_twice(clone, commit, out, scratch)
         names = [path.name for path in (wheel, source)]
         if names != [f"zerotools-{version}-py3-none-any.whl", f"zerotools-{version}.tar.gz"]:
@@ -114,15 +112,15 @@ def check_start(root: Path, version: str, following: str) -> None:
     """
     base = source_edits.base_in(root)
     if ".dev" not in base or version_order(base) >= version_order(version):
-        raise BadRequest(f"the source is {base}, before which {version} cannot be released")
+        raise BadRequest(f"the source is {base}, so {version} cannot be released")
     if version_order(following) <= version_order(version):
         raise BadRequest(f"--next {following} is not after {version}")
     if changed := git(root, "status", "--porcelain"):
         raise BadRequest(f"the tree is not clean: {changed.splitlines()[0].strip()}")
     if not git(root, "branch", "--show-current"):
-        raise BadRequest("no branch is checked out, to which the release could be added")
+        raise BadRequest("no branch is checked out for the release")
     if git(root, "tag", "--list", f"v{version}"):
-        raise BadRequest(f"there is a tag v{version} already")
+        raise BadRequest(f"the tag v{version} exists already")
 
 
 def commit_release(clone: Path, version: str, key: Path | None) -> str:
@@ -144,7 +142,7 @@ def open_next(clone: Path, version: str) -> None:
     source_edits.open_changelog(clone, version)
     git(clone, "commit", "--quiet", "-am", f"release: begin {version}")
     if changed := git(clone, "status", "--porcelain"):
-        raise BadRequest(f"the release left something behind: {changed}")
+        raise BadRequest(f"the release left changes in the tree: {changed}")
 
 
 def take(root: Path, clone: Path, version: str, files: Sequence[Path]) -> None:
@@ -161,7 +159,7 @@ def take(root: Path, clone: Path, version: str, files: Sequence[Path]) -> None:
     git(root, "pull", "--quiet", "--ff-only", str(clone), branch)
     uploaded = " ".join(f"dist/{path.name}" for path in files if path.suffix in (".whl", ".gz"))
     say(f"v{version} is tagged, and its files are in {out}; nothing was uploaded.")
-    say("What remains to be done by a person:")
+    say("The remaining steps, by hand:")
     print(f"git push origin {branch} v{version}")
     print(f"twine upload {uploaded}")
     print(f"pip download --no-deps zerotools=={version}  # and compare it with SHA256SUMS")

@@ -62,7 +62,7 @@ def build_twice(root: Path, commit: str, out: Path, scratch: Path) -> tuple[Path
     built = [_build(root, commit, epoch, scratch / name) for name in ("first", "second")]
     for one, other in zip(*built, strict=True):
         if one.name != other.name or one.read_bytes() != other.read_bytes():
-            raise BadRequest(f"{one.name} is not reproducible: a second build has other bytes")
+            raise BadRequest(f"{one.name} is not reproducible: a second build has different bytes")
     wheel, source = (path.rename(out / path.name) for path in built[0])
     return wheel, source
 

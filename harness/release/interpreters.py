@@ -32,8 +32,8 @@ def find_all(versions: Sequence[str]) -> Mapping[str, Path]:
     missing = [version for version, python in found.items() if python is None]
     if missing:
         raise BadRequest(
-            f"there is no Python {', no '.join(missing)} here; run uv python install "
-            f"{' '.join(missing)}, or name the versions to try with --pythons"
+            f"this machine has no Python {', no '.join(missing)}; run uv python install "
+            f"{' '.join(missing)}, or name other versions with --pythons"
         )
     return {version: python for version, python in found.items() if python is not None}
 

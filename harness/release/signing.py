@@ -36,12 +36,12 @@ def find_key(root: Path, given: Path | None) -> Path:
         is_ssh = git(root, "config", "--default", "", "gpg.format") == "ssh"
         if not configured or not is_ssh:
             raise BadRequest(
-                "there is no key to sign with: name one by --key, set git's user.signingkey and "
-                "gpg.format=ssh, or pass --unsigned"
+                "there is no key for signatures: name a key with --key, set git's user.signingkey "
+                "and gpg.format=ssh, or pass --unsigned"
             )
         given = Path(configured).expanduser()
     if not given.is_file():
-        raise BadRequest(f"the key to sign with, {given}, is no file")
+        raise BadRequest(f"the key {given} is not a file")
     return given.absolute()
 
 

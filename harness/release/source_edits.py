@@ -42,7 +42,7 @@ def check_version(version: str) -> None:
         BadRequest: `version` is not X.Y.Z.
     """
     if not _RELEASE.fullmatch(version):
-        raise BadRequest(f"{version!r} is no version of a release: write X.Y.Z, such as 0.3.0")
+        raise BadRequest(f"{version!r} is not the version of a release: write X.Y.Z, such as 0.3.0")
 
 
 def set_base(root: Path, version: str) -> None:
@@ -62,7 +62,7 @@ def date_changelog(root: Path, version: str, day: date) -> None:
     headings = list(_HEADING.finditer(text))
     if not headings or headings[0][1] != version:
         first = headings[0][1] if headings else "none"
-        raise BadRequest(f"the first section of {CHANGELOG} is {first}, and must be {version}")
+        raise BadRequest(f"the first section of {CHANGELOG} is {first}, but must be {version}")
     if headings[0][2] != "unreleased":
         raise BadRequest(f"{CHANGELOG} says that {version} was released on {headings[0][2]}")
     end = headings[1].start() if len(headings) > 1 else len(text)

@@ -318,7 +318,9 @@ def _refuse_overlap(directory: JobDirectory) -> None:
         lines = _records(directory.run_dir(name, 0) / "progress.jsonl")
         times = [float(each["time"]) for each in lines if "time" in each]
         if times:
-            assert min(times) >= last - 0.5, f"attempt {name} began before the last had ended"
+            assert min(times) >= last - 0.5, (
+                f"attempt {name} began before the previous one had ended"
+            )
             last = max(times)
 
 

@@ -53,7 +53,7 @@ class StoredRounds(Rounds):
         first, number, output = self.named("first", STEPS, slurm=two, checkpoint=saving, env=env)
         wait_for(lambda: self._is_at(STEPS // 2 + 2, first, number), "the step")
         pid = _pid_of("rank", first)
-        assert pid is not None, "no rank was there to be killed"
+        assert pid is not None, "no rank runs that could be killed"
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         attempts = len(self.ended(first, number)["attempts"])

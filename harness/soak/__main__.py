@@ -67,7 +67,7 @@ def soak(options: argparse.Namespace, directory: Path) -> int:
             for sentence in found:
                 print(f"round {number}: {sentence}", file=sys.stderr, flush=True)
             print(f"round {number}: {summary(tally, machine)}", flush=True)
-            if any("no end" in sentence for sentence in found):
+            if any("did not end" in sentence for sentence in found):
                 print(place.log, file=sys.stderr)
                 break
     finally:

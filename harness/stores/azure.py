@@ -39,8 +39,8 @@ _VERSION = "2021-12-02"
 def why_not() -> str | None:
     """Return the reason why Azurite cannot be started here; None if it can be started."""
     if shutil.which("node") is None:
-        return "Node.js is not installed, in which Azurite runs"
-    return None if PROGRAM.exists() else "Azurite is not installed; scripts/azurite does it"
+        return "Node.js, which Azurite needs, is not installed"
+    return None if PROGRAM.exists() else "Azurite is not installed; run scripts/azurite"
 
 
 class AzureServer(ListeningServer):

@@ -84,7 +84,7 @@ class ListeningServer(ABC):
             if deadline.has_passed() or not running:
                 log.seek(0)
                 said = log.read().decode("utf-8", "replace")[-1500:]
-                raise AssertionError(f"{self.command()[0]} did not come to listen:\n{said}")
+                raise AssertionError(f"{self.command()[0]} did not begin to listen:\n{said}")
             time.sleep(0.02)
 
 

@@ -24,11 +24,11 @@ AGAIN = (
     ("damage", "words"),
     [
         (None, []),
-        ("DELETE FROM lease", ["it has no lease of"]),
+        ("DELETE FROM lease", ["without a lease"]),
         ("UPDATE job SET state = 'succeeded'", ["is not over", "its events say running"]),
         ("UPDATE attempt SET state = 'ended'", ["leased to an attempt that is over"]),
         (AGAIN, ["2 attempts that are not over", "after attempt 1 had finished"]),
-        ("DELETE FROM job", ["was acknowledged and is lost", "it is not"]),
+        ("DELETE FROM job", ["was acknowledged and is lost", "does not exist, but has attempts"]),
         ("UPDATE job SET text_number = 7", ["job 1 has lost its job file 7"]),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_checkpoint_under_its_name_has_the_bytes_that_its_manifest_says(tmp_pa
     assert broken(tmp_path / "state", [1]) == []
     (step / "data").write_bytes(b"abce")  # as long as before
     (found,) = broken(tmp_path / "state", [1])
-    assert found.startswith(f"job 1 is offered what does not verify: {step / 'data'} has SHA-256")
+    assert found.startswith(f"job 1 has a damaged checkpoint: {step / 'data'} has SHA-256")
 
 
 def test_a_gpu_is_used_by_one_attempt(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_node_that_is_killed_leaves_the_other_without_a_peer(tmp_path: Path, t
     assert "onnection" in told["message"]
     # Asked to stop while it waits for the other, a node ends as one that has nothing to save.
     again = both.start(0)
-    wait_for(lambda: "waits for the others" in again.log(), "it to wait")
+    wait_for(lambda: "waits for the other nodes" in again.log(), "it to wait")
     (again.run_dir / "stop").write_text("cancel")
     assert again.finish() == [EXIT_STOPPED]
 

@@ -59,7 +59,7 @@ def stamp(directory: Path, seconds: float, word: str) -> None:
     [
         ("UPDATE event SET why = 'other' WHERE seq = 1", "event 1 was"),
         ("DELETE FROM event WHERE seq = 2", "event 2 is lost"),
-        (RIGHT.replace("(3,", "(0,"), "event 0 came after newer ones"),
+        (RIGHT.replace("(3,", "(0,"), "event 0 was added after newer events"),
         (RIGHT.replace("finished", "retry"), "from running to succeeded by retry"),
         (f"{RIGHT}; UPDATE job SET state = 'succeeded'", "has not come to its end"),
         (f"{STOPPED}; UPDATE job SET state = 'cancelled'", "was cancelled, and went on 1.00 s"),
@@ -84,7 +84,7 @@ def test_nothing_is_stamped_long_after_a_stop(tmp_path: Path, rules: Rules) -> N
     assert rules.broken(()) == []
     stamp(tmp_path, 4000, "more")
     (found,) = rules.broken(())
-    assert "was stopped, and stamped step after 0.10 s, more after 3997.00 s" in found
+    assert "was stopped, but wrote the stamps step after 0.10 s, more after 3997.00 s" in found
 
 
 def test_nor_are_several_steps_soon_after_it(tmp_path: Path, rules: Rules) -> None:

@@ -47,7 +47,7 @@ def test_the_tree_that_is_taken_to_a_gpu_is_small_and_says_what_it_needs(tmp_pat
     bare = "import sys; sys.path.insert(0, '.'); from harness.gpu.__main__ import main; main()"
     words = [sys.executable, "-I", "-S", "-c", bare, "--device", "cpu", "--out", str(tmp_path)]
     done = subprocess.run(words, cwd=tmp_path / "tree", check=True, capture_output=True, text=True)
-    assert done.stdout.startswith("packages | those that every check needs | No module named")
+    assert done.stdout.startswith("packages | packages that every check needs | No module named")
     assert done.stdout.splitlines()[-1].startswith("ran 1, failed 1, late 0, skipped 0")
 
 

@@ -20,7 +20,7 @@ def test_the_versions_are_those_of_the_classifiers() -> None:
 
 def test_this_interpreter_is_found_and_a_version_that_is_not_here_is_named() -> None:
     assert interpreters.find_all([OWN]) == {OWN: Path(sys.executable)}
-    with pytest.raises(BadRequest, match=r"no Python 3\.99 here; run uv python install 3\.99, or"):
+    with pytest.raises(BadRequest, match=r"no Python 3\.99; run uv python install 3\.99, or"):
         interpreters.find_all([OWN, "3.99"])
 
 

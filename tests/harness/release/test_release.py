@@ -96,12 +96,12 @@ def test_what_went_well_is_taken(clone: Path, tmp_path: Path, key: Path) -> None
 
 
 def test_a_release_that_cannot_begin_is_refused(clone: Path) -> None:
-    with pytest.raises(BadRequest, match=r"before which 0\.0\.1 cannot be released"):
+    with pytest.raises(BadRequest, match=r"so 0\.0\.1 cannot be released"):
         command.check_start(clone, "0.0.1", "0.1.0")
     with pytest.raises(BadRequest, match=f"--next {VERSION} is not after {VERSION}"):
         command.check_start(clone, VERSION, VERSION)
     git(clone, "tag", f"v{VERSION}")
-    with pytest.raises(BadRequest, match=f"there is a tag v{VERSION} already"):
+    with pytest.raises(BadRequest, match=f"the tag v{VERSION} exists already"):
         command.check_start(clone, VERSION, "9.9.0")
     git(clone, "checkout", "-q", "--detach")
     with pytest.raises(BadRequest, match="no branch is checked out"):

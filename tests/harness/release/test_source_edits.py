@@ -39,7 +39,7 @@ def test_a_release_is_dated_and_the_next_one_begun(root: Path) -> None:
 
 
 def test_a_changelog_that_does_not_fit_is_refused(root: Path) -> None:
-    with pytest.raises(BadRequest, match=r"first section .* is 0\.3\.0, and must be 0\.4\.0"):
+    with pytest.raises(BadRequest, match=r"first section .* is 0\.3\.0, but must be 0\.4\.0"):
         source_edits.date_changelog(root, "0.4.0", DAY)
     source_edits.date_changelog(root, "0.3.0", DAY)
     with pytest.raises(BadRequest, match=r"0\.3\.0 was released on 2026-12-01"):

@@ -118,7 +118,7 @@ class _Meeting:
     def held(self) -> tuple[dist.Store, str]:
         if self._rank.leads_node:
             who = f"node {self._place.node} of {self._place.nodes}"
-            self._say(f"{who} waits for the others at {self._place.address}")
+            self._say(f"{who} waits for the other nodes at {self._place.address}")
         store: dist.TCPStore | None = None
         while True:
             try:
