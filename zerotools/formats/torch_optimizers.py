@@ -5,7 +5,7 @@ An optimizer numbers its parameters in the order of its groups. The number alone
 name of a parameter, because layers of a model have equal shapes, and programs list them in
 different orders.
 
-The defaults are those of torch 2.13's constructors, in the order of `param_groups`.
+The default values are from torch 2.13's constructors, in the order of `param_groups`.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ class LogicalGroup:
     """A param group that is not partitioned over ranks.
 
     Attributes:
-        shapes: parameter name -> shape, in the optimizer's order. In a group of experts, the names
-            are those in the files.
+        shapes: parameter name -> shape, in the optimizer's order. In a group of experts, these
+            are the names in the files.
         parts: the parts of the group, in the same order as `shapes`.
         options: the options in torch's param group (`lr`, ...), without `params`.
         experts: for a group of experts, one map for each expert-parallel rank: name in `shapes` ->
@@ -103,8 +103,8 @@ class LogicalState:
 
     Attributes:
         groups: the param groups with their optimizer state.
-        model, optimizer: the trees of the model file and of the optimizer file; at stage 3, those
-            of rank 0.
+        model, optimizer: the trees of the model file and of the optimizer file; at stage 3, the
+            trees of rank 0.
         shapes: the values of `param_shapes` that will be written.
         frozen: the frozen parameters. Stage 3 writes partitions of them.
         autoep_size: the number of AutoEP's expert-parallel ranks in the save; None without AutoEP.
@@ -114,8 +114,8 @@ class LogicalState:
         weights: the tensors in `model` that get their values from `weight_sources`, not from
             `model_file`.
         weight_sources: the tensors that these values are copied from.
-        known_storages: storage key -> bytes, for storages that are in no source file, such as those
-            of single numbers.
+        known_storages: storage key -> bytes, for storages that are in no source file, such as the
+            storages of single numbers.
     """
 
     kind: str

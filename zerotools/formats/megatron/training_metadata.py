@@ -199,9 +199,9 @@ def fitting_groups(
 
     Saved param groups do not list their parameters. But Megatron-Core makes the groups according to
     a rule. With expert parallelism, experts are in separate groups. Tensors with one dimension, and
-    biases, have no weight decay. The embedding and the output layer may have a learning rate of
-    their own. The groups record these properties (`is_expert_parallel`, `wd_mult`,
-    `is_decoupled_lr`). The caller uses the groups only if each parameter fits exactly one group.
+    biases, have no weight decay. The embedding and the output layer may have a separate learning
+    rate. The groups record these properties (`is_expert_parallel`, `wd_mult`, `is_decoupled_lr`).
+    The caller uses the groups only if each parameter fits exactly one group.
 
     Source: `_get_param_groups` of megatron/core/optimizer/__init__.py, 0.12 to 0.16.
     """

@@ -121,8 +121,8 @@ def _items(path: Path, names: set[str]) -> list[str]:
 
 
 def _saves_in(path: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the directories in `path` that Orbax may have saved, judged by their names: items, and
-    the newest step with its items.
+    """Yield the directories in `path` that Orbax may have saved, according to their names: items,
+    and the newest step with its items.
     """
     steps = [name for name in names if UNFINISHED in name or step_number(name) is not None]
     newest = sorted(steps, key=lambda name: step_number(name.partition(UNFINISHED)[0]) or 0)[-1:]
@@ -145,8 +145,8 @@ def _fault(path: Path, names: set[str]) -> str | None:
     None if there is no such evidence.
 
     Orbax renames a directory when it is complete. An object store cannot rename, so there Orbax
-    writes commit_success.txt last; newer releases do so everywhere. An OCDBT database is complete
-    when the databases of all processes have been merged.
+    writes commit_success.txt last. Newer releases write this file everywhere. An OCDBT database is
+    complete when the databases of all processes have been merged.
     """
     if UNFINISHED in path.name:
         return f"its name has {UNFINISHED}"

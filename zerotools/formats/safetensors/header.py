@@ -4,7 +4,7 @@
     header    {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [begin, end]}}
     data      the tensors, back to back, without holes
 
-The checks are those of the reference implementation (safetensors/src/tensor.rs, `validate`): every
+The reference implementation makes the same checks (safetensors/src/tensor.rs, `validate`): every
 byte of the data belongs to exactly one tensor, and the size of each tensor follows from its dtype
 and shape.
 """

@@ -33,15 +33,15 @@ class TorchFileNative:
 
 
 class OpenedFile(NamedTuple):
-    """An opened torch file, with its tensors sorted into weights, optimizer state and the rest."""
+    """An opened torch file, with its tensors sorted into weights, optimizer state and others."""
 
     file: TorchFile
     contents: FileContents
 
 
 def open_file(root: Path, name: str) -> OpenedFile:
-    """Open the torch file `root / name` and sort its content into weights, optimizer state and the
-    rest. No tensor data is read.
+    """Open the torch file `root / name` and sort its tensors into weights, optimizer state and
+    others. No tensor data is read.
 
     Raises:
         BadFile: the file is missing or damaged, or holds no tensors.

@@ -220,7 +220,7 @@ def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
 
 
 def _other_names(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
-    """Yield a problem if exactly one file has tensor names that differ from those in all other
+    """Yield a problem if exactly one file has tensor names that differ from the names in all other
     files.
 
     If several files differ, they may be pipeline stages. If there are two files, it is unknown

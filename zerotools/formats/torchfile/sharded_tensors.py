@@ -244,7 +244,7 @@ WHOLE, DTENSOR, SHARDED = "", "DTensor", "ShardedTensor"
 
 @dataclass(frozen=True, slots=True)
 class PartialTensor:
-    """A tensor of shape `shape`, and those of its blocks that are in one file.
+    """A tensor of shape `shape`, and its blocks that are in one file.
 
     Attributes:
         kind: the way in which the tensor is split; WHOLE for a plain tensor.

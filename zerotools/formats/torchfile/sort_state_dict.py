@@ -1,4 +1,4 @@
-"""Sort the content of a saved tree into weights, one torch optimizer, and the rest.
+"""Sort the tensors of a saved tree into weights, the state of one torch optimizer, and others.
 
 This module also defines the keys of `checkpoint.pt`, a training file that zerotools writes. A file
 has all these keys if its key `MARK` has the value `VERSION`. `BUFFER_NAMES` is also a key of
@@ -61,7 +61,7 @@ class FileContents:
 
 
 def sort_tensors(tree: Any) -> FileContents:
-    """Sort the tensors of a saved tree into weights, optimizer state and the rest.
+    """Sort the tensors of a saved tree into weights, optimizer state and others.
 
     A nested dict is flattened to names with dots. If weights are below a key such as "model", only
     the tensors below this key are weights, and tensors next to the key are other state. A torch

@@ -58,7 +58,7 @@ def read_mp_rank(
     Args:
         models: one file at stages 0 to 2. At stage 3 it is rank 0's file, or the files of all ranks
             if frozen parameters require them; a lost file is None.
-        whole: the tensors that files store whole: those in `module`, layer files and expert files.
+        whole: the tensors that files store whole: in `module`, in layer files and in expert files.
         is_zero3: True if frozen parameters are partitioned even though there are no optimizer
             files.
 
@@ -118,8 +118,8 @@ def _group_shapes(
     """Return `param_shapes`, from the model file or, before DeepSpeed 0.6.0, from the optimizer
     file.
 
-    Return None if the run did not use ZeRO, or if it used BF16_Optimizer at stage 0, because those
-    files do not record the parameters.
+    Return None if the run did not use ZeRO, or if it used BF16_Optimizer at stage 0. The files of
+    such runs do not record the parameters.
     """
     present = [optim for optim in optim_states if optim is not None]
     if not present:

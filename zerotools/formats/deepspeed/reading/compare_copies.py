@@ -1,7 +1,7 @@
 """If the user requests it, compare tensors with their copies in files that are normally not read.
 
-- At stage 3, the model file of every rank has the buffers, and normally only those of the first
-  rank are read. The same is true of single numbers in the optimizer state, such as `step`.
+- At stage 3, the model file of every rank has the buffers, and normally only the first rank's
+  buffers are read. The same is true of single numbers in the optimizer state, such as `step`.
 - In a pipeline, a tied layer is in the flat buffers of every stage that uses it, partitioned
   differently. Normally only the first stage's copy is read.
 

@@ -331,9 +331,9 @@ def substitute_model(
     in flat buffers. Only the model file lists the names and shapes of the parameters
     (`param_shapes`), and these lists are equal in every checkpoint of a run. So if the model file
     is lost and the user names another checkpoint of the run, the lists of that checkpoint are used,
-    but none of its tensors. The sizes of the partitions must be those that the lists predict. If
-    the optimizer files have parameter names too (`param_slice_mappings`), these must be in the
-    order of the lists. `optim` is one of the optimizer files.
+    but none of its tensors. The partitions must have the sizes that the lists predict. If the
+    optimizer files have parameter names too (`param_slice_mappings`), these must be in the order of
+    the lists. `optim` is one of the optimizer files.
 
     Raises:
         BadFile: there is no substitute (the message then has the text of `error`), or the

@@ -120,8 +120,8 @@ def _lost_ties(
 ) -> Iterator[tuple[int, str]]:
     """Yield (stage, name) of each tied weight that no layer file of its stage has.
 
-    Any layer after the named layers of the previous stage and before those of the next stage may
-    belong to the stage.
+    Any layer between the named layers of the previous stage and the named layers of the next stage
+    may belong to the stage.
     """
     ties = layers_of_ties(trained, layers)
     for stage, names in enumerate(trained):

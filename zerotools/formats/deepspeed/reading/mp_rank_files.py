@@ -350,7 +350,7 @@ def with_listed_parameters(
     DeepSpeed 0.7.4 to 0.18 saves no `param_shapes` and no `ds_config` for a mixture of experts. No
     version saves `param_shapes` at stage 0, where BF16_Optimizer writes optimizer files. But the
     optimizer files name the parameters of each rank's partition in `param_slice_mappings`, in the
-    optimizer's order, and the shapes are those of the weights. In a pipeline a tied parameter is
+    optimizer's order, and the shapes are known from the weights. In a pipeline, a tied parameter is
     called `tied_modules.KEY.NAME` there, and its weight is `LAYER.NAME` in the file of a layer,
     perhaps of another stage.
 

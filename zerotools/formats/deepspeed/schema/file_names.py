@@ -59,7 +59,7 @@ def model_file(mp_rank: int, dp_rank: int | None = None) -> str:
 
 
 def optim_file(mp_rank: int, dp_rank: int, *, bf16: bool = False) -> str:
-    """Return the name of one rank's optimizer file. In bf16 runs, it has a prefix."""
+    """Return the name of one rank's optimizer file. If `bf16` is True, the name has a prefix."""
     prefix = _BF16_PREFIX if bf16 else ""
     return f"{prefix}{_RANK_PREFIX}{dp_rank}_mp_rank_{mp_rank:02d}_optim_states.pt"
 

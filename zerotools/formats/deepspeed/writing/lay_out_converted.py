@@ -259,9 +259,9 @@ def _dropped(foreign: ForeignCheckpoint) -> Iterator[Dropped]:
 def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
     """Return the logical state with which a DeepSpeed run resumes from the checkpoint `foreign`.
 
-    The trees are those that DeepSpeed 0.19.8 saves. DeepSpeed finds weights by name, but masters
-    and moments by position. So the groups must list their parameters in the order of the engine's
-    optimizer.
+    The trees have the form that DeepSpeed 0.19.8 saves. DeepSpeed finds weights by name, but
+    masters and moments by position. So the groups must list their parameters in the order of the
+    engine's optimizer.
 
     Source: DeepSpeed `runtime/engine.py`: `_save_checkpoint`; `runtime/zero/stage_1_and_2.py`,
     `stage3.py`: `state_dict`.

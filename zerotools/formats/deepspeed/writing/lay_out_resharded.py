@@ -244,8 +244,8 @@ def _dropped(source: Checkpoint, layout: TargetLayout) -> tuple[Dropped, ...]:
 
 
 def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSettings) -> bool:
-    """Return whether the files of `source` are already those that `world_size` ranks with
-    `settings` would save.
+    """Return whether `source` already has the files that `world_size` ranks with `settings` would
+    save.
 
     Raises:
         BadRequest: two settings contradict each other.

@@ -152,7 +152,7 @@ class NormNames:
 def norm_names(names: Collection[str]) -> NormNames:
     """Return the names of the norms of a model with weights `names`.
 
-    Megatron's own layers and those of Transformer Engine use different names:
+    Megatron's own layers and Transformer Engine's layers use different names for some norms:
 
         in both                                       where
         self_attention.linear_qkv.layer_norm_weight   attention with linear_qkv

@@ -7,7 +7,7 @@ expert parallelism, experts are in separate groups. Megatron identifies its grou
 `lr_mult`, `is_expert_parallel` and `is_decoupled_lr`. All groups must have the same step.
 
 Source: `_get_param_groups` of megatron/core/optimizer/__init__.py and `load_state_dict` of
-distrib_optimizer.py, 0.16. The options are those of torch's Adam and of Transformer Engine's.
+distrib_optimizer.py, 0.16. The options are for torch's Adam and for Transformer Engine's.
 """
 
 from __future__ import annotations

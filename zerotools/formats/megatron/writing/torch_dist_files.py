@@ -124,9 +124,9 @@ def extra_state_keys(place: StoredPlace, counts: tuple[int, ...]) -> Iterator[st
         decoder.final_layernorm._extra_state/shard_0_1                             not stacked
 
     Every parallel layer requests an extra state under its own name. In Transformer Engine, every
-    norm and the attention do so too. An extra state that no layer requests is not read. Layers
-    accept None as an empty state. `counts` are the numbers of parts that the stored tensor has
-    along its leading axes.
+    norm and the attention request one too. An extra state that no layer requests is not read.
+    Layers accept None as an empty state. `counts` are the numbers of parts that the stored tensor
+    has along its leading axes.
 
     Source: megatron/core/transformer/utils.py (`make_sharded_object_for_checkpoint`) of 0.16.
     """
@@ -188,7 +188,8 @@ def stored_places(path: Path, tensors: Mapping[str, Tensor]) -> StoredPlaces:
 
     The layers of a block are stacked if they all have the same weights, because Megatron then
     requests stacked tensors; else each layer has separate keys. Other layers (`mtp.layers.0.`) are
-    never stacked. Names are those in a model on one rank; `path` is the checkpoint, for messages.
+    never stacked. `tensors` has the names of a model on one rank; `path` is the checkpoint, for
+    messages.
 
     Source: megatron/core/transformer/transformer_block.py (`sharded_state_dict`) of 0.12 to 0.16.
 
@@ -290,8 +291,8 @@ def common_state(
     With expert parallelism, `optimizer` has one such entry for each of two optimizers, keyed by
     number. `content_metadata` tells Megatron the form of the tensors to request.
 
-    `arguments` are those of the training script, keyed by name. `scheduler` is Megatron's saved
-    schedule, or None. `is_uniform` is True if the layers are stacked.
+    `arguments` are the arguments of the training script, keyed by name. `scheduler` is Megatron's
+    saved schedule, or None. `is_uniform` is True if the layers are stacked.
 
     Source: megatron/training/checkpointing.py,
     megatron/core/dist_checkpointing/serialization.py, 0.16.
