@@ -121,7 +121,7 @@ def has_group_of_root(run_dir: Path) -> bool:
 
 
 def remove_group(token: str) -> None:
-    """Remove the control group that root created for the ended attempt with this token."""
+    """Remove the control group that the user root created for the ended attempt with this token."""
     group = find_group(token)
     if group is not None:
         group.remove(0)

@@ -1,9 +1,9 @@
 """The dispatcher: its loop decides which jobs start, yield or are removed.
 
-dispatcher                the loop, and the parts that it is made of
+dispatcher                runs the loop, and makes its parts
 scheduling_loop           starts waiting jobs, with the resources that the scheduler chose
 elastic_growth            restarts running elastic jobs with more GPUs when GPUs are free
-preempt_for_priority      chooses running jobs that yield to one of higher priority, and asks them
+preempt_for_priority      asks running jobs to yield to a waiting job of higher priority
 end_jobs_for_memory       asks jobs to yield if memory runs out, and ends jobs that save too slowly
 host_memory_guard         watches the memory of the host, and acts before it is used up
 gpu_memory_guard          watches the memory of shared GPUs, and acts before it is used up
@@ -11,7 +11,7 @@ make_memory_guards        makes the two guards above
 memory_forecast           computes from samples when memory is used up; no I/O
 choose_low_memory_action  chooses the next action from the forecast and the running jobs; no I/O
 host_memory_reading       reads the memory of the host, and of the control group in which jobs run
-priority_classes          the priorities that users may give
+priority_classes          limits the priorities that users may give
 last_uploads              uploads the last checkpoint of a job if no supervisor has uploaded it
 cleaner                   removes ended jobs, one after another
 removable_files           finds and removes the files of an ended job

@@ -297,8 +297,8 @@ def _rate_without_jump(points: Points) -> float:
 
 
 def _thinned(points: Points, window: float) -> Points:
-    """Return the newest points in the last `window` seconds, in order. Two points are at least
-    a tenth of the window apart.
+    """Return some of the points in the last `window` seconds, in order. The points are at least a
+    tenth of the window apart.
     """
     found: list[tuple[float, int]] = []
     for point in reversed(points):

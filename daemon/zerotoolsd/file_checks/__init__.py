@@ -1,5 +1,5 @@
 """Processes that read the files of users, which may be on a file system that never responds.
 
-check_server        the process that forks such processes, before the daemon opens anything
-file_checker_pool   sends requests with deadlines to them, and finds mounts that do not respond
+check_server        forks such processes from a process that the daemon starts first
+file_checker_pool   sends requests with deadlines, and finds mounts that do not respond
 """

@@ -1,8 +1,8 @@
 """Types and functions that several packages of the daemon share. The modules import no other
 package of the daemon.
 
-api_types         arguments and results of requests, and the errors raised when a request is refused
-queue_terms       when a waiting job may start: priority, hold, begin time, dependencies
-prometheus_text   metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0
+api_types         defines arguments, results and errors of requests
+queue_terms       defines when a waiting job may start: priority, hold, begin time, dependencies
+prometheus_text   formats metrics as text: Prometheus 0.0.4, or OpenMetrics 1.0
 time_slice        divides long work into slices, so that other requests run meanwhile
 """

@@ -3,22 +3,22 @@ start next.
 
 lifecycle                     computes the next state of a job from a table of transitions; no I/O
 change_state                  changes the state of a job, commits the change and announces it
-retry_rules                   the causes that end attempts, and how each cause is retried
-clocks                        the current time, and waits that survive a change of the calendar
+retry_rules                   defines the causes that end attempts, and how each is retried
+clocks                        measures time and waits correctly after a change of the calendar
 schema, sql_values, rows, store
-                              the SQLite database; each transaction records its change as an event
+                              read and change the SQLite database; each change is also an event
 write_rows, tables            write rows within a transaction
-transactions                  commits one change, or several changes together
+transactions                  commits one change alone, or several changes together
 group_commit                  commits submits that arrive at the same time with one disk write
 disk_reserve                  reserves disk space, so that jobs can be ended on a full disk
 array_job_files               writes the job files of an array before its jobs are queued
 import_found_jobs             adds jobs and attempts that only the run directories record
 dependency_table, waiting_conditions
-                              the conditions that must be met before a job starts
+                              check the conditions that must be met before a job starts
 scheduling                    decides which jobs start, and on which GPUs
-request_of_job                the resources that a job requests
+request_of_job                makes the request of a job for resources
 scheduler_input               collects the input of the scheduler and runs the scheduler
-expected_memory               predicts the memory of a job that declares none
+expected_memory               predicts the memory of a job that does not declare it
 time_limit                    computes how much of a job's time limit is left
 fair_share                    orders users by their past use of GPUs
 directory_writers             records which job writes into which directory

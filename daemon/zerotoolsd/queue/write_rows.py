@@ -46,8 +46,8 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobParts:
-    """The two forms of a job file that are stored: `spec` has only the keys that the user set,
-    and `tree` has all keys.
+    """The two stored forms of a job file: `spec` has only the keys that the user set, and `tree`
+    has all keys.
 
     Each form is also kept as JSON text.
     """

@@ -1,13 +1,13 @@
-"""The requests of users to the daemon.
+"""Carries out the requests of users to the daemon.
 
-job_requests      the methods that HTTP calls
+job_requests      defines the methods that the HTTP handlers call
 submission        checks jobs and adds them to the queue
-admission         the checks before a job is accepted
-operations        changes of jobs, and requests about the machine
-explanation       why a job waits, was restarted or ended
-make_job_view     jobs as clients see them
-run_curves        curves of a job and of the jobs that it continues
-result_readers    checkpoints and predictions, read by a child process
-evaluation_jobs   jobs that evaluate the checkpoints of another job
-user_lookup       the names of users, looked up by a child process
+admission         contains the checks before a job is accepted
+operations        changes jobs, and answers requests about jobs and the machine
+explanation       explains why a job waits, was restarted or ended
+make_job_view     makes the views of jobs that clients see
+run_curves        computes curves of a job and of the jobs that it continues
+result_readers    reads checkpoints and predictions, in a child process
+evaluation_jobs   makes and finds jobs that evaluate the checkpoints of another job
+user_lookup       looks up the names of users, in a child process
 """

@@ -1,8 +1,8 @@
-"""The watcher of a process that a user started by hand.
+"""Watches a process that a user started by hand.
 
-The watcher is the only rank of its job. So this job has the same features as every other job: a
-supervisor that survives the daemon, a time limit, a recorded end, and notifications.
+The watching process is the only rank of its job. So this job has the same features as every other
+job: a supervisor that survives the daemon, a time limit, a recorded end, and notifications.
 
-entry           starts the process
+entry           starts the watching process
 watch_process   watches the process and its descendants, and reads its exit status
 """

@@ -263,7 +263,9 @@ def body_text(body: Mapping[str, Any], name: str, longest: int = 4096) -> str | 
 
 
 def texts(body: Mapping[str, Any], name: str) -> list[str]:
-    """Return the list of texts of the key `name` in the request body; empty if it is missing."""
+    """Return the list of texts that the request body has under the key `name`; empty if the key is
+    missing.
+    """
     value = body.get(name)
     if value is None:
         return []

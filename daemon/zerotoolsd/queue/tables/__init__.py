@@ -1,7 +1,8 @@
-"""The smaller tables of the database. The tables of jobs and attempts are in `queue.store`.
+"""Reads and writes the smaller tables of the database. The tables of jobs and attempts are in
+`queue.store`.
 
-preemption_table           attempts that were asked to end so that their jobs continue later
-notice_outbox              notices that wait for their delivery
-orphan_leases_and_uploads  GPUs that stay leased to ended attempts; uploads of finished jobs
-usage_accounting           GPU-seconds of users, and the number of their jobs in the queue
+preemption_table           stores requests to attempts to end so that their jobs continue later
+notice_outbox              stores notices that wait for their delivery
+orphan_leases_and_uploads  stores leases of GPUs by ended attempts, and uploads of finished jobs
+usage_accounting           books GPU-seconds of users, and counts their jobs in the queue
 """

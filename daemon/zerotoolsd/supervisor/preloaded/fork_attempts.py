@@ -3,7 +3,7 @@ daemon ends.
 
     server    {"ready": its memory in bytes, "seconds": time of the imports}, or {"refused": why}
     daemon    {"token": ..., "run_dir": ..., "env": ...}, and the attempt's log as a descriptor
-    server    {"token": ..., "pid": ...}, and that process as a descriptor; or {"refused": why}
+    server    {"token": ..., "pid": ...}, and a pidfd of this process; or {"refused": why}
 
 The server ends after it has sent `refused`. Each line is one message on a socket pair. The sockets
 have no name, so no other process can connect.
