@@ -1,8 +1,8 @@
 """Returns free TCP ports at which ranks meet.
 
 The kernel would choose a port from the range that it also uses for outgoing connections. So another
-process could take the port before the first rank listens. The ports here are below that range,
-where a port is only used on request.
+process could take the port before the first rank listens. The ports of this module are below that
+range, where a port is only used on request.
 """
 
 from __future__ import annotations

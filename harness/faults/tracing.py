@@ -35,7 +35,7 @@ _CALL = re.compile(rb"^(?:\d+ +)?([a-z0-9_]+)\(", re.MULTILINE)
 class Injection:
     """A fault at the call number `number` (from 1) of the system call `call`.
 
-    The process is killed before this call. With `error`, this call and the next ones fail with
+    The process is killed before this call. With `error`, this call and the next calls fail with
     `error` instead.
     """
 

@@ -4,9 +4,9 @@
 
 - `rows`: runs the checks within a budget of seconds.
 - `table`: the table of results, and the files in which it is written.
-- `looks`: all checks by name, in the order in which they run. They are defined here and in
-  `attention_memory`, `kernels`, `training`, `predicted`, `machine`, `daemon_jobs`, `engines` and
-  `figures`.
+- `looks`: all checks by name, in the order in which they run. The checks are defined in this
+  module, `attention_memory`, `kernels`, `training`, `predicted`, `machine`, `daemon_jobs`,
+  `engines` and `figures`.
 - `checks`: the type of a check, and code that the checks share.
 - `fake_rank`, `slow_copies`, `watched_rank`: ranks that checks start.
 

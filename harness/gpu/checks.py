@@ -55,8 +55,8 @@ class Check(NamedTuple):
 
 
 def own_cores() -> int:
-    """Return the number of CPU cores that this check may use; checks at the same time use the
-    others.
+    """Return the number of CPU cores that this check may use; checks that run at the same time use
+    all other cores.
     """
     return int(os.environ.get(CORES) or os.cpu_count() or 1)
 

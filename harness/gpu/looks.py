@@ -1,4 +1,4 @@
-"""All checks, by name and in the order in which they run.
+"""All checks, by name and in the order in which the checks run.
 
 Run as `python -m harness.gpu.looks NAME DEVICE DIRECTORY`. The last line of the output is a JSON
 object with the keys `found`, `ok` and `memory`.

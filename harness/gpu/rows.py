@@ -33,7 +33,7 @@ SLOWER = 2
 
 
 def in_order(checks: Mapping[str, Check]) -> dict[str, Check]:
-    """Return the checks in an order in which the ones that may share the device come first."""
+    """Return the checks in a new order: checks that may share the device come first."""
     return dict(sorted(checks.items(), key=lambda item: not item[1].shared))
 
 

@@ -1,6 +1,6 @@
 """Runs a rank that stores the gradients of its first step, and its memory.
 
-The gradients are the ones that the optimizer gets, as fp32 on the CPU, keyed by name; `kept` reads
+The gradients are those that the optimizer gets, as fp32 on the CPU, keyed by name; `kept` reads
 them. The memory is the memory of the process after its first step, without pages of files;
 `own_bytes` reads it.
 """

@@ -176,7 +176,7 @@ def nvml_environment(library: Path | None, state: Path) -> dict[str, str]:
 def nvml_library(directory: Path) -> Path | None:
     """Compile a replacement of libnvidia-ml.so.1 that reads its answers from a file.
 
-    Returns its path; None without a compiler.
+    Returns its path; None if no compiler is installed.
     """
     source = Path(__file__).parents[1] / "nvml_double.c"
     library = directory / "libnvidia-ml.so.1"

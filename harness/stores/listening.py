@@ -39,7 +39,7 @@ class ListeningServer(ABC):
     @property
     @abstractmethod
     def env(self) -> dict[str, str]:
-        """The environment variables that a client needs in addition to its own ones."""
+        """The environment variables that a client needs in addition to those of its process."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:

@@ -65,8 +65,8 @@ class PinnedArena:
     class allocates mappings, which begin and end at page boundaries, locks each mapping once, and
     places tensors in the mappings.
 
-    `runtime` is the CUDA runtime (None: the one of torch). `take_error` clears the error that CUDA
-    would otherwise report at its next check.
+    `runtime` is the CUDA runtime (None: torch's CUDA runtime). `take_error` clears the error that
+    CUDA would otherwise report at its next check.
     """
 
     def __init__(self, runtime: Any = None, take_error: Callable[[], None] | None = None) -> None:

@@ -29,8 +29,8 @@ class Committed:
     """A checkpoint at its final `path`, with its size in bytes.
 
     `note` is the message of an error that occurred after the rename, for example while old
-    checkpoints were deleted. `doubt` is the error that `check_structure` found. Both are None
-    without an error.
+    checkpoints were deleted. `doubt` is the error that `check_structure` found. Each of them is
+    None if no such error occurred.
     """
 
     path: Path
@@ -46,7 +46,7 @@ def do_nothing(path: Path) -> None:
 @dataclass(frozen=True)
 class Committer:
     """Completes checkpoints, renames them to their final names in `output_dir`, and deletes old
-    ones. Only rank 0 uses it.
+    checkpoints. Only rank 0 uses it.
 
     Args:
         keeping: decides which checkpoints are kept.
@@ -177,8 +177,8 @@ def check_structure(directory: Path) -> None:
 
 
 def structure_error(directory: Path) -> str | None:
-    """Return the error of `check_structure` for the checkpoint in `directory`; None without an
-    error.
+    """Return the error of `check_structure` for the checkpoint in `directory`; None if the metadata
+    is correct.
     """
     try:
         check_structure(directory)

@@ -1,5 +1,5 @@
-"""Decides which checkpoints are kept: the newest ones, one every N steps, the best one, and the
-ones that a job names.
+"""Decides which checkpoints are kept: the newest checkpoints, one every N steps, the best
+checkpoint, and the checkpoints that a job names.
 
 The decision depends only on the files in the directory, so a restarted attempt makes the same
 decision. This module uses only the standard library.
@@ -42,7 +42,7 @@ class KeepPolicy:
 
         `newest` was just completed.
 
-        The rule `needed` is not applied here: see `needed_by_others`.
+        The rule `needed` is not applied by this method: see `needed_by_others`.
         """
         hints = (
             checkpoint_dirs.hinted_checkpoint(output_dir, hint)

@@ -85,9 +85,9 @@ def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -
     Rank 0 chooses and verifies it for all ranks.
 
     A restarted attempt continues from the newest complete checkpoint of this run. A first attempt
-    continues from `resume_from`. If both checkpoints exist, the run continues from the one with the
-    later step. But if `resume_from` is a checkpoint of another program, the run continues from its
-    own checkpoint.
+    continues from `resume_from`. If both checkpoints exist, the run continues from the checkpoint
+    with the later step. But if `resume_from` is a checkpoint of another program, the run continues
+    from the checkpoint of this run.
 
     `saved_step` is the newest step that an earlier attempt saved. If the checkpoint of this step no
     longer exists, and no older checkpoint can be used, BadCheckpoint is raised: the run must not
@@ -124,9 +124,9 @@ def load_error(path: Path, error: BadCheckpoint) -> ZerotoolsError:
     """Return the error with which the rank ends, because the checkpoint at `path` could not be
     loaded.
 
-    The checkpoint was complete when it was chosen. So a better reason than `error`, the error of
-    the load, is searched for: files that changed meanwhile, or a transient error of the disk. If
-    there is no better reason, return `error`.
+    The checkpoint was complete when it was chosen. If its files have changed meanwhile, or the disk
+    has a transient error, the returned error says so. Otherwise it is `error`, the error of the
+    load.
     """
     trouble = _trouble(error)
     try:

@@ -330,8 +330,8 @@ def with_epoch(
     sequences are.
 
     `share` is the fraction of the data, from 0 to 1, that `view` contains; None if unknown.
-    `packed_length` is the length of packed sequences; None without packing. `empty` is the number
-    of examples without prompt or response.
+    `packed_length` is the length of packed sequences; None if the job does not pack. `empty` is the
+    number of examples without prompt or response.
     """
     answer = view.answer(empty)
     count = len(view.lengths) // (2 if spec.data.preferences else 1)

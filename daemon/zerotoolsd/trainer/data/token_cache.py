@@ -213,8 +213,10 @@ class TokenCache:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` inside the context. Raises BlockingIOError if another process holds
-    it."""
+    """Return a context manager that holds the lock file `path`.
+
+    Raises BlockingIOError if another process holds the lock.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -278,7 +280,7 @@ def _size(path: Path) -> int:
 
 
 def cache_from(environment: Mapping[str, str]) -> TokenCache | None:
-    """Return the cache that the environment variables name; None if they name none.
+    """Return the cache that the environment variables name; None if the variables are not set.
 
     The daemon sets these variables for its ranks.
     """

@@ -354,7 +354,9 @@ class BaseModel:
         self._called = ""
 
     def random_outside(self) -> str | None:
-        """Return the name of an active dropout module outside of the base model, or None."""
+        """Return the name of an active dropout module outside of the base model; None if no such
+        module exists.
+        """
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Dropout) and module.p and not self._holds(name):
                 return str(name)
@@ -373,7 +375,8 @@ class BaseModel:
 
     @contextmanager
     def watched(self) -> Iterator[RecordedOutput]:
-        """Record the output of the base model inside the context, in the yielded `RecordedOutput`.
+        """Return a context manager that records the output of the base model. It yields a
+        `RecordedOutput`.
 
         Inside the context, the base model returns only the hidden state of the first position. So
         the head has little to compute.
@@ -400,8 +403,8 @@ class BaseModel:
 
     @contextmanager
     def answering(self, seen: RecordedOutput, hidden: torch.Tensor) -> Iterator[None]:
-        """Inside the context, let the base model return the recorded output `seen` instead of
-        running.
+        """Return a context manager. Inside its context, the base model does not run, and returns
+        the recorded output `seen`.
 
         The hidden states in this output are replaced by `hidden`.
         """

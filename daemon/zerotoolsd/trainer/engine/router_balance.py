@@ -130,7 +130,9 @@ def add_router_loss(spec: JobSpec, model: Any) -> None:
 
 
 def router_loss_in(model: Any) -> RouterLoss | None:
-    """Return the auxiliary loss that `add_router_loss` has stored in `model`, or None."""
+    """Return the auxiliary loss that `add_router_loss` has stored in `model`; None if nothing is
+    stored.
+    """
     found: RouterLoss | None = getattr(model, _LOSS_ATTRIBUTE, None)
     return found
 
@@ -331,6 +333,8 @@ def move_router_bias(spec: JobSpec, model: Any) -> None:
 
 
 def router_bias_in(model: Any) -> RouterBias | None:
-    """Return the `RouterBias` that `move_router_bias` has stored in `model`, or None."""
+    """Return the `RouterBias` that `move_router_bias` has stored in `model`; None if nothing is
+    stored.
+    """
     found: RouterBias | None = getattr(model, _BIAS_ATTRIBUTE, None)
     return found

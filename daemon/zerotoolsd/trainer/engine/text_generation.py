@@ -88,7 +88,10 @@ def _generation_config(spec: JobSpec) -> dict[str, Any]:
 
 
 def _end_of_chat(spec: JobSpec, tokenizer: Any) -> int | None:
-    """Return the last special token that the chat template puts after a response, or None."""
+    """Return the last special token that the chat template puts after a response.
+
+    Returns None if the template puts no special token there, or if no template is used.
+    """
     if spec.data.chat_template == "off" or not getattr(tokenizer, "chat_template", None):
         return None
     chat = as_conversation(TextExample("a chat of two letters", "a", "b"))

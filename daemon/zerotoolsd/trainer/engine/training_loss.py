@@ -127,9 +127,9 @@ def preference_loss(
         beta 0.1:  chosen -12 (was -14), rejected -20 (was -15)
                    rewards 0.2 and -0.5, loss -log sigmoid(0.7) = 0.403
 
-    Pairs without learned tokens do not count. If several sequence ranks share a sequence, one of
-    them gets the values and the others get 0; each has the gradients of its own part. All ranks
-    call it together.
+    Pairs without learned tokens do not count. If several sequence ranks share a sequence, one rank
+    gets the values, and all other ranks get 0. Each rank has the gradients of its own part. All
+    ranks call it together.
 
     Source: Rafailov et al. 2023, equation 7; TRL's `loss_type="sigmoid"`.
     """

@@ -2,8 +2,8 @@
 while it is built.
 
 Used as a context manager, `deepspeed.zero.Init` partitions parameters when a module creates them.
-But a Hugging Face model sets the values of its parameters later. So `Init` is applied here to
-parameters that already have values: one block at a time is filled with values, partitioned and
+But a Hugging Face model sets the values of its parameters later. So this module applies `Init` to
+parameters that already have values. One block at a time is filled with values, partitioned and
 freed. A rank never holds more than one block in addition to its own parts.
 """
 
@@ -122,8 +122,8 @@ class _Cutting:
         """Give the tensors of the unit `prefix` their values, and partition the unit.
 
         When this method returns, the memory of the whole unit is free. The tensors in `by_rule` get
-        values from `seed`, the others from `pretrained`. If `by_rule` is None, no tensor of the
-        unit gets a value from the seed.
+        values from `seed`, and all other tensors get values from `pretrained`. If `by_rule` is
+        None, no tensor of the unit gets a value from the seed.
         """
         meta_model, host = self._meta_model, self._host
         if by_rule is None:

@@ -29,7 +29,9 @@ LOOK_SECONDS = 1.0
 
 
 class BuildReporter(Protocol):
-    """Reports the activity of a rank. `doing` is the current activity, or None."""
+    """Reports the activity of a rank. `doing` is the current activity; None if no activity was
+    reported.
+    """
 
     doing: str | None
 

@@ -83,7 +83,8 @@ def _compile_by_turns(teller: BuildReporter) -> None:
 
 @contextmanager
 def refused_by_deepspeed() -> Iterator[None]:
-    """Convert DeepSpeed's errors about its configuration, inside the context, into BadRequest.
+    """Return a context manager that converts DeepSpeed's errors about its configuration into
+    BadRequest.
 
     BadRequest ends the job, because a restart would fail again.
 

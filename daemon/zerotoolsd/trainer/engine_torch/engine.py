@@ -43,7 +43,7 @@ class TorchEngine:
     """Implements `Engine` with FSDP2.
 
     `skipped` is the number of skipped steps of the run. `loss_scale` is the loss scale of the next
-    step; None without fp16.
+    step; None if the job does not train in fp16.
     """
 
     spec: JobSpec

@@ -124,11 +124,10 @@ def make_optimizer(
     decayed: frozenset[str],
     matrices: frozenset[str] = frozenset(),
 ) -> ShardedOptimizer:
-    """Return the optimizer that `train.optimizer` names, with its state in the memory tier
-    `tier`.
+    """Return the optimizer that `train.optimizer` names, with its state in the memory tier `tier`.
 
     Only the weights named in `decayed` have weight decay. If the optimizer is `"muon"`, the weights
-    named in `matrices` are updated by Muon, and the others by AdamW.
+    named in `matrices` are updated by Muon, and all other weights by AdamW.
     """
     make = _Making(update_path, train, tier, decayed, matrices)
     buckets = [make.bucket(tuple(names)) for names in update_path.buckets() if names]

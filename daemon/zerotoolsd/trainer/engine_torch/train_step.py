@@ -28,7 +28,7 @@ class Scaling:
 
     `divergence` decides what happens if the loss or gradients are not finite, with the same result
     on all ranks. `skipped` is the number of steps that the run has skipped; the learning rate
-    schedule does not count them. `loss_scale` is None without fp16.
+    schedule does not count them. `loss_scale` is None if the job does not train in fp16.
     """
 
     divergence: DivergencePolicy

@@ -79,10 +79,10 @@ def check_attention(spec: JobSpec, model: Any) -> None:
 
 
 def set_attention(spec: JobSpec, model: Any) -> None:
-    """Set the attention implementation of `model` to the one that the job requires.
+    """Set the attention implementation of `model` as the job requires.
 
     Raises:
-        Unsupported: this implementation is not available here.
+        Unsupported: this interpreter does not have this implementation.
     """
     wanted = spec.model.attention
     if wanted == AUTO:

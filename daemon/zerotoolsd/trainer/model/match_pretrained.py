@@ -238,7 +238,7 @@ def _listed(names: Iterable[str]) -> str:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Disable transformers' progress bars and warnings inside the context."""
+    """Return a context manager that disables transformers' progress bars and warnings."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     transformers_logging.disable_progress_bar()

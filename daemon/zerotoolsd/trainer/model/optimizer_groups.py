@@ -1,4 +1,4 @@
-"""Decides which parameters have weight decay, and which ones Muon updates.
+"""Decides which parameters have weight decay, and which parameters Muon updates.
 
 There are two rules for weight decay. With `"names"` (as in `Trainer.get_decay_parameter_names` of
 transformers 5.23), all parameters have weight decay, except the parameters of torch's LayerNorms

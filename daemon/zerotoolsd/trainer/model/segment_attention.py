@@ -42,7 +42,9 @@ def is_flash(model: Any) -> bool:
 
 @contextmanager
 def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
-    """Set the lengths of the segments of the batch that `model` reads inside the context."""
+    """Return a context manager. Inside its context, `lengths` are the segments of the batch that
+    `model` reads.
+    """
     # Over several ranks its name has more to it.
     applies = model.config.get_text_config()._attn_implementation.startswith(SEGMENTED)
     is_packed = any(len(row) > 1 for row in lengths)
@@ -141,7 +143,7 @@ _find_segments: Any = getattr(masking_utils, "find_packed_sequence_indices", Non
 
 
 def _segment_numbers(position_ids: torch.Tensor, **options: Any) -> torch.Tensor | None:
-    """Return the segment number of each position; None without packed sequences.
+    """Return the segment number of each position; None if sequences are not packed.
 
     This function replaces `find_packed_sequence_indices` of transformers.
     """

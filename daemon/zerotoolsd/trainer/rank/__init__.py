@@ -7,6 +7,6 @@ check_same_files      compares the files of the nodes
 notify_supervisor     datagrams to the supervisor
 rank_errors           errors that end a rank, and their exit codes
 
-`rank_settings`, `notify_supervisor` and `rank_errors` do not import torch. No module here imports
-another package of the trainer.
+`rank_settings`, `notify_supervisor` and `rank_errors` do not import torch. No module of this
+package imports another package of the trainer.
 """

@@ -282,7 +282,7 @@ def check_all_reduce(
 ) -> None:
     """Sum numbers over the ranks, and check the result.
 
-    If direct copies between GPUs do not work, the call hangs here or the sums are wrong.
+    If direct copies between GPUs do not work, this call hangs or the sums are wrong.
 
     Raises:
         BadRequest: the sums are wrong.

@@ -8,7 +8,7 @@ a card into the store: which node it is, its job, and the token of its attempt.
     sealed             the tokens of all cards, and a probe file; rank 0 writes it when all cards
                        exist and match
     seen/1             whether node 1 sees the probe file in its output_dir
-    left/1             node 1 has a newer attempt than the one that was sealed
+    left/1             node 1 has a newer attempt than the sealed attempt
     begin              the token of this rendezvous, or an error in one sentence; from rank 0
 
 After the rendezvous was sealed, only the attempts in it take part. If a node has a newer attempt,
@@ -226,7 +226,7 @@ class _Meeting:
     def _put(self, probe: str) -> str | None:
         """Write the file `probe` into the shared directory, where all nodes must see it.
 
-        Returns the error message; None without an error.
+        Returns the error message; None if the file was written.
         """
         directory = self._place.directory
         try:

@@ -34,7 +34,7 @@ def explain_errors(
     expected: Callable[[], Prediction | None] = lambda: None,
     has_fit: Callable[[], bool] = lambda: True,
 ) -> Iterator[None]:
-    """Convert an out-of-memory error inside the context into an error that explains it.
+    """Return a context manager that converts an out-of-memory error into an error that explains it.
 
     `steps_done` returns the number of completed steps, and `expected` the predicted memory of the
     rank's state. `has_fit` returns whether this attempt has completed a step.

@@ -68,7 +68,7 @@ class WholeSequences:
         """Return the position ids of all ranks, if each rank has `length` positions.
 
         If `length` is smaller than a rank's part, as in the check of a chunked loss, only the first
-        position ids of each rank are returned. Returns None without `places`.
+        position ids of each rank are returned. Returns None if `places` is None.
         """
         if self.places is None:
             return None

@@ -117,7 +117,7 @@ def sequence_part_of(model: Any) -> SequencePart | None:
 def reading_own_part(
     model: Any, arguments: dict[str, torch.Tensor], labels: torch.Tensor
 ) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-    """Yield (arguments, labels) for this rank's part of a batch.
+    """Return a context manager that yields (arguments, labels) for this rank's part of a batch.
 
     The model must be called inside the context.
     """

@@ -2,9 +2,9 @@
 template ignores.
 
 To find an answer, the chat is rendered again with fewer turns, or with a probe text in place of the
-text of a turn. Each answer has a header, here `<|assistant|>`. If a chat ends with a question, the
-template can add this header at the end, so that the model answers. The answer begins after its
-header, and ends with the text that the template puts after an answer:
+text of a turn. Each answer has a header, in this example `<|assistant|>`. If a chat ends with a
+question, the template can add this header at the end, so that the model answers. The answer begins
+after its header, and ends with the text that the template puts after an answer:
 
     <|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>
                                  ~~~~~~~                              ~~~~~~~
