@@ -10,7 +10,7 @@ def test_a_process_is_watched(zerotools: Command, service: FakeService) -> None:
     done = zerotools("adopt", str(ADOPTABLE), "--name", "tiny", "--time-limit", "90m")
     assert done.out == (
         f"job 1 (tiny) watches process {ADOPTABLE} and 1 process that it started; GPUs that it "
-        "uses now: 1\nit is stopped after 1 h 30 min if it still runs then\n"
+        "uses now: 1\nthe process is stopped after 1 h 30 min if it still runs then\n"
     )
     answer = json.loads(zerotools("adopt", str(ADOPTABLE), "--json").out)
     assert answer["watched"]["below"] == [ADOPTABLE + 1]

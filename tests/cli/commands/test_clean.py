@@ -147,7 +147,7 @@ def test_a_daemon_that_goes_away_leaves_word_of_what_is_gone(
 
 
 def test_outputs_are_named_one_by_one(zerotools: Command, jobs: FakeService) -> None:
-    assert "name the jobs that left them" in zerotools("clean", "--outputs", "--yes").err
+    assert "name the jobs that wrote them" in zerotools("clean", "--outputs", "--yes").err
     done = zerotools("clean", "--outputs", "--yes", "1")
     assert "record, logs, events, and ALL OF /state/jobs/1/output" in done.out
     assert zerotools("clean", "--outputs", "--logs-only", "1", "--yes").status == 2

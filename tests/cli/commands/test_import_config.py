@@ -239,7 +239,7 @@ def test_a_yaml_of_llamafactory_is_told_from_one_of_axolotl(
         (["--launch", "deepspeed x.py --deepspeed no.json"], "= no.json: is not found here"),
         (
             ["--launch", "trl sft --dataset_name d --accelerate_config zero9"],
-            "--accelerate_config = zero9: is not found here, and is none of TRL's own (single_gpu,",
+            "--accelerate_config = zero9: is not found here, and is not a preset of TRL (single",
         ),
         (
             ["--launch", "deepspeed x.py --deepspeed a.json", "--deepspeed", PLAIN],

@@ -269,7 +269,7 @@ def test_what_is_no_full_screen_is_refused(terminal: Open, zerotools: Command) -
     assert "TERM=dumb" in dumb.text
     piped = zerotools("top")
     assert piped.status == 2
-    assert "needs a terminal, and standard input is not one" in piped.err
+    assert "needs a terminal, and standard input is not a terminal" in piped.err
 
 
 def test_json_is_one_reading(zerotools: Command) -> None:

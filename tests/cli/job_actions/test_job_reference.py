@@ -43,7 +43,7 @@ def test_a_name_of_several_that_are_not_over_asks_for_a_number(
     done = zerotools("cancel", "tiny")
     assert (done.status, done.err) == (
         2,
-        "error: jobs 1, 3 have the name 'tiny'\nhint: give the number of one\n",
+        "error: jobs 1, 3 have the name 'tiny'\nhint: give one of these numbers\n",
     )
     assert jobs.views[1].state == "running"
 

@@ -22,9 +22,14 @@ LARGEST_PID = 2**22
 @click.command("adopt")
 @click.argument("pid", type=click.IntRange(1, LARGEST_PID))
 @click.option("--name", metavar="NAME", help="Name of the job.  [default: the program's name]")
-@click.option("--time-limit", metavar="SPAN", help="Stop it after this time, such as 90m or 1d12h.")
 @click.option(
-    "--checkpoint-dir", type=click.Path(), metavar="DIR", help="Directory of its checkpoints."
+    "--time-limit", metavar="SPAN", help="Stop the process after this time, such as 90m or 1d12h."
+)
+@click.option(
+    "--checkpoint-dir",
+    type=click.Path(),
+    metavar="DIR",
+    help="Directory of the process's checkpoints.",
 )
 @socket_option
 @json_option
@@ -60,9 +65,9 @@ def command(
     more = f" and {count_text(below, 'process', 'processes')} that it started" if below else ""
     click.echo(f"{title(job)} watches process {pid}{more}; GPUs that it uses now: {gpus or 'none'}")
     if job["reason"]:
-        click.echo(f"it is not watched yet: {render.clean(str(job['reason']))}")
+        click.echo(f"the process is not watched yet: {render.clean(str(job['reason']))}")
     if (limit := wanted["time_limit"]) is not None:
-        click.echo(f"it is stopped after {in_words(limit)} if it still runs then")
+        click.echo(f"the process is stopped after {in_words(limit)} if it still runs then")
 
 
 def _limit(text: str | None) -> int | None:

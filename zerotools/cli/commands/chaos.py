@@ -78,11 +78,11 @@ def command(
     keep: bool,
     as_json: bool,
 ) -> int:
-    """Inject faults into a test daemon on this machine, and check the guarantees of zerotools.
+    """Inject faults into a test daemon on this machine, and check its promises.
 
     A separate zerotoolsd in a new directory runs toy jobs on the CPU. Meanwhile the processes of
     these jobs and the daemon are killed and stopped, and jobs are held and cancelled. Your queue,
-    jobs and GPUs are not touched. The exit status is 1 if a guarantee was violated.
+    jobs and GPUs are not touched. The exit status is 1 if a promise was broken.
     """
     request = make_request(
         minutes=minutes, seed=seed, every=every, jobs=jobs, directory=directory, keep=keep

@@ -140,7 +140,7 @@ def command(
 
 def _refuse_contradictions(job_ids: Sequence[str], outputs: bool, logs_only: bool) -> None:
     if outputs and not job_ids:
-        raise BadRequest("--outputs removes checkpoints; name the jobs that left them")
+        raise BadRequest("--outputs removes checkpoints; name the jobs that wrote them")
     if outputs and logs_only:
         raise BadRequest("--outputs and --logs-only contradict each other; leave one out")
 

@@ -49,7 +49,7 @@ DAEMON_SECONDS = 2.0
     "--python",
     metavar="PATH",
     default=sys.executable,
-    help="The Python interpreter of your jobs.  [default: the one that runs zerotools]",
+    help="The Python interpreter of your jobs.  [default: the interpreter that runs zerotools]",
 )
 @click.option(
     "--report",

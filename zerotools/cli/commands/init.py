@@ -84,7 +84,7 @@ _INTRODUCTION = "# Made by zerotools init. zerotools estimate {name} shows other
     group=JOB,
     type=click.Choice(METHODS),
     help="Train all weights, adapters (LoRA), or adapters of a base model in 4 bits (QLoRA).  "
-    "[default: init asks, or takes full]",
+    "[default: init asks; with --yes, full]",
 )
 @option(
     "--way",

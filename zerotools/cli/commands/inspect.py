@@ -368,7 +368,7 @@ def _run(run: RunListing, *, verbose: bool) -> list[str]:
 def _next(found: InspectResult) -> list[str]:
     """Return the lines with commands that the user may run next."""
     if found.run is not None and not found.next and is_model(found.inspection):
-        return ["next: nothing needs to be merged; from_pretrained loads this model as it is"]
+        return ["next: nothing needs to be merged; from_pretrained loads this model directly"]
     return [f"next: {render.clean(command)}" for command in found.next]
 
 

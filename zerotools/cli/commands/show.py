@@ -198,7 +198,10 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
     if taken := job["spec"].get("captured_env"):
         count = len(taken)
         what = "1 variable" if count == 1 else f"{count} variables"
-        yield "environment", f"{what} of its submitter (--spec shows them), and those of [env]"
+        yield (
+            "environment",
+            f"{what} of its submitter (--spec shows them), and the variables of [env]",
+        )
     done = job["state"] == SUCCEEDED and not job["reason"]  # with one, its export has failed
     if is_over(job) and not done and job["latest_checkpoint"]:
         yield "go on", f"{command_name()} retry {job['id']}"

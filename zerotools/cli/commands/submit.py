@@ -140,13 +140,13 @@ class _Mode:
     group=WHEN,
     type=click.IntRange(0, MOST_NODES - 1),
     metavar="N",
-    help="Number of this machine among those of the job; replaces rendezvous.node_rank.",
+    help="Number of this machine among the machines of the job; replaces rendezvous.node_rank.",
 )
 @option(
     "--name",
     group=JOB,
     metavar="NAME",
-    help="Name of the job, instead of the one in its file.",
+    help="Name of the job, instead of the name in its file.",
 )
 @option(
     "--idempotency-key",

@@ -98,8 +98,8 @@ def _check_terminal() -> None:
     streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
     if other := [name for name, stream in streams.items() if not stream.isatty()]:
         raise BadRequest(
-            f"zerotools top needs a terminal, and standard {other[0]} is not one; use zerotools "
-            "monitor --once"
+            f"zerotools top needs a terminal, and standard {other[0]} is not a terminal; use "
+            "zerotools monitor --once"
         )
     if os.environ.get("TERM", "dumb") in DUMB:
         raise BadRequest(

@@ -76,7 +76,8 @@ def _open(url: str) -> None:
 
     if not webbrowser.open(_private_page(url).as_uri()):
         raise Unsupported(
-            "no browser could be started here; copy the link above into one, or ask for a new one"
+            "no browser could be started here; copy the link above into a "
+            "browser, or run zerotools web again"
         )
 
 

@@ -47,7 +47,7 @@ def conversion_submission(
         directory = Path.cwd()
     except FileNotFoundError:
         raise BadRequest(
-            "--convert: the current directory was removed; change to another"
+            "--convert: the current directory was removed; change to an existing directory"
         ) from None
     possible = option_sets(words, parts)
     if try_it:

@@ -208,7 +208,7 @@ def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[st
     going = [job for job in named if job["state"] not in TERMINAL]
     if len(going) > 1:
         numbers = ", ".join(str(job["id"]) for job in reversed(going))
-        raise BadRequest(f"jobs {numbers} have the name {reference!r}; give the number of one")
+        raise BadRequest(f"jobs {numbers} have the name {reference!r}; give one of these numbers")
     return dict((going or named)[0])
 
 

@@ -270,8 +270,8 @@ def _report_queued(
     if number is None:
         say(
             "warning",
-            f"{title(job)}: Slurm's controller did not answer, so it is not known whether it is "
-            f"queued; run {command_name()} queue when it answers again; the job is never queued "
+            f"{title(job)}: Slurm's controller did not answer, so it is not known whether the job "
+            f"is queued; run {command_name()} queue when it answers again; the job is never queued "
             "twice",
         )
     elif not as_json:

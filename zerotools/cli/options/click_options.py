@@ -287,7 +287,7 @@ socket_option = click.option(
 state_dir_option = click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
-    help="The daemon's state directory; default: the standard one.",
+    help="The daemon's state directory; default: the standard directory.",
 )
 
 

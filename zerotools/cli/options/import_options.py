@@ -86,7 +86,7 @@ class LaunchOptions(NamedTuple):
 
 def _launch(given: str, lenient: bool, number: int | None) -> RunSettings:
     if not given.strip():
-        raise BadRequest("--launch: is empty; give a launch line, or the script that has it")
+        raise BadRequest("--launch: is empty; give a launch line, or a script with a launch line")
     if given == "-":
         text = text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input", "script")
         return read_launch(
@@ -145,7 +145,7 @@ def named_file(
         if settings.beside != Path():
             found = f"is found neither here nor next to {settings.source}"
         if named.title.lstrip("-") == PRESET:
-            found += f", and is none of TRL's own ({', '.join(TRL_PRESETS)})"
+            found += f", and is not a preset of TRL ({', '.join(TRL_PRESETS)})"
         what = (
             f"{named.said} = {named.value}: {found}; correct the path, or import the page that has "
             "this file too (zerotools import PAGE)"

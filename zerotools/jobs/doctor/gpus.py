@@ -105,8 +105,8 @@ def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
     whom = f"by pid {pids}" if pids else "by no visible process"
     do = "end these processes if they are yours"
     if not pids:
-        do = "a killed process, or one in another container, may hold it; see fuser -v "
-        do += f"/dev/nvidia{gpu.index}"
+        do = "a killed process, or a process in another container, may hold this memory; "
+        do += f"see fuser -v /dev/nvidia{gpu.index}"
     keys = (
         f"no job starts on the GPU while other programs hold more than {limit:.1f} GiB "
         f"({USUAL_WORDS}); limits.foreign_memory_bytes in zerotoolsd.toml sets another "

@@ -47,7 +47,7 @@ def look_at_kernel(
         yield warning(
             "descriptors",
             f"a process may have {most} files open",
-            "raise it: LimitNOFILE=65536 in the unit, or ulimit -n",
+            "raise this limit: LimitNOFILE=65536 in the unit, or ulimit -n",
         )
 
 
@@ -120,7 +120,7 @@ def _clock(now: float, synchronised: bool | None) -> Iterator[DoctorFinding]:
         yield problem(
             "clock",
             f"it shows {time.strftime('%Y-%m-%d', time.gmtime(now))}, which cannot be right",
-            "set it: run timedatectl set-ntp true",
+            "set the clock: run timedatectl set-ntp true",
         )
     elif synchronised is False:
         yield warning(

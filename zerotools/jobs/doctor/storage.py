@@ -136,7 +136,7 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
         yield warning(
             what,
             said,
-            "a checkpoint may need more: free some with zerotools thin or zerotools clean",
+            "a checkpoint may need more: free some space with zerotools thin or zerotools clean",
         )
     elif inodes_left < FEW_INODES:
         count = f"{found.f_favail} of {found.f_files} inodes free"
@@ -160,7 +160,7 @@ def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[Doct
         yield problem(
             "state",
             f"{state_dir}, or {socket_path}, did not answer within {LOOK_SECONDS:g} s",
-            f"{HANGS}; a daemon that uses it stands still, but the daemon's jobs continue",
+            f"{HANGS}; a daemon that uses it does not respond, but the daemon's jobs continue",
         )
     yield from found or ()
 
@@ -173,7 +173,7 @@ def _look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[Doc
         for staged in sorted(state_dir.glob("*.new")):
             yield warning(
                 "left over",
-                f"{staged} is of an interrupted start",
+                f"{staged} was left by an interrupted start",
                 f"while no daemon runs: rm {staged}",
             )
     yield from _socket(socket_path)
@@ -202,7 +202,7 @@ def _permissions(path: Path, uid: int) -> Iterator[DoctorFinding]:
             f"chmod 700 {path}",
         )
     else:
-        yield ok("state", f"{path} is yours alone")
+        yield ok("state", f"{path} can be used only by you")
 
 
 def _socket(path: Path) -> Iterator[DoctorFinding]:

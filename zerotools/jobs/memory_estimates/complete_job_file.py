@@ -83,7 +83,7 @@ class WholeJob:
             yield f"zerotools consolidate {checkpoint} {MODEL_PLACE} exports its weights there"
         if isinstance(self.tree["model"].get("config"), Mapping):
             yield (
-                "the run starts from random weights; to train those of a model, replace "
+                "the run starts from random weights; to train the weights of a model, replace "
                 '[model.config] by [model] with path = "DIR"'
             )
 
@@ -147,7 +147,7 @@ def _comments(found: Estimate, way: Way, kind: str, tree: Mapping[str, Any]) -> 
     lowest = f"stage {way.row.stage}: the lowest that fits"
     comments = {
         "model.path": "the weights to start from",
-        "model.config": "no weights: the run starts from random ones",
+        "model.config": "no weights: the run starts from random weights",
         "model.config.model_type": f"a model of the size of {found.work.model.source}",
         f"data.{kind}": _SAID[kind],
         "data.sequence_length": "tokens; longer sequences take more memory",
@@ -162,7 +162,7 @@ def _comments(found: Estimate, way: Way, kind: str, tree: Mapping[str, Any]) -> 
         "offload.optimizer": "host memory or disk instead of the GPU: slower",
         "offload.params": "copied to the GPU block by block: slower",
         "offload.path": "a local NVMe disk is best",
-        "lora.rank": "adapters alone are trained",
+        "lora.rank": "only the adapters are trained",
         "checkpoint.every": "steps; a stopped or crashed job resumes from the newest",
     }
     if way.row.layout.optimizer == "adamw8bit":

@@ -20,7 +20,7 @@ from pathlib import Path
 _PROGRAM = """#include <libaio.h>
 int main() { io_context_t c = 0; int status = io_setup(8, &c); return status < 0 ? -status : 0; }
 """
-_INSTALL = "install libaio-dev (libaio-devel on Fedora and the like)"
+_INSTALL = "install libaio-dev (libaio-devel on Fedora and similar systems)"
 _NO_LIBRARY = 127
 """The exit status of a program if the dynamic loader does not find a library of the program."""
 

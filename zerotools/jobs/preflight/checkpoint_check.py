@@ -117,8 +117,8 @@ def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
     stage = f" --stage {wanted[1]}" if saved[1] != wanted[1] else ""
     yield (
         f"resume_from = {path}: was saved at world size {saved[0]} and stage {saved[1]}, but the "
-        f"job has world size {wanted[0]} and stage {wanted[1]}, and DeepSpeed cannot load it "
-        f'then; run {command} --world-size {wanted[0]}{stage}, and set resume_from = "{out}"'
+        f"job has world size {wanted[0]} and stage {wanted[1]}, so DeepSpeed cannot load "
+        f'it; run {command} --world-size {wanted[0]}{stage}, and set resume_from = "{out}"'
     )
 
 

@@ -109,7 +109,7 @@ class SlurmJobs:
         going = [each for each in named if each["state"] not in states.TERMINAL]
         if len(going) > 1:
             numbers = ", ".join(str(each["id"]) for each in reversed(going))
-            raise BadRequest(f"{numbers} have the name {reference!r}; give the number of one")
+            raise BadRequest(f"{numbers} have the name {reference!r}; give one of these numbers")
         return (going or named)[0]
 
     def health(self) -> dict[str, Any]:
@@ -363,8 +363,8 @@ class SlurmJobs:
         number = view["slurm"]["id"]
         if number is None:
             raise SlurmUnreachable(
-                f"job {view['id']} is asked to end on its nodes; Slurm does not answer, so the "
-                "job may still be in its queue: cancel it again later"
+                f"job {view['id']} was asked to end on its nodes; Slurm does not answer, so the "
+                "job may still be in Slurm's queue: cancel it again later"
             )
         try:
             found = own_of(directory, self._commands.jobs([number]).get(number))
@@ -375,8 +375,8 @@ class SlurmJobs:
                     "state": states.STOPPING,
                 }  # its nodes read the request in its directory
             raise SlurmUnreachable(
-                f"job {view['id']} is asked to end on its nodes; Slurm does not answer, so the "
-                "job may still be in its queue: cancel it again later"
+                f"job {view['id']} was asked to end on its nodes; Slurm does not answer, so the "
+                "job may still be in Slurm's queue: cancel it again later"
             ) from None
         if found is not None and found.waits:
             self._commands.cancel(number)

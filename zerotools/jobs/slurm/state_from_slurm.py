@@ -146,7 +146,7 @@ def _unknown_to_slurm(known: Known, state: str, reason: str | None) -> tuple[str
             return states.QUEUED, "Slurm does not list the job yet"
         return (
             states.FAILED,
-            "Slurm does not know the job, and it never began: Slurm lost the job, or never got it",
+            "Slurm does not know the job, and the job never began: Slurm lost it, or never got it",
         )
     if known.quiet_seconds < FRESH_SECONDS:
         return state, reason or "Slurm does not list the job, but it runs"
