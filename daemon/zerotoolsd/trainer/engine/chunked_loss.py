@@ -4,7 +4,7 @@ positions at a time.
 A row is the hidden state of one position. The model's own `forward` computes the logits of a few
 rows, with all its operations after the head, such as a scale or a cap. For this, the base model is
 replaced by a function that returns only these rows. So the code does not depend on the
-architecture. It is checked once that the logits are the same as the logits of the unchanged model.
+architecture. The logits are compared once with the logits of the unchanged model.
 
 The backward pass computes the logits of each part again. The gradients of the head are summed over
 the parts in fp32.

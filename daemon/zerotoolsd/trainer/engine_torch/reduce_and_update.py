@@ -1,8 +1,9 @@
 """Brings gradients to the optimizer, and updated weights back to the model.
 
 The norm of the gradients is the norm over all ranks: each rank computes the norms of its tensors in
-fp32, and their squares are summed in fp64. In fp16 training it is the norm of the scaled gradients.
-The gradients are multiplied by one factor, which removes the loss scale and clips them.
+fp32, and their squares are summed in fp64. In fp16 training, it is the norm of the gradients times
+the loss scale. The gradients are multiplied by one factor, which removes the loss scale and clips
+the gradients.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class EvaluationResult:
     """The result of an evaluation.
 
     `loss` is the average over all `tokens` of all `sequences`. For preferences, `loss` and
-    `rewards` are averages over the pairs. `seconds` is the time that the loss took. `predicted` is
-    the result of text generation; None if the job does not generate text.
+    `rewards` are averages over the pairs. `seconds` is the time in which the loss was computed.
+    `predicted` is the result of text generation; None if the job does not generate text.
     """
 
     loss: float

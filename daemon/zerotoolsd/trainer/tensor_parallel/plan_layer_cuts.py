@@ -2,10 +2,10 @@
 
 A plan of transformers has a style for each layer (`model.layers.*.mlp.up_proj`). The styles:
 
-colwise                          a rank has rows of the weight `[out, in]`, and computes those
-                                 columns of the output; the input is whole
-rowwise                          a rank has columns of the weight, and takes those columns of the
-                                 input; the outputs of the ranks are summed
+colwise                          a rank has rows m to n of the weight `[out, in]`, and computes
+                                 columns m to n of the output; the input is whole
+rowwise                          a rank has columns m to n of the weight, and reads columns m to n
+                                 of the input; the outputs of the ranks are summed
 colwise_gather_output,           as colwise, and the columns are gathered
 colwise_rep
 rowwise_split_input,             as rowwise, but the input is whole
