@@ -80,7 +80,7 @@ def inherited_socket(environment: MutableMapping[str, str] = os.environ) -> sock
     listening = _socket_at(_FIRST_FD)
     if count > 1 or listening is None or not _listens(listening):
         raise BadRequest(
-            f"the socket unit hands over {_sockets(count)} that the daemon cannot use: it needs "
+            f"the socket unit passes {_sockets(count)} that the daemon cannot use: it needs "
             "exactly one ListenStream= with the path of a Unix socket; for TCP, set [api] listen"
         )
     os.set_inheritable(_FIRST_FD, False)

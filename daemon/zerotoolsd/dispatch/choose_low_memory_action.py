@@ -356,9 +356,9 @@ def why_scarce(look: GpuOutlook) -> str:
     """
     said = f"{look.free / GIB:.1f} of its {look.total / GIB:.1f} GiB free"
     if look.to_come:
-        said += f", and its jobs still need {look.to_come / GIB:.1f}"
+        said += f", and its jobs still need {look.to_come / GIB:.1f} GiB"
     if look.gone < math.inf:
-        said += f", and they are used up in about {look.gone:.0f} s at this rate"
+        said += f", and the free memory is used up in about {look.gone:.0f} s at this rate"
     return said
 
 

@@ -292,7 +292,7 @@ class HistoryRecorder:
         if self._file is None:
             self._file = HistoryFile(self._directory, bytes_of(self._config.most_bytes))
             if (why := self._file.was_damaged) is not None:
-                log.warning("the history was damaged (%s); it begins anew", why)
+                log.warning("the history was damaged (%s); a new history is started", why)
         return self._file
 
     def _note_ended(self, file: HistoryFile) -> int:

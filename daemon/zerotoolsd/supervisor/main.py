@@ -64,7 +64,7 @@ locked holds the lock for an instant.
 """
 HELPERS_SECONDS = 2.0
 """Seconds that the finder and the hook commands of an attempt have to end after SIGKILL."""
-CUT_OFF = "it was cut off"
+CUT_OFF = "it was interrupted"
 FETCHING_LOG = "fetching.log"
 EXPORTING_LOG = "exporting.log"
 
@@ -262,7 +262,8 @@ def say_ready() -> None:
             link.send(b"READY=1")
         except OSError as error:  # it continues: the daemon finds it by run.json
             log_line(
-                f"the service manager does not take the notification of the start: {error.strerror}"
+                f"the service manager does not accept the notification of the start: "
+                f"{error.strerror}"
             )
 
 

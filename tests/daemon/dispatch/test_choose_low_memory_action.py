@@ -354,12 +354,12 @@ def test_at_once_goes_only_who_holds_more_and_only_to_spare_another(
 def test_the_sentences_have_the_numbers() -> None:
     found = look(scarce=10, gone=30, free=3.1, to_come=2.0)
     assert why_scarce(found) == (
-        "3.1 of its 80.0 GiB free, and its jobs still need 2.0, and they are used up in about 30 "
-        "s at this rate"
+        "3.1 of its 80.0 GiB free, and its jobs still need 2.0 GiB, and the free memory is used up "
+        "in about 30 s at this rate"
     )
     assert why_scarce(look(free=1)) == "1.0 of its 80.0 GiB free"
     assert why_asked(job(1, 4), "GPU 1", look(gone=30, free=1)) == (
         "stops because the memory of GPU 1 runs out: it holds 10.0 GiB, 4.0 more than it "
-        "declared, and GPU 1 has 1.0 of its 80.0 GiB free, and they are used up in about 30 s at "
-        "this rate"
+        "declared, and GPU 1 has 1.0 of its 80.0 GiB free, and the free memory is used up in about "
+        "30 s at this rate"
     )

@@ -290,9 +290,9 @@ def test_nothing_more_is_placed_on_a_gpu_while_its_memory_runs_out(tmp_path: Pat
             )
             why = await it.waits(job.id)
             assert (
-                "0 of 1 GPUs have it free: GPU 0: gets no more jobs while its memory runs out: it "
-                "has 20.0 of its 80.0 GiB free, and its jobs still need 0.5, and they are used up "
-                "in about 13 s at this rate" in why
+                "0 of 1 GPUs have that much free: GPU 0: gets no more jobs while its memory runs "
+                "out: it has 20.0 of its 80.0 GiB free, and its jobs still need 0.5 GiB, and the "
+                "free memory is used up in about 13 s at this rate" in why
             )
             assert (await it.service.job(leaks.id)).state == "running"
             gpu.held[leaks.id] = 10.0

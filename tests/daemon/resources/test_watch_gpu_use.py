@@ -74,7 +74,7 @@ def test_two_jobs_share_a_gpu_and_a_third_waits_for_its_share(tmp_path: Path) ->
             for view in views[:2]:
                 await it.reach(view.id, "running")
             why = await it.waits(views[2].id)
-            assert "0 of 1 GPUs have it free: GPU 0: has 17.3 GiB left" in why
+            assert "0 of 1 GPUs have that much free: GPU 0: has 17.3 GiB left" in why
             assert [(x.job_id, x.bytes) for x in it.engine.store.leases()] == [
                 (1, 30 * GIB),
                 (2, 30 * GIB),

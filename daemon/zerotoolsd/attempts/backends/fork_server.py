@@ -145,7 +145,7 @@ class ForkServer:
         try:
             socket.send_fds(self._link, [json.dumps(request).encode()], [output])
         except OSError as error:
-            raise self._cut_off(f"does not take requests: {error.strerror}") from None
+            raise self._cut_off(f"does not accept requests: {error.strerror}") from None
         finally:
             os.close(output)
         return self._answered(attempt)
@@ -174,7 +174,7 @@ class ForkServer:
         except OSError as error:
             # A server that ends with an unread request resets the link; its messages can still be
             # read.
-            raise self._cut_off(f"cannot be heard: {error.strerror}") from None
+            raise self._cut_off(f"cannot be reached: {error.strerror}") from None
         if not data:
             raise self._cut_off("does not answer any more")
         try:

@@ -161,7 +161,7 @@ async def _try_destination(
                 answer = await sender.send(notices.sample(kind, destination.name, time.time()))
                 is_delivered = True
             except NotDelivered as error:
-                answer, why_none = str(error), "the notice before it was not delivered"
+                answer, why_none = str(error), "the previous notice was not delivered"
             if time.monotonic() > deadline:
                 why_none = f"the test took longer than {TEST_SECONDS:g} s"
         answers.append(

@@ -357,6 +357,6 @@ class GpuMemoryParts:
         head = (
             f"needs {share / GIB:.1f} GiB (memory.per_gpu, and {self.context / GIB:.1f} for the "
             f"CUDA context) on {count_text(size, 'GPU')}: {len(wanted) - len(whys)} of "
-            f"{len(wanted)} GPUs have it free"
+            f"{len(wanted)} GPUs have that much free"
         )
         return f"{head}: {merged_reasons(whys)}" if whys else head

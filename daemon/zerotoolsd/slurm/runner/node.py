@@ -233,7 +233,7 @@ class NodeRunner:
             write_request(self._run_dir, str(wanted.get("reason")), wanted.get("grace_seconds"))
         except OSError as error:
             print(
-                f"the supervisor does not take the request to stop: {error.strerror}",
+                f"the supervisor does not accept the request to stop: {error.strerror}",
                 file=sys.stderr,
             )
         supervisor.send_signal(signal.SIGTERM)

@@ -183,7 +183,7 @@ class AttemptRunner:
         if len(names) < len(given):
             _say(
                 f"note: the ranks of {len(given)} nodes do not divide the batch evenly: "
-                f"{count_text(len(names), 'node')} train, and the others idle"
+                f"{count_text(len(names), 'node')} train, and the others are idle"
             )
         run_dir = self._directory.run_dir(number, 0)
         before = self._state.attempts

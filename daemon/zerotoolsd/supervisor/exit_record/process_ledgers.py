@@ -164,7 +164,7 @@ class ProcessTreeFile:
             self._fd = os.open(path, flags, 0o600)
             os.posix_fallocate(self._fd, 0, _HEAD.size + MOST * _ROW.size)
         except OSError as error:
-            log_line(f"{path}: {error}; processes of this attempt are not noted")
+            log_line(f"{path}: {error}; processes of this attempt are not recorded")
 
     def write(self, moment: int, processes: Iterable[Process]) -> None:
         """Write `processes` into the file. `moment` is the time at which reading them from /proc

@@ -316,7 +316,7 @@ def test_a_test_tells_what_each_place_answered(tmp_path: Path) -> None:
     assert [(a["place"], a["notice"], a["delivered"], a["answer"]) for a in answers] == [
         ("lab", "started", True, "status 200"),
         ("lab", "failed", False, "status 500: late"),
-        ("lab", "held", False, "not sent: the notice before it was not delivered"),
+        ("lab", "held", False, "not sent: the previous notice was not delivered"),
         ("mail", "failed", True, "/bin/true ended with status 0"),
         ("webhook", "held", True, "status 200"),
     ]
