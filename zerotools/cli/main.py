@@ -1,9 +1,19 @@
 """The entry point: runs the command, and converts any error to one sentence and an exit status.
 
-Exit status: 0 done; 1 differences or damage found; 2 bad request; 3 bad file; 4 unsupported; 5 the
-daemon or a node is unreachable, or refuses; 6 a followed job failed; 7 a training does not fit; 70
-a defect of zerotools; 71 the operating system refused (disk full, permission); 130 interrupted; 141
-the reader of our output has closed it.
+The exit status:
+
+0    done
+1    differences or damage found
+2    bad request
+3    bad file
+4    unsupported
+5    the daemon or a node is unreachable, or refuses
+6    a followed job failed
+7    a training does not fit
+70   a defect of zerotools
+71   the operating system refused (disk full, permission)
+130  interrupted
+141  the reader of our output has closed it
 """
 
 from __future__ import annotations

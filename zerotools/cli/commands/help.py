@@ -28,7 +28,7 @@ def command(context: click.Context, topic: str | None, as_list: bool, as_json: b
     """Show a page of the documentation; without TOPIC, list the pages.
 
     TOPIC is a page, such as install or troubleshooting, or a command. At a terminal, a page is
-    shown by $PAGER. A word in brackets in its text, such as [numa], is a topic too.
+    shown by $PAGER. A word in brackets in the text of a page, such as [numa], is also a TOPIC.
     """
     if topic is None or as_list:
         topics = all_topics()

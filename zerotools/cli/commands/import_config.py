@@ -200,9 +200,9 @@ def page_import(
 ) -> Imported:
     """Import the launch line and the configs from the text of a web page, and return the job.
 
-    The page is split into blocks. `numbers` selects some of these; if it is empty, the page must
-    have only one block of each kind. `finish` makes the job from the configs and the launch line;
-    by default a training job is made.
+    The page is split into blocks. `numbers` selects some of the blocks. If it is empty, the page
+    must have only one block of each kind. `finish` makes the job from the configs and the launch
+    line; by default a training job is made.
 
     Raises:
         BadRequest: the page has no block, several blocks of a kind, or no block with a given

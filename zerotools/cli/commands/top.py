@@ -40,8 +40,8 @@ DUMB = ("dumb", "unknown", "")
 def command(interval: float, background: str, socket: Path | None, as_json: bool) -> int:
     """Show GPUs, host and jobs on a full screen; ? lists the keys.
 
-    This works without the daemon too. It needs the extra `top` (textual) and a terminal of 60
-    columns; zerotools monitor does not. With --json it prints one reading and exits.
+    This works without the daemon too. The command needs the extra `top` (textual) and a terminal of
+    60 columns; zerotools monitor needs neither. With --json it prints one reading and exits.
     """
     client = DaemonClient(socket, timeout_seconds=DAEMON_SECONDS)
     with SnapshotSource() as source:

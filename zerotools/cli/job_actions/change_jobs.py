@@ -88,8 +88,8 @@ def continue_job(
 ) -> None:
     """Queue a new job that continues from the newest checkpoint of a finished job.
 
-    `asked` has the number of nodes that the user requested. It is only for jobs that were submitted
-    to Slurm without a daemon.
+    `asked` has the number of nodes that the user requested. A number is possible only for jobs that
+    were submitted to Slurm without a daemon.
     """
     client = jobs_client(socket, [reference])
     before = find_job(client, reference)

@@ -140,8 +140,9 @@ def find_jobs(
 ) -> list[dict[str, Any]]:
     """Return the jobs that `reference` means, in the order of their numbers.
 
-    `@7` and `@tiny` mean an array, named by the number of its first job or by its name. Its
-    unfinished jobs are returned, or, with `over`, all its jobs. Any other reference means one job.
+    `@7` and `@tiny` mean an array, named by the number of its first job or by its name. If `over`
+    is true, all jobs of the array are returned, else only its unfinished jobs. Any other reference
+    means one job.
 
     Raises:
         BadRequest: the job does not exist, or all jobs of the array have ended.

@@ -91,8 +91,8 @@ def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, 
 def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
     """Return a snapshot of the machine that the daemon describes in its response `machine`.
 
-    `own` is the snapshot that this process took. Its missing values are filled in from the daemon's
-    snapshot. Pass None if the daemon is on another machine.
+    `own` is the snapshot that this process took; None if the daemon is on another machine. Missing
+    values of `own` are filled in from the daemon's snapshot.
 
     Raises:
         DaemonUnreachable: the daemon is on another machine, and has no snapshot yet.

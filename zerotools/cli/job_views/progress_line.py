@@ -110,7 +110,8 @@ class ProgressLine:
 def step_text(
     record: ProgressRecord, host_peak_bytes: int | None = None, columns: int | None = None
 ) -> str:
-    """Return `step 12/40 30% loss 2.5031 grad 0.81 lr 3.0e-04 15,300 tokens/s 14 s left`.
+    """Return a line such as `step 12/40 30% loss 2.5031 grad 0.81 lr 3.0e-04 15,300 tokens/s 14 s
+    left`.
 
     The host memory is the peak of all ranks if it is known, otherwise the memory of rank 0. If the
     text is wider than `columns`, the least important parts are left out. The step, the loss and the

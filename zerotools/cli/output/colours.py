@@ -2,8 +2,8 @@
 codes.
 
 A stream gets colour if it is a terminal, `NO_COLOR` is unset or empty (https://no-color.org) and
-`TERM` is not `dumb`. The option `--color` of zerotools overrides that. The text is complete without
-colours.
+`TERM` is not `dumb`. The option `--color` of zerotools overrides this rule. The text is complete
+without colours.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class ChaosReport:
     """The results of a fault-injection test.
 
     Attributes:
-        states: final job state -> number of jobs that ended in it.
+        states: final state -> the number of jobs that ended in this state.
         attempts: the number of starts of jobs, including restarts.
         began: the number of jobs that were started at least once.
         place: the test's directory; None if it was removed.

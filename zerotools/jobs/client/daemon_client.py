@@ -418,8 +418,8 @@ class DaemonClient(DaemonRequests):
     def adopt(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Make the daemon watch a process that already runs.
 
-        `wanted` has the keys `pid`, `name`, `time_limit` and `checkpoint_dir`. Return the job that
-        stands for the process, and the watched processes (key `watched`).
+        `wanted` has the keys `pid`, `name`, `time_limit` and `checkpoint_dir`. In the result, `job`
+        is the job that stands for the process, and `watched` describes the watched processes.
         """
         return self._object(
             "POST", "/v1/adoptions", body=dict(wanted), patience=INTERPRETER_SECONDS

@@ -1,8 +1,8 @@
 """Read from accelerate's YAML the number of ranks, their GPUs, and which ranks share a sequence or
 layer.
 
-The names of the keys are those of accelerate 1.15 (parallelism_config.py). The product of all sizes
-in `parallelism_config` is the number of ranks. `cp` and `sp` are the numbers of ranks that compute
+The keys have the names of accelerate 1.15 (parallelism_config.py). The product of all sizes in
+`parallelism_config` is the number of ranks. `cp` and `sp` are the numbers of ranks that compute
 parts of one sequence; the model is sharded over these ranks, too. `cp` is torch's method, which
 passes keys and values from rank to rank. `sp` is DeepSpeed's method, which exchanges heads.
 """

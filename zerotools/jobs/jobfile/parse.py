@@ -149,9 +149,9 @@ def _layout(kind: Any) -> tuple[tuple[str, bool, bool, bool], ...]:
 def given_of(spec: JobSpec) -> dict[str, Any]:
     """Return only the keys of `spec` that the job's author set.
 
-    `job_from_dict` makes the same job from them; another version of zerotools uses its own defaults
-    for all other keys. A key counts as set if it was in the job file, or if its value is not the
-    default.
+    `job_from_dict` makes the same job from these keys; another version of zerotools uses its own
+    defaults for all other keys. A key counts as set if it was in the job file, or if its value is
+    not the default.
     """
     tree = _given(spec, _UNSET, spec.given or {})
     for name in list(misplaced_keys({"engine": spec.engine, **tree})):

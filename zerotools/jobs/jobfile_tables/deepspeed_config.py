@@ -1,8 +1,8 @@
 """Complete DeepSpeed's configuration with values of the job, and check the rules of `engine =
 "deepspeed"`.
 
-A key of the configuration is never changed. A missing or null key is added only if DeepSpeed's
-default differs from the job.
+A key of the configuration is never changed. A missing or null key is added if DeepSpeed's default
+may differ from the job's value.
 """
 
 from __future__ import annotations

@@ -56,11 +56,10 @@ class Estimate:
         search: the configurations that fit.
         choice: the cheapest configuration in `search`.
         asked: the estimate of the job as its job file is written; None without a job file.
-        job: for a job file, all its keys.
-        batch: for a job file, its number of sequences per step.
+        job: all keys of the job file; None without a job file.
+        batch: the number of sequences per step in the job file; None without a job file.
         tables: the tables of a job file for the model and its adapters.
-        assumed: a sentence about the assumed sequence length, if the request does not state a
-            length.
+        assumed: a sentence about the assumed sequence length; None if the request states a length.
     """
 
     work: Workload = field(repr=False)

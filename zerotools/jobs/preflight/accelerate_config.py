@@ -28,8 +28,8 @@ def accelerate_refusal(options: Sequence[str], directory: str, gpus: int) -> str
 
     `directory` is the working directory of the job.
 
-    Return None if accelerate starts them. Also return None if accelerate cannot read its config
-    file, because accelerate reports this itself.
+    Return None if accelerate starts these processes. Also return None if accelerate cannot read its
+    config file, because accelerate reports this itself.
     """
     words = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
     if words & {*KINDS, "cpu"}:

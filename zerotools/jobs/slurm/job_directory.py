@@ -121,12 +121,13 @@ class JobDirectory:
     def new_submission(self, token: str, after: int | None = None) -> int:
         """Make the directory of the next submission, and return its number.
 
-        The next submission is the one after number `after` (default: the newest submission).
+        This number is `after` + 1. By default, it is the newest number + 1.
 
         Only the process that makes the directory may submit.
 
-        Raises FileExistsError: another process has made the directory. Raises FileNotFoundError:
-        the job was removed.
+        Raises:
+            FileExistsError: another process has made the directory.
+            FileNotFoundError: the job was removed.
         """
         number = (max(self.submissions(), default=0) if after is None else after) + 1
         path = self.submission_path(number)

@@ -76,7 +76,7 @@ class SlurmCommands:
     def place_of(self, program: str) -> str:
         """Return the path of the Slurm program `program`.
 
-        Raises Unsupported: it is not installed.
+        Raises Unsupported: the program is not installed.
         """
         place = shutil.which(program, path=self.environment.get("PATH"))
         if place is None:

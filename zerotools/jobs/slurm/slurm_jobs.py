@@ -83,7 +83,7 @@ class SlurmJobs:
         return self._views(found)
 
     def job(self, reference: str) -> dict[str, Any]:
-        """Return the job `reference`. Raises BadRequest: it does not exist."""
+        """Return the job `reference`. Raises BadRequest: the job does not exist."""
         return self._views([self.directory(reference)])[0]
 
     def find(self, reference: str | None) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class SlurmJobs:
 
         If `reference` is None, return the newest job.
 
-        Raises BadRequest: it does not exist, or several unfinished jobs have the name.
+        Raises BadRequest: the job does not exist, or several unfinished jobs have the name.
         """
         if reference is None:
             found = self._views(job_directories(self._home)[:1])
@@ -121,7 +121,9 @@ class SlurmJobs:
         return {}
 
     def directory(self, reference: str) -> JobDirectory:
-        """Return the directory of the job `reference`. Raises BadRequest: it does not exist."""
+        """Return the directory of the job `reference`. Raises BadRequest: the job does
+        not exist.
+        """
         number = reference.removeprefix(PREFIX)
         if (known := self._found.get(number)) is not None:
             return known

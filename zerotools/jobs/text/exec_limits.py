@@ -1,9 +1,9 @@
 """Linux limits on the arguments and the environment variables of a new process (execve(2)).
 
 Each argument, and each variable as `NAME=VALUE`, may have 131,071 bytes plus a NUL
-(`MAX_ARG_STRLEN`, 32 pages of 4 KiB). Together with a pointer to each of them, they may take a
-quarter of the stack limit (fs/exec.c): usually 2 MiB of 8 MiB, but at least 128 KiB and at most 6
-MiB.
+(`MAX_ARG_STRLEN`, 32 pages of 4 KiB). All arguments and variables together, with a pointer to each,
+may need a quarter of the stack limit (fs/exec.c). This is usually 2 MiB of 8 MiB, but at least 128
+KiB and at most 6 MiB.
 """
 
 from __future__ import annotations

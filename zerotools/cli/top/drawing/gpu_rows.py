@@ -1,9 +1,10 @@
 """A row for each GPU, and for each process that holds GPU memory.
 
-The bar of a GPU is split by the owners of the memory:
+The bar of a GPU is split by the owners of the memory (`OWNER_MARKS`):
 
-    0 ██████▓▓░░░░░░  61.2/80G ▇ 98%  61° 402/700W 1755MHz  job 3 (tiny)
-      job   other process, free
+    0 ▇▇▇▇▇▇▓▓╌╌╌╌╌╌  61.2/80G ▇ 98%  61° 402/700W 1755MHz  job 3 (tiny)
+
+▇ a job    ▓ another process    ▚ memory without a process    ╌ free
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ class YamlSettings:
     def __init__(self, document: Document, owner: str, needed: str, others: Mapping[str, str]):
         """Begin to read the YAML document of the program `owner`.
 
-        Raises BadRequest if the document does not have the key `needed`, so it is for another
-        program. `others` maps a key to the program that uses the key, for the message.
+        Raises BadRequest if the document does not have the key `needed`, because it is then for
+        another program. `others` maps a key to the program that uses this key, for the message.
         """
         self.findings = Findings()
         note_mends(self.findings, document)

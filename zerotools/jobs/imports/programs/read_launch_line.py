@@ -4,7 +4,7 @@ script.
     CUDA_VISIBLE_DEVICES=0,1 deepspeed --num_gpus 2 main.py --deepspeed ds.json --learning_rate 1e-4
     settings                 launcher  its options  program  arguments of the program
 
-If the program uses a Trainer, its arguments are read as those of the Trainer.
+If the program uses a Trainer, its arguments are read as arguments of the Trainer.
 """
 
 from __future__ import annotations

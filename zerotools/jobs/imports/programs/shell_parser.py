@@ -66,8 +66,8 @@ class Command:
     """The words of a simple command, and the variables that are set in front of it.
 
     Attributes:
-        by: if another command starts the shell that runs this command, the words of that other
-            command.
+        by: the words of another command that runs this command in a new shell, such as `srun bash
+            -c`; empty if the script itself runs this command.
         documents: path of a file -> the here-document that `cat` or `tee` writes to this file.
     """
 

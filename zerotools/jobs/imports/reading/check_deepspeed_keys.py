@@ -48,8 +48,8 @@ class ConfigValue:
 def read_known_keys(
     document: Document, findings: Findings, fatal: Callable[[Trail], bool] = lambda trail: False
 ) -> dict[str, ConfigValue]:
-    """Return the values of all keys in the config `document` that DeepSpeed knows, keyed by dotted
-    name.
+    """Return the values of the keys in the config `document`, keyed by dotted name. Keys that
+    DeepSpeed does not know are left out.
 
     Errors are added to `findings`. An unknown key is an error only if `fatal` returns True for it,
     or if it resembles a known key.

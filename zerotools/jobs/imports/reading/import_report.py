@@ -96,7 +96,7 @@ class ResolvedAuto:
 
 @dataclass
 class Findings:
-    """The results of the readers of configs; each reader adds to these lists.
+    """The results of the readers of configs. Each reader adds to these lists.
 
     Attributes:
         rows, autos: the outcome of each key, and the values that replaced `"auto"`.
@@ -104,7 +104,7 @@ class Findings:
         unsupported: settings that jobs do not support.
         repairs: the corrections of `--lenient`.
         repaired: file name -> the corrected text of the file.
-        differences: differences between the job's training and the program's.
+        differences: differences between training by the job and training by the program.
         steps: the things that the user has to do before the job can run.
     """
 
