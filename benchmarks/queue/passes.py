@@ -19,14 +19,14 @@ from zerotools.sensors.fake_gpus import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig, SharesConfig
 from zerotoolsd.dispatch.preempt_for_priority import PreemptionRules, choose_victims
-from zerotoolsd.interface.queue_terms import ANY, Dependency
+from zerotoolsd.interface.start_conditions import ANY, Dependency
 from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.clocks import read_clocks
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.scheduler_input import QueuePlacement, QueueUsers
+from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.waiting_conditions import WaitingConditions
 from zerotoolsd.queue.write_rows import NewJob

@@ -22,8 +22,8 @@ from harness.stores.trouble import EndHere
 from zerotools import formats
 from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.open_source import RemotePath
+from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.store_write_record import WRITING
-from zerotools.io.output.written_files import MARKER
 from zerotools.io.stores.path_or_url import path_of
 
 SOURCE = Path(__file__).parents[2] / "tests/golden/deepspeed-0.19.8/z2-bf16-w2/checkpoint"

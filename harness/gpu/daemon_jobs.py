@@ -22,7 +22,7 @@ from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
-from zerotools.sensors.gpu_memory_use import USUAL_PART
+from zerotools.sensors.foreign_gpu_memory import USUAL_PART
 
 CONFIG = """
 [gpus]

@@ -21,7 +21,7 @@ from harness.launching import start
 from harness.patience import Deadline
 from harness.started import Started
 from zerotools.ops.estimate.rank_memory import CPU_PROCESS_BYTES, CUDA_CONTEXT, PROCESS_BYTES
-from zerotools.sensors.nvml import GpuProbe
+from zerotools.sensors.run_nvml_probe import GpuProbe
 
 READINGS = 200
 ANSWER_SECONDS = 2.0
@@ -52,7 +52,7 @@ def answers(device: str, directory: Path) -> Found:
     """Measure the time of the first reading of NVML, and the longest time of many further
     readings.
     """
-    from zerotools.sensors.nvml import NvmlProbe
+    from zerotools.sensors.run_nvml_probe import NvmlProbe
 
     probe, began = NvmlProbe(), time.monotonic()
     first = probe.read()
@@ -88,7 +88,7 @@ def loaded_answers(device: str, directory: Path) -> Found:
 
     Also measure the size of a CUDA context.
     """
-    from zerotools.sensors.nvml import NvmlProbe
+    from zerotools.sensors.run_nvml_probe import NvmlProbe
 
     free = psutil.virtual_memory().available // GIB
     each = max(1, min(PINNED, free // 2) // CONTEXTS)

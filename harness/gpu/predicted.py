@@ -110,8 +110,8 @@ def _on_gpu(spec: JobSpec, found: Mapping[str, Any]) -> dict[str, tuple[int, int
 
 
 def _of_state(spec: JobSpec, found: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    from zerotoolsd.trainer.model.memory_estimate import parameters_of
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
+    from zerotoolsd.trainer.model.predict_state_memory import parameters_of
 
     held = {(tier, use): size for tier, use, size in found["ledger"]}
     meta_model = make_meta_model(read_config(spec.model), spec.lora)

@@ -20,7 +20,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.fake_gpus import FakeProbe
 from zerotools.sensors.numa import NumaTopology, ReadTopology
 from zerotools.sensors.snapshot_source import SnapshotSource
-from zerotoolsd.attempts import recover_missing_attempts
+from zerotoolsd.attempts import recover_queue
 from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.make_plan import LaunchSettings, RankCommand
 from zerotoolsd.attempts.start_attempt import HostReaders
@@ -108,7 +108,7 @@ async def running(
     state.mkdir(exist_ok=True)
     probe = probe or FakeProbe(error="no NVML")
     store = Store(state, rebuild=rebuild)
-    recover_missing_attempts.add_missing_from_runs(state, store, time.time())
+    recover_queue.add_missing_from_runs(state, store, time.time())
     machine = SnapshotCache(SnapshotSource(probe))
     machine.lists_processes = True  # also where these tests run in a container
     engine = Dispatcher(

@@ -11,7 +11,7 @@ from typing import Any
 from tests.formats.safetensors.files import entry, file_bytes
 from tests.hostile.case import ADAPTER, READ, VERIFY, Case, Make
 from tests.hostile.safetensors_cases import FILLS, MANY_LISTS, MODEL, SOUND
-from zerotools.io.output.written_files import MARKER, tree_digest
+from zerotools.io.output.output_marker import MARKER, tree_digest
 from zerotools.runs.thinning_record import THINNED
 
 HALF = "base_model.model.w.lora_{}.weight"

@@ -20,7 +20,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotools.formats.dcp.rank_files import (
+from zerotools.formats.dcp.lay_out_rank_files import (
     DcpEntry,
     KnownTensor,
     PlainValue,

@@ -20,7 +20,7 @@ import lightning.pytorch as pl
 import torch
 
 from zerotools import worker
-from zerotools.integrations import ranks
+from zerotools.integrations import agree_between_ranks
 from zerotools.integrations.lightning import ZerotoolsCallback
 
 words = sys.argv[1:]
@@ -79,7 +79,7 @@ callbacks: list[Any] = [
 if "hold" in settings and worker.resume_from() is None and os.environ.get("RANK", "0") == "0":
     callbacks.insert(0, Hold())
 if count > 1:
-    ranks.ASK_SECONDS = 0.0
+    agree_between_ranks.ASK_SECONDS = 0.0
 plugins = [pl.plugins.io.AsyncCheckpointIO(SlowIO())] if "async" in words else None
 trainer = pl.Trainer(
     accelerator="cpu",

@@ -21,7 +21,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from zerotools import worker
-from zerotools.integrations import ranks
+from zerotools.integrations import agree_between_ranks
 from zerotools.integrations.transformers import ZerotoolsCallback
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -75,9 +75,9 @@ def main(words: list[str]) -> None:
     if hold and worker.resume_from() is None and RANK == 0:
         callbacks.insert(0, Hold(hold))
     if "ask" in words:
-        ranks.ASK_SECONDS = 0.0
+        agree_between_ranks.ASK_SECONDS = 0.0
     if "alone" in words:
-        ranks.JOIN_SECONDS = 0.2
+        agree_between_ranks.JOIN_SECONDS = 0.2
     kind = LateTrainer if "late" in words else LoggingTrainer if "trl" in words else Trainer
     trainer = kind(
         model=LlamaForCausalLM(config),

@@ -13,8 +13,8 @@ import zerotools
 from tests.golden_files import DEEPSPEED, FOREIGN, TORCH
 from tests.io.stores.far import put_directory, served
 from zerotools.cli.main import build
+from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
-from zerotools.io.output.written_files import MARKER
 
 ZERO2, ZERO3 = (DEEPSPEED / f"{stage}-bf16-w2" / "checkpoint" for stage in ("z2", "z3"))
 

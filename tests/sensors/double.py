@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zerotools.sensors.nvml import PROBE_COMMAND, START_SECONDS, NvmlProbe
+from zerotools.sensors.run_nvml_probe import PROBE_COMMAND, START_SECONDS, NvmlProbe
 
 
 class Double:

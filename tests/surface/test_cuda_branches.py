@@ -35,7 +35,7 @@ COVERED: dict[str, str] = {
     f"{HEARTBEATS}/stall_limits.py StallLimits.deadline": f"{OF_HEARTBEATS}/"
     "test_stall_detector.py "
     "test_a_first_step_in_which_every_rank_waits_has_the_deadline_of_a_step",
-    f"{TRAINER}/model/memory_estimate.py Prediction.__str__": f"{OF_TRAINER}/reporting/"
+    f"{TRAINER}/model/predict_state_memory.py Prediction.__str__": f"{OF_TRAINER}/reporting/"
     "test_out_of_memory.py "
     "test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it",
     f"{ADMISSION}/memory_check.py _row": f"{OF_ADMISSION}/test_memory_check.py "
@@ -123,10 +123,12 @@ COVERED: dict[str, str] = {
     "test_numa_binding.py test_a_rank_has_all_processors_of_the_node_of_its_gpu",
     "daemon/zerotoolsd/attempts/make_plan.py rank_environment": f"{OF_ATTEMPTS}/"
     "test_prepare_run_directory.py test_ranks_on_gpus_see_those_of_the_attempt",
-    "daemon/zerotoolsd/queue/request_of_job.py need_of": "tests/daemon/queue/"
-    "test_scheduler_input.py test_a_job_that_made_room_on_a_gpu_in_vain_does_not_share_any_more",
-    "daemon/zerotoolsd/queue/scheduler_input.py QueuePlacement._used_by": "tests/daemon/dispatch/"
-    "test_make_memory_guards.py test_nothing_more_is_placed_on_a_gpu_while_its_memory_runs_out",
+    "daemon/zerotoolsd/queue/resource_request_of_job.py need_of": "tests/daemon/queue/"
+    "test_schedule_queued_jobs.py "
+    "test_a_job_that_made_room_on_a_gpu_in_vain_does_not_share_any_more",
+    "daemon/zerotoolsd/queue/schedule_queued_jobs.py QueuePlacement._used_by": ""
+    "tests/daemon/dispatch/test_make_memory_guards.py "
+    "test_nothing_more_is_placed_on_a_gpu_while_its_memory_runs_out",
     "daemon/zerotoolsd/service/admission/interpreter_check.py needs_of": f"{OF_ADMISSION}/"
     "test_interpreter_check.py test_an_accelerate_that_starts_one_process_for_two_gpus_is_refused",
     "daemon/zerotoolsd/slurm/runner/node.py gpus_of": "tests/daemon/slurm/runner/test_node.py "

@@ -23,13 +23,13 @@ PROCESSES = {
     "file_checks": "the processes that look, and their side in the daemon",
     "users/run_as_user.py": "a program of its own, which becomes the user first",
     "children/export.py": "a command of its own",
-    "monitoring/notifications/run_command.py": "a command of its own",
+    "monitoring/notifications/notify_command_process.py": "a command of its own",
     "children/thin.py": "a command of its own",
 }
 LOOKS = {
     "service/admission": "a survey, by a process that looks",
-    "dispatch/removable_files.py": "the state directory; what jobs name, by a process that looks",
-    "service/result_readers.py": "a job's directory, by a process that looks",
+    "dispatch/files_of_ended_jobs.py": "the state directory; paths in jobs, by a child",
+    "service/read_checkpoints_and_predictions.py": "a job's directory, by a process that looks",
 }
 OWN = {
     "users/open_as_user.py": "directories of the state directory, and those of users by descriptor",
@@ -52,7 +52,7 @@ THREADS = {
     "users/account.py": "a user is looked up, in a thread that nobody waits for at the end",
     "http/api/import_job_file.py": "parses a text, without a look at any file that it names",
     "http/api/job_outputs.py": "logs in run directories",
-    "dispatch/cleaner.py": "jobs are chosen from 100,000, without a look at any file",
+    "dispatch/remove_ended_jobs.py": "jobs are chosen from 100,000, without a look at any file",
     "monitoring/notifications/webhooks.py": "looks up a host in a thread that is not waited for",
     "service/operations/job_results.py": "what ranks reported in run directories",
     "resources/snapshot_thread.py": "waits, with a deadline, for the process that asks NVML",
@@ -70,7 +70,7 @@ STARTS = {
     "file_checks/check_server.py": "processes that look, as the job's user",
     "monitoring/notifications/notify_command.py": "a program that a job names, as its user",
     "monitoring/notifications/send_to_destinations.py": "sendmail, as the daemon's own user",
-    "monitoring/notifications/run_command.py": "this program, of which it ends what is left",
+    "monitoring/notifications/notify_command_process.py": "this program, and ends its children",
     "supervisor": "of the job's user, as all that it starts",
 }
 """Who starts programs, and as whom: each is in docs/explanation/whose-rights.md."""

@@ -57,14 +57,16 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "daemon/trainer/rank/test_rendezvous.py": frozenset(
         {"rendezvous.boot_id", "rendezvous.own_card"}
     ),
-    "daemon/trainer/test_attention_self_test.py": frozenset(
-        {"tiny_model.narrow_config", "attention_self_test.small_model"}
+    "daemon/trainer/test_attention_leak_test.py": frozenset(
+        {"tiny_model.narrow_config", "attention_leak_test.small_model"}
     ),
     "jobs/slurm/test_submit_to_slurm.py": frozenset({"submit_to_slurm.new_job_directory"}),
     "ops/conversions/test_conversion.py": frozenset(
         {"execute_part.remove_journals", "zerotools.io.output.staging.Staging.commit"}
     ),
-    "ops/estimate/test_model_shape.py": frozenset({"formats.read_any", "model_shape._built"}),
+    "ops/estimate/test_parameter_shapes.py": frozenset(
+        {"formats.read_any", "parameter_shapes._built"}
+    ),
     "ops/serving/test_model_server.py": frozenset({"byte_source.fill_tile"}),
 }
 """Functions and classes that tests replace, by file."""

@@ -22,7 +22,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.names_of_dropped_parts import optimizer_roles
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import FormatTable
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.model_sidecars import optimizer_files
 
 SCHEDULERS = ("scheduler.pt", "scheduler.bin")

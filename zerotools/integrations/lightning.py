@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from zerotools import worker
-from zerotools.integrations.ranks import TrainingRanks
+from zerotools.integrations.agree_between_ranks import TrainingRanks
 
 
 def _callback_class() -> Any:

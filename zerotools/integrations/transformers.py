@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from zerotools import worker
-from zerotools.integrations.ranks import SAVE_SECONDS, TrainingRanks
+from zerotools.integrations.agree_between_ranks import SAVE_SECONDS, TrainingRanks
 
 try:
     from transformers import TrainerCallback

@@ -19,7 +19,7 @@ from zerotools.io.huggingface.model_sidecars import (
     of_other_kinds,
 )
 from zerotools.io.output.files_without_tensors import RANDOM_STATE
-from zerotools.io.output.written_files import MARKER
+from zerotools.io.output.output_marker import MARKER
 from zerotools.runs.checkpoint_job_record import RNG_PER_RANK
 from zerotools.runs.optimizer_name_record import NAMED_ORDER
 

@@ -12,7 +12,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.path_or_url import output_of, path_of
-from zerotools.ops.conversions.export_dtype import AUTO
+from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.delta.apply_delta import DeltaChain, apply_deltas, opened_deltas
 from zerotools.ops.delta.make_delta import make_delta, written_file
 from zerotools.ops.delta.weights_of_model import model_of

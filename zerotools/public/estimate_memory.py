@@ -20,8 +20,8 @@ from zerotools.jobs.memory_estimates.training_estimate import (
     model_table_of,
 )
 from zerotools.ops.estimate.gpu_cards import MOST_GPU_MEMORY, Cards
-from zerotools.ops.estimate.model_shape import read_shape
 from zerotools.ops.estimate.offload_table import OFFLOADS, STAGES
+from zerotools.ops.estimate.parameter_shapes import read_shape
 from zerotools.ops.estimate.rank_memory import Machine
 from zerotools.public.command_options.option import (
     OUTPUT,
@@ -36,7 +36,7 @@ from zerotools.public.command_options.option import (
     declared_options,
     takes_options,
 )
-from zerotools.sensors.gpu_memory_use import drawn_bytes
+from zerotools.sensors.foreign_gpu_memory import drawn_bytes
 from zerotools.sensors.snapshot import Snapshot
 
 MOST_HOST_MEMORY = 64 * 2**40

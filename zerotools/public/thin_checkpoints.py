@@ -34,7 +34,7 @@ from zerotools.public.command_options.run_options import budget_of
 from zerotools.public.progress import Meter, ProgressWanted, metering
 
 if TYPE_CHECKING:
-    from zerotools.jobs.client.needed_checkpoints import NeedGuard, ResumePath
+    from zerotools.jobs.client.checkpoints_in_use import NeedGuard, ResumePath
 
 
 class DropOptions(TypedDict, total=False):
@@ -140,7 +140,7 @@ class ThinResult:
         """Notes for the user, as sentences."""
         notes = [note for each in self.checkpoints for note in each.notes]
         if not self.jobs_checked:
-            from zerotools.jobs.client.needed_checkpoints import NOT_CHECKED
+            from zerotools.jobs.client.checkpoints_in_use import NOT_CHECKED
 
             notes.append(NOT_CHECKED)
         return tuple(notes)
@@ -202,7 +202,7 @@ class ThinSteps:
     `ThinKeywords`."""
 
     def __init__(self, paths: Sequence[Path], given: Mapping[str, Any]) -> None:
-        from zerotools.jobs.client.needed_checkpoints import NeedGuard, needs_at
+        from zerotools.jobs.client.checkpoints_in_use import NeedGuard, needs_at
 
         self._began = time.monotonic()
         self._paths, self._given = paths, given

@@ -19,7 +19,7 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, HubLayout, whole_tensor_block
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.runs.base_model_record import BaseRecord, base_from_tree
 from zerotools.runs.file_names import RECORD as RECORD
 

@@ -29,7 +29,7 @@ from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.exclusive_directory import new_text_file
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.files.regular_files import source_file
 from zerotools.runs.file_names import MANIFEST as MANIFEST
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from zerotools.sensors.nvml import GpuReading
+from zerotools.sensors.run_nvml_probe import GpuReading
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 
 

@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 
 from zerotools.sensors.host_sensor import HostSensor
-from zerotools.sensors.nvml import GpuProbe, NvmlProbe
+from zerotools.sensors.run_nvml_probe import GpuProbe, NvmlProbe
 from zerotools.sensors.snapshot import Snapshot
 
 

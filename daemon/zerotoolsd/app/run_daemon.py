@@ -27,7 +27,7 @@ from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.app import systemd
 from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.app.state_directory import lock_state_dir
-from zerotoolsd.attempts import recover_missing_attempts
+from zerotoolsd.attempts import recover_queue
 from zerotoolsd.attempts.backends.choose_backend import choose_way
 from zerotoolsd.attempts.make_plan import LaunchSettings, RankCommand, trainer_command
 from zerotoolsd.config.daemon_config import Config, load_config
@@ -133,7 +133,7 @@ async def _serve(
         SnapshotSource(), choice=GpuChoice(config.gpus.exclude, config.gpus.prefer)
     )
     try:
-        recover_missing_attempts.add_missing_from_runs(state_dir, store, time.time())
+        recover_queue.add_missing_from_runs(state_dir, store, time.time())
         dispatcher = Dispatcher(
             state_dir=state_dir,
             store=store,

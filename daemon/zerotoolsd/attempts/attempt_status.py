@@ -20,8 +20,8 @@ from zerotoolsd.supervisor.durable_files import (
     is_shallow,
     read_json,
 )
+from zerotoolsd.supervisor.exit_record.decide_outcome import FOLLOWING, inferred_record, stop_reason
 from zerotoolsd.supervisor.exit_record.keeper_process import KILLED
-from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred_record, stop_reason
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.procfs import boot_id
 from zerotoolsd.supervisor.signal_process import open_process

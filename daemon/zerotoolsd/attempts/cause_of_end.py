@@ -16,7 +16,7 @@ from typing import Any
 from zerotools.jobs.text.secrets import mask_text
 from zerotools.sensors.xids import GpuXid, is_fault
 from zerotoolsd.queue import lifecycle, retry_rules
-from zerotoolsd.queue.gpu_fences import XidsByGpu, listed
+from zerotoolsd.queue.gpu_fault_fences import XidsByGpu, listed
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.supervisor.exit_record.first_failure import LONGEST, error_line, last_error

@@ -19,7 +19,7 @@ from zerotoolsd.queue.retry_rules import wait_factor
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.supervisor.attempt_plan import OUTSIDE
-from zerotoolsd.supervisor.exit_record.outcome import EXIT_STOPPED
+from zerotoolsd.supervisor.exit_record.decide_outcome import EXIT_STOPPED
 from zerotoolsd.supervisor.procfs import Process, boot_id
 from zerotoolsd.supervisor.stop.kill_descendants import in_words, is_still_alive
 from zerotoolsd.supervisor.transient_errors import NOT_READY

@@ -18,7 +18,7 @@ from zerotoolsd.attempts.job_environment import unshown_values
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.queue import clocks, fault_isolation, lifecycle, retry_rules, time_limit
 from zerotoolsd.queue.change_state import StateChanger
-from zerotoolsd.queue.gpu_fences import fences_of
+from zerotoolsd.queue.gpu_fault_fences import fences_of
 from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.tables.preemption_table import YieldEnd

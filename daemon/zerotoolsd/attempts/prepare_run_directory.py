@@ -15,7 +15,7 @@ from typing import Any
 import zerotools
 from zerotools.io.files.mounts import MountPoint, mounts_of
 from zerotools.jobs.jobfile.parse import job_to_dict
-from zerotools.jobs.jobfile_tables.elastic import at_size
+from zerotools.jobs.jobfile_tables.elastic_world_sizes import at_size
 from zerotools.jobs.jobfile_tables.spec import SLURM
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.launcher_command import (

@@ -24,7 +24,7 @@ from typing import Any
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import TERMINAL
 from zerotoolsd.attempts.last_report import LastReport, last_line
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.queue.rows import ENDED, JobRow
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.queue.store import Store

@@ -19,11 +19,11 @@ from pathlib import Path
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
-from zerotoolsd.attempts import recover_missing_attempts
+from zerotoolsd.attempts import recover_queue
 from zerotoolsd.attempts.ask_to_stop import AttemptStopper
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
-from zerotoolsd.attempts.backends.spawn_supervisor import SupervisorSpawner
+from zerotoolsd.attempts.backends.start_supervisor import SupervisorSpawner
 from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer, GpuFaults
 from zerotoolsd.attempts.make_plan import LaunchSettings
 from zerotoolsd.attempts.metric_counters import MetricCounters
@@ -35,34 +35,34 @@ from zerotoolsd.attempts.supervisor_watchdog import LOOK_SECONDS, SupervisorWatc
 from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT
 from zerotoolsd.dispatch import scheduling_loop
 from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins
-from zerotoolsd.dispatch.cleaner import Cleaner
 from zerotoolsd.dispatch.elastic_growth import ElasticGrowth
 from zerotoolsd.dispatch.end_jobs_for_memory import MemoryPreemption
 from zerotoolsd.dispatch.host_memory_reading import HostMemoryReader, HostMemoryUse
 from zerotoolsd.dispatch.last_uploads import LastUploads
 from zerotoolsd.dispatch.make_memory_guards import memory_guards
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
-from zerotoolsd.dispatch.priority_classes import PriorityClasses
+from zerotoolsd.dispatch.remove_ended_jobs import Cleaner
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
+from zerotoolsd.dispatch.user_priority_ranges import PriorityClasses
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.monitoring.history_recorder import HistoryRecorder
 from zerotoolsd.monitoring.notifications.deliver_notices import JobNotifier
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.change_state import StateChanger, policy_of
-from zerotoolsd.queue.disk_reserve import why_little_room
+from zerotoolsd.queue.database_disk_reserve import why_little_room
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
-from zerotoolsd.queue.request_of_job import memory_of_machine
+from zerotoolsd.queue.resource_request_of_job import memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
-from zerotoolsd.queue.scheduler_input import QueuePlacement, QueueUsers
+from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import YieldAsk
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
+from zerotoolsd.resources.gpu_use_of_jobs import SharedGpus
 from zerotoolsd.resources.leak_watch import LeakWatch
 from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
-from zerotoolsd.resources.watch_gpu_use import SharedGpus
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 SLEEP_FACTOR = 4.0
@@ -445,9 +445,7 @@ class Dispatcher:
 
         Raises NotAllowed if the job is not held.
         """
-        if ran := recover_missing_attempts.look_again(
-            self.jobs_dir, self.store, job.id, time.time()
-        ):
+        if ran := recover_queue.look_again(self.jobs_dir, self.store, job.id, time.time()):
             job = self.store.job(job.id)
         event = Resume(live=bool(self.store.open_tokens(job.id)), waits=self.conditions.waits(job))
         if job.state == states.HELD or not ran:

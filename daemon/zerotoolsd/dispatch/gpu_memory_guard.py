@@ -31,8 +31,8 @@ from zerotoolsd.dispatch.memory_forecast import (
 )
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import is_usable
+from zerotoolsd.resources.gpu_use_of_jobs import MeasuredUse, measure_gpu_use
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
-from zerotoolsd.resources.watch_gpu_use import MeasuredUse, measure_gpu_use
 
 LOOK_SECONDS, SPARED = 1.0, 50.0
 """Two checks are at least this many seconds apart, and this many times the duration of a check.

@@ -16,7 +16,7 @@ from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.monitoring.history_recorder import host_memory
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow
-from zerotoolsd.resources.watch_gpu_use import Owner
+from zerotoolsd.resources.gpu_use_of_jobs import Owner
 
 _MANAGER = "user@"
 """Prefix of the unit of a user's systemd instance. The units that it starts are below this

@@ -31,7 +31,7 @@ from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.end_event import with_upload
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.attempts.make_plan import known_as, mirroring_commands
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.monitoring.notifications.notify_command import end_session
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.sql_values import one_line

@@ -16,7 +16,7 @@ from zerotoolsd.dispatch.host_memory_reading import (
     HostMemoryReader,
     HostMemoryUse,
 )
-from zerotoolsd.queue.scheduler_input import QueuePlacement
+from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 

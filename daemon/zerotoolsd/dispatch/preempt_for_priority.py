@@ -23,7 +23,7 @@ from zerotoolsd.dispatch.end_jobs_for_memory import why_not_saved
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.scheduler_input import QueuePlacement
+from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import (
@@ -35,7 +35,7 @@ from zerotoolsd.queue.scheduling.resource_requests import (
 )
 from zerotoolsd.queue.scheduling.scheduler import run_pass
 from zerotoolsd.queue.tables.preemption_table import PREEMPT, YieldAsk
-from zerotoolsd.resources.watch_gpu_use import SharedGpus
+from zerotoolsd.resources.gpu_use_of_jobs import SharedGpus
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from zerotoolsd.dispatch.elastic_growth import ElasticGrowth, GrowthRequests
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.scheduler_input import QueuePlacement
+from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement
+from zerotoolsd.resources.gpu_use_of_jobs import SharedGpus
 from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
-from zerotoolsd.resources.watch_gpu_use import SharedGpus
 
 POLL_SECONDS = 2.0
 """Seconds between two readings of the GPUs while a job is waiting for GPUs."""

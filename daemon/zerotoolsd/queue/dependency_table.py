@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from zerotools.jobs import states
-from zerotoolsd.interface.queue_terms import ANY, Dependency, Drain
+from zerotoolsd.interface.start_conditions import ANY, Dependency, Drain
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.sql_values import shortened_reason
 from zerotoolsd.queue.write_rows import RunMany, RunSql

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from zerotoolsd.queue.disk_reserve import is_full
+from zerotoolsd.queue.database_disk_reserve import is_full
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.write_rows import NewJob

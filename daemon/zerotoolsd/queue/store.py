@@ -16,12 +16,12 @@ from typing import Any
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotoolsd.interface.api_types import Conflict, Event
-from zerotoolsd.interface.queue_terms import Drain
+from zerotoolsd.interface.start_conditions import Drain
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.array_job_files import JOBS, JobFileTable
+from zerotoolsd.queue.database_disk_reserve import DiskReserve
 from zerotoolsd.queue.dependency_table import DependencyTable, DrainTable
-from zerotoolsd.queue.disk_reserve import DiskReserve
-from zerotoolsd.queue.gpu_fences import Fence
+from zerotoolsd.queue.gpu_fault_fences import Fence
 from zerotoolsd.queue.import_found_jobs import Rebuild
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow, Lease, attempt_row, job_row

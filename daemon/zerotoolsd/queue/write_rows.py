@@ -17,10 +17,10 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import Conflict
-from zerotoolsd.interface.queue_terms import Dependency
+from zerotoolsd.interface.start_conditions import Dependency
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.clocks import Moment
-from zerotoolsd.queue.gpu_fences import Fence
+from zerotoolsd.queue.gpu_fault_fences import Fence
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.retry_rules import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, JobRow

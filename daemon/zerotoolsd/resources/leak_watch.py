@@ -22,13 +22,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from zerotools.sensors.gpu_memory_use import foreign_bytes
+from zerotools.sensors.foreign_gpu_memory import foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.store import Store
+from zerotoolsd.resources.gpu_use_of_jobs import roots_of
 from zerotoolsd.resources.leaked_gpu_memory import (
     FREE,
     GIB,
@@ -42,7 +43,6 @@ from zerotoolsd.resources.leaked_gpu_memory import (
     memory_left,
 )
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
-from zerotoolsd.resources.watch_gpu_use import roots_of
 from zerotoolsd.supervisor.procfs import read_process
 
 RESIDUE = "gpu_residue"

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from zerotools.sensors.gpu_memory_use import unaccounted_bytes
+from zerotools.sensors.foreign_gpu_memory import unaccounted_bytes
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.attempts import orphan_processes
 from zerotoolsd.attempts.orphan_processes import Traces

@@ -24,7 +24,7 @@ from zerotools.jobs.jobfile.derive_evaluation_job import (
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.step_curves import scores_in, step_of
 from zerotoolsd.attempts.last_report import last_report
-from zerotoolsd.interface.queue_terms import Dependency
+from zerotoolsd.interface.start_conditions import Dependency
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.write_rows import JobParts, NewJob

@@ -19,7 +19,7 @@ from zerotoolsd.attempts.cause_of_end import same_before, saved_step
 from zerotoolsd.interface.api_types import AttemptView, Event, JobView
 from zerotoolsd.queue.retry_rules import USUAL, rule_of
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
-from zerotoolsd.queue.scheduler_input import QueuePlacement
+from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import Notice
 from zerotoolsd.queue.tables.preemption_table import YieldRow, without_steps

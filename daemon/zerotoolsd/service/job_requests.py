@@ -32,7 +32,7 @@ from zerotoolsd.interface.api_types import (
     NotFound,
     Unavailable,
 )
-from zerotoolsd.interface.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
+from zerotoolsd.interface.start_conditions import PLAIN_TERMS, JobEdit, QueueTerms
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
@@ -475,7 +475,7 @@ class JobRequests:
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
         """Return the checkpoints that the job has now, in the format of
-        `result_readers.checkpoint_tree`.
+        `read_checkpoints_and_predictions.checkpoint_tree`.
 
         Raises NotFound, BadRequest (the directory may not be read), Unavailable (the file system
         does not respond).
@@ -495,7 +495,7 @@ class JobRequests:
         """Return `count` texts, from number `first` on, that the evaluation at `step` generated.
 
         If `step` is None, the newest step with predictions is used. The format is that of
-        `result_readers.prediction_rows`. Raises the same errors as `checkpoints`.
+        `read_checkpoints_and_predictions.prediction_rows`. Raises the same errors as `checkpoints`.
         """
         return await self._results.predictions(job_id, step, first, count)
 

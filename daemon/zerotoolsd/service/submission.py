@@ -28,16 +28,16 @@ from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.attempts.resource_limits import why_refused
 from zerotoolsd.dispatch.checkpoint_pins import SubmittedJobPins
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.dispatch.removable_files import CLEANING_LOOKS
+from zerotoolsd.dispatch.files_of_ended_jobs import CLEANING_LOOKS
 from zerotoolsd.file_checks.file_checker_pool import Ask, SlowCheck
 from zerotoolsd.interface.api_types import CheckedJob, Conflict, Unavailable
-from zerotoolsd.interface.queue_terms import PLAIN_TERMS, QueueTerms
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
+from zerotoolsd.interface.start_conditions import PLAIN_TERMS, QueueTerms
 from zerotoolsd.monitoring.notifications.webhooks import why_job_refused
 from zerotoolsd.queue.array_job_files import sliced_texts
 from zerotoolsd.queue.directory_writers import DirectoryWriters
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
-from zerotoolsd.queue.request_of_job import (
+from zerotoolsd.queue.resource_request_of_job import (
     gpu_memory_for,
     memory_of_host,
     memory_of_machine,
@@ -64,10 +64,10 @@ from zerotoolsd.service.admission.memory_check import (
     note_of,
     why_never,
 )
-from zerotoolsd.service.admission.preflight import too_large
+from zerotoolsd.service.admission.preflight_files import too_large
 from zerotoolsd.service.admission.start_dry_run import run_rank_checks
 from zerotoolsd.service.evaluation_jobs import evaluation_of, refuse_many_evaluations
-from zerotoolsd.service.result_readers import RESULT_LOOKS
+from zerotoolsd.service.read_checkpoints_and_predictions import RESULT_LOOKS
 from zerotoolsd.service.user_lookup import uid_of, who_is
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.account import user_name

@@ -12,7 +12,7 @@ import sys
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.stored_job import read_stored
-from zerotoolsd.service.admission import preflight
+from zerotoolsd.service.admission import preflight_files
 
 
 def main() -> int:
@@ -21,8 +21,8 @@ def main() -> int:
     try:
         if stored.spec is None or stored.problems:
             raise BadRequest("; ".join(stored.problems))
-        preflight.check_files(stored.spec)
-        preflight.check_output(stored.spec)
+        preflight_files.check_files(stored.spec)
+        preflight_files.check_output(stored.spec)
     except ZerotoolsError as error:
         print(error, file=sys.stderr)
         return error.exit_code

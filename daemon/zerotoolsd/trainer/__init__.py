@@ -9,7 +9,7 @@ package. A module imports only modules that come later in this list:
     initial_state, loop         the state before the first step, and the training loop
     agree_between_nodes         lets the nodes of a job agree on decisions
     dpo_reference               reference log-probabilities of preference pairs
-    attention_self_test         tests that a model does not see hidden tokens
+    attention_leak_test         tests that a model does not see hidden tokens
     sequence_parallel_self_test tests that ranks can compute parts of one sequence
     tensor_parallel_self_test   tests that tensor ranks compute the same as one rank
     background_saves            when checkpoints are saved during training

@@ -32,7 +32,7 @@ from zerotoolsd.trainer.agree_between_nodes import (
     rendezvous_of,
     share_failures,
 )
-from zerotoolsd.trainer.attention_self_test import check_leaks
+from zerotoolsd.trainer.attention_leak_test import check_leaks
 from zerotoolsd.trainer.background_saves import make_checkpointing
 from zerotoolsd.trainer.checkpoints.commit import do_nothing, lock_output_dir
 from zerotoolsd.trainer.checkpoints.resume_point import (
@@ -63,13 +63,13 @@ from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.attention_choice import choose_kernel, set_attention
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.match_pretrained import Pretrained, hub_layout, match_directory
-from zerotoolsd.trainer.model.memory_estimate import predict_state_memory
 from zerotoolsd.trainer.model.meta_model import (
     MetaModel,
     check_data_fits,
     make_meta_model,
     read_config,
 )
+from zerotoolsd.trainer.model.predict_state_memory import predict_state_memory
 from zerotoolsd.trainer.model.sharding import check_cuts
 from zerotoolsd.trainer.rank.check_same_files import check_same_files
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier

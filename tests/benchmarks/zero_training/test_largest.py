@@ -91,8 +91,8 @@ def test_every_job_is_one_that_the_trainer_takes(tmp_path: Path, device: str) ->
 def test_sizes_are_transformers_models() -> None:
     from transformers import AutoConfig
 
-    from zerotoolsd.trainer.model.memory_estimate import parameters_of
     from zerotoolsd.trainer.model.meta_model import make_meta_model
+    from zerotoolsd.trainer.model.predict_state_memory import parameters_of
 
     size = Size(256, 4)
     meta_model = make_meta_model(AutoConfig.for_model(**size.config(512)))

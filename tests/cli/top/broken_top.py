@@ -8,7 +8,7 @@ from tests.cli.top.made_looks import a_look, job_of
 from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.read_screen_values import ScreenData
-from zerotools.cli.top.screen.terminal_colours import styles_of
+from zerotools.cli.top.screen.colour_theme import styles_of
 from zerotools.cli.top.screen.top_app import Top
 from zerotools.jobs.client.daemon_client import DaemonClient
 

@@ -26,7 +26,7 @@ from zerotoolsd.attempts.progress_report import (
 from zerotoolsd.config.config_tables import WatchConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.interface.api_types import JobView
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
 
 NOW = Clocks(monotonic=1061.0, time=2_000_061.0)
 RANKS = [
@@ -196,7 +196,7 @@ def test_a_job_that_waited_has_the_times_of_those_that_started_meanwhile(tmp_pat
 def test_earlier_jobs_are_read_once_and_in_several_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zerotoolsd.interface.time_slice.STEP_SECONDS", 0.0)
+    monkeypatch.setattr("zerotoolsd.interface.event_loop_slice.STEP_SECONDS", 0.0)
 
     async def story(it: Running) -> None:
         for _ in range(3):

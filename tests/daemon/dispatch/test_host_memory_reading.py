@@ -23,7 +23,7 @@ from zerotoolsd.dispatch.host_memory_reading import (
 from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow
-from zerotoolsd.resources.watch_gpu_use import Owner
+from zerotoolsd.resources.gpu_use_of_jobs import Owner
 
 STALLED = Pressure(memory=Stall(9.0, 8.0, full_avg10_percent=7.0))
 HOST = Host(

@@ -25,7 +25,7 @@ from zerotoolsd.dispatch.preempt_for_priority import (
     next_look,
 )
 from zerotoolsd.interface.api_types import JobView
-from zerotoolsd.interface.queue_terms import QueueTerms
+from zerotoolsd.interface.start_conditions import QueueTerms
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import DeclaredMemory
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob

@@ -13,7 +13,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
-from tests.daemon.resources.test_watch_gpu_use import attempt
+from tests.daemon.resources.test_gpu_use_of_jobs import attempt
 from tests.daemon.waiting import wait_async
 from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, Pressure, Snapshot, Stall
@@ -28,8 +28,8 @@ from zerotoolsd.monitoring.history_recorder import (
     series_of,
 )
 from zerotoolsd.queue.store import Store
+from zerotoolsd.resources.gpu_use_of_jobs import MeasuredUse
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
-from zerotoolsd.resources.watch_gpu_use import MeasuredUse
 from zerotoolsd.supervisor.procfs import Process
 
 NOW = 1_800_000_000.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.queue.test_scheduler_input import cancel, queue_one
-from zerotoolsd.interface.queue_terms import Dependency
+from tests.daemon.queue.test_schedule_queued_jobs import cancel, queue_one
+from zerotoolsd.interface.start_conditions import Dependency
 from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.dependency_table import DependencyRow
 from zerotoolsd.queue.fault_isolation import JobGuard

@@ -15,7 +15,7 @@ from zerotools.jobs.doctor.gpus import look_at_gpus
 from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.host_sensor import HostSensor
-from zerotools.sensors.nvml import GpuReading
+from zerotools.sensors.run_nvml_probe import GpuReading
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.dispatch import scheduling_loop

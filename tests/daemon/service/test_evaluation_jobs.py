@@ -16,7 +16,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import Conflict, JobView
-from zerotoolsd.interface.queue_terms import Dependency, JobEdit, QueueTerms
+from zerotoolsd.interface.start_conditions import Dependency, JobEdit, QueueTerms
 from zerotoolsd.service.evaluation_jobs import evaluations_of
 
 

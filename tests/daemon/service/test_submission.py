@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
-from tests.daemon.queue.test_scheduler_input import queue_one
+from tests.daemon.queue.test_schedule_queued_jobs import queue_one
 from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
@@ -19,7 +19,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotoolsd.interface.api_types import Conflict, Unavailable
-from zerotoolsd.interface.queue_terms import Dependency, QueueTerms
+from zerotoolsd.interface.start_conditions import Dependency, QueueTerms
 from zerotoolsd.queue.array_job_files import SLICE_CHARACTERS
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service.admission.check_all_files import Survey

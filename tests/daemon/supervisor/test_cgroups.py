@@ -26,7 +26,7 @@ from zerotoolsd.supervisor.cgroups import (
     make_group,
     read_group,
 )
-from zerotoolsd.supervisor.exit_record.outcome import Verdict, with_limits
+from zerotoolsd.supervisor.exit_record.decide_outcome import Verdict, with_limits
 from zerotoolsd.supervisor.start_ranks import KnownRank
 
 TOKEN = "0123456789abcdef"

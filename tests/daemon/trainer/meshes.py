@@ -12,7 +12,7 @@ from tests.daemon.trainer.several import Runs
 from zerotools.core.training_memory import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.jobfile_tables.elastic import at_size
+from zerotools.jobs.jobfile_tables.elastic_world_sizes import at_size
 from zerotools.ops.estimate.state_memory import torch_engine_state
 
 ADAPTER_SCALE = 2.0
@@ -24,8 +24,8 @@ def check_memory(runs: Runs, name: str, near: float = 0.01) -> None:
     bytes in each place, within 1 %, or to the byte if `near` is 0. Then every rank holds as many
     bytes of weights, also one of fewer rows: FSDP pads them, in memory that is counted. Gradients
     that were summed whole are gone by then."""
-    from zerotoolsd.trainer.model.memory_estimate import parameters_of
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
+    from zerotoolsd.trainer.model.predict_state_memory import parameters_of
 
     live = runs.report[name]["end"]["live"]
     spec = at_size(job_from_dict(runs.jobs[name], source="job"), len(live))

@@ -166,8 +166,8 @@ def test_what_is_held_is_what_was_predicted(
     from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
     from zerotools.jobs.jobfile.parse import job_from_dict
     from zerotools.ops.estimate.state_memory import torch_engine_state
-    from zerotoolsd.trainer.model.memory_estimate import parameters_of
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
+    from zerotoolsd.trainer.model.predict_state_memory import parameters_of
 
     for name, tree in jobs_on(Path("/none"), base).items():
         if name.startswith("again"):

@@ -50,8 +50,8 @@ def test_a_change_of_the_layout_changes_all_four_alike(
     change: dict[str, Any], group: Any, text: Path, tmp_path: Path
 ) -> None:
     from zerotoolsd.trainer.engine_torch.build_state import build_live_state, check_disk_space
-    from zerotoolsd.trainer.model.memory_estimate import parameters_of, predict_state_memory
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
+    from zerotoolsd.trainer.model.predict_state_memory import parameters_of, predict_state_memory
     from zerotoolsd.trainer.rank.notify_supervisor import Notifier
     from zerotoolsd.trainer.reporting.reporter import Reporter
 

@@ -18,7 +18,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.lay_out_resharded import lay_out as lay_out_dcp
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import read_metadata
-from zerotools.io.output.written_files import MARKER
+from zerotools.io.output.output_marker import MARKER
 from zerotools.runs.checkpoint_dirs import rng_name, verify_checkpoint_files
 from zerotools.runs.checkpoint_job_record import (
     RNG_PER_RANK,

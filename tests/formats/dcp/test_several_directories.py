@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
 from zerotools.formats.dcp.lay_out_resharded import lay_out as lay_out_dcp
 from zerotools.formats.dcp.read import read as read_dcp
-from zerotools.io.output.written_files import MARKER
+from zerotools.io.output.output_marker import MARKER
 from zerotools.ops.inspection.inspect import inspect
 
 PAIRS = ("fsdp1-dcp-w2", "fsdp1-dcp-w3-flat", "fsdp2-dcp-w3")

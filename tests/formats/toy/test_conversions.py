@@ -16,7 +16,7 @@ from tests.ops.chains import Held, Hop, compare, convert
 from zerotools import formats
 from zerotools.core.dtypes import FLOAT16
 from zerotools.core.errors import BadRequest
-from zerotools.io.output.written_files import MARKER
+from zerotools.io.output.output_marker import MARKER
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert

@@ -11,6 +11,7 @@ from tests.io.stores.far import far, served, troubled
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.detect import refuse_being_written
 from zerotools.formats.format import UnfinishedCheckpoint
+from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.store_write_record import WRITING, is_written
 from zerotools.io.output.write_to_store import (
     FarStaging,
@@ -18,7 +19,6 @@ from zerotools.io.output.write_to_store import (
     check_far_destination,
     remove_output,
 )
-from zerotools.io.output.written_files import MARKER
 from zerotools.io.stores.path_or_url import path_of
 from zerotools.io.stores.store_path import StorePath, writable_store
 

@@ -10,7 +10,11 @@ import pytest
 
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.conversations import Conversation, conversation_of
-from zerotools.jobs.datafiles.example_files import TextExample, as_conversation, read_examples
+from zerotools.jobs.datafiles.examples_and_documents import (
+    TextExample,
+    as_conversation,
+    read_examples,
+)
 from zerotools.jobs.jobfile_tables.data import DataSpec
 
 ASKED, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.jobs.datafiles.example_files import read_documents, read_examples
+from zerotools.jobs.datafiles.examples_and_documents import read_documents, read_examples
 from zerotools.jobs.datafiles.record_files import read_columnar, read_rows, saved_files
 from zerotools.jobs.jobfile_tables.data import DataSpec
 

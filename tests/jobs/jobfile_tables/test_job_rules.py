@@ -11,7 +11,7 @@ from harness.launching import job
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.jobfile_tables.elastic import at_size
+from zerotools.jobs.jobfile_tables.elastic_world_sizes import at_size
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 TEXT = Path("/text")

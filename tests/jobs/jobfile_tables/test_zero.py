@@ -11,7 +11,7 @@ import pytest
 from harness.launching import job
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.jobfile_tables.elastic import at_size
+from zerotools.jobs.jobfile_tables.elastic_world_sizes import at_size
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.job_workload import with_ranks
 

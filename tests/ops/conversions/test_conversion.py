@@ -20,8 +20,8 @@ from tests.ops.killed_export import SHARD_BYTES, SMALLEST
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import FilePlan
 from zerotools.io.output.journal import NAME
+from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
-from zerotools.io.output.written_files import MARKER
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.consolidate import Options, refuse_overflow
 from zerotools.ops.conversions.conversion import (

@@ -18,8 +18,8 @@ import zerotools
 from tests.golden_files import DEEPSPEED, TORCH
 from tests.ops.delta.pairs import BF16, LARGE, loaded, raw, stepped, weights, write_model
 from zerotools.core.dtypes import FLOAT32
+from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
-from zerotools.io.output.written_files import MARKER
 from zerotools.ops.delta.block_codec import Compression, DeltaBlockKind, EncodedBlock
 from zerotools.ops.delta.delta_file import (
     DeltaHeader,

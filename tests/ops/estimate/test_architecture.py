@@ -92,8 +92,8 @@ def test_parameters_are_those_of_transformers(name: str, changes: dict[str, Any]
 def _compare(tree: dict[str, Any]) -> None:
     """Our parameters with those of transformers; what is not known is not guessed."""
     from zerotools.jobs.jobfile_tables.model import ModelSpec
-    from zerotoolsd.trainer.model.memory_estimate import parameters_of
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
+    from zerotoolsd.trainer.model.predict_state_memory import parameters_of
 
     model = make_meta_model(read_config(ModelSpec(config=tree)))
     expected = parameters_of(model)

@@ -22,7 +22,6 @@ from zerotools.ops.estimate.fit_search import (
     Ways,
     ways_of,
 )
-from zerotools.ops.estimate.model_shape import of_config, read_shape, with_adapters
 from zerotools.ops.estimate.offload_table import (
     NONE,
     OFFLOADS,
@@ -31,6 +30,7 @@ from zerotools.ops.estimate.offload_table import (
     row_of_layout,
     rows_of,
 )
+from zerotools.ops.estimate.parameter_shapes import of_config, read_shape, with_adapters
 from zerotools.ops.estimate.rank_memory import Machine
 from zerotools.ops.estimate.recommendation import Choice, choose_cheapest
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from zerotools.core.training_memory import MemoryLayout
 from zerotools.ops.estimate.activation_memory import MicroBatch
-from zerotools.ops.estimate.model_shape import read_shape
 from zerotools.ops.estimate.offload_table import (
     ALL,
     ALL_DISK,
@@ -21,6 +20,7 @@ from zerotools.ops.estimate.offload_table import (
     row_of,
     rows_of,
 )
+from zerotools.ops.estimate.parameter_shapes import read_shape
 from zerotools.ops.estimate.rank_memory import Machine
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ import pytest
 from tests.golden_files import DEEPSPEED, JOB
 from tests.ops.exports import model, noise
 from zerotools.core.errors import BadRequest
-from zerotools.io.output.written_files import MARKER
+from zerotools.io.output.output_marker import MARKER
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, check_output, perform_conversion

@@ -15,8 +15,8 @@ from harness.stores.trouble import ACCESS_DENIED, EndHere
 from tests.io.stores.far import served, troubled
 from tests.ops.mirroring.made import BUDGET, place, same, save
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.store_write_record import WRITING
-from zerotools.io.output.written_files import MARKER
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
 from zerotools.ops.mirroring.list_and_remove_copies import newest_copy
 from zerotools.ops.mirroring.send_copy import send_copy

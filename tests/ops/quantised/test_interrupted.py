@@ -22,9 +22,9 @@ from tests.golden_files import GOLDEN
 from tests.io.stores.far import far, put_directory, served
 from tests.ops.quantised.killed_cast import budget_of, cast
 from zerotools.io.output.journal import NAME
+from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.io.output.store_write_record import WRITING
-from zerotools.io.output.written_files import MARKER
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.write_output import write_output
 

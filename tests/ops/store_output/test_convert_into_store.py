@@ -25,9 +25,9 @@ from tests.ops.store_output.sent import send
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats.format import UnfinishedCheckpoint
+from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.store_write_record import WRITING
 from zerotools.io.output.write_to_store import ObjectExists
-from zerotools.io.output.written_files import MARKER
 from zerotools.io.stores.path_or_url import path_of
 from zerotools.io.stores.store_path import put_object
 from zerotools.ops.conversions import consolidate, reshard

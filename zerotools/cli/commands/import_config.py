@@ -32,8 +32,8 @@ from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine_configs import Imported, JobFile, job_text
-from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
+from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import Findings, next_steps, note_mends
 from zerotools.jobs.imports.reading.import_report import report_lines as report_lines

@@ -66,7 +66,7 @@ def _run(
     try:
         from zerotools.cli.top.reading.disk_reader import DiskReader
         from zerotools.cli.top.reading.read_screen_values import ScreenReader
-        from zerotools.cli.top.screen.terminal_colours import ask_terminal, background_of, styles_of
+        from zerotools.cli.top.screen.colour_theme import ask_terminal, background_of, styles_of
         from zerotools.cli.top.screen.top_app import Top  # the extra; it takes 0.2 s
     except ImportError:
         raise package_not_installed(

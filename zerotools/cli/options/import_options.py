@@ -21,8 +21,8 @@ from zerotools.jobs.imports.combine_configs import CONFIG, Imported, JobFile, im
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
 from zerotools.jobs.imports.programs.launcher_options import with_launch_options
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
-from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
+from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.programs.trainer_based_programs import PRESET
 from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import (

@@ -21,9 +21,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.dcp.kept_for_writer import DcpNative, native_of
-from zerotools.formats.dcp.lay_out_resharded import check_world_size
-from zerotools.formats.dcp.naming_styles import DcpStyle, KeyPath, style_of
-from zerotools.formats.dcp.rank_files import (
+from zerotools.formats.dcp.lay_out_rank_files import (
     CopiedTensor,
     DcpEntry,
     DcpFiles,
@@ -32,6 +30,8 @@ from zerotools.formats.dcp.rank_files import (
     TiedTensor,
     lay_out_directory,
 )
+from zerotools.formats.dcp.lay_out_resharded import check_world_size
+from zerotools.formats.dcp.naming_styles import DcpStyle, KeyPath, style_of
 from zerotools.formats.dcp.several_directories import is_replicated
 from zerotools.formats.torch_optimizers import (
     STATE_ROLE,

@@ -17,7 +17,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.target import FilePlan, Target
 from zerotools.core.training_state import Scalar
 from zerotools.formats.dcp.kept_for_writer import DcpNative, native_of
-from zerotools.formats.dcp.rank_files import (
+from zerotools.formats.dcp.lay_out_rank_files import (
     CarriedValue,
     CopiedTensor,
     DcpEntry,

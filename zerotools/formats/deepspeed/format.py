@@ -127,7 +127,7 @@ class DeepSpeedFormat(Format):
 
     def doubts(self, source: Checkpoint) -> Mapping[str, str]:
         from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
-        from zerotools.formats.deepspeed.reading.missing_files import doubtful_layers
+        from zerotools.formats.deepspeed.reading.missing_layers_and_experts import doubtful_layers
 
         native = native_of(source)
         return dict(doubtful_layers(source.root, native.mp_shards, native.tensor_ranks))

@@ -135,7 +135,7 @@ def _saves_in(path: Path, names: Iterable[str]) -> Iterator[Path]:
 def _is_our_output(item: Path) -> bool:
     """Return whether zerotools wrote the item. In this case, the directory of the step gets no
     commit_success.txt."""
-    from zerotools.io.output.written_files import MARKER
+    from zerotools.io.output.output_marker import MARKER
 
     return (item / MARKER).is_file()
 

@@ -21,7 +21,7 @@ from zerotools.formats.orbax.plain_arrays import METADATA, cut_in_chunks
 from zerotools.formats.orbax.tree_metadata import tree_file
 from zerotools.formats.orbax.tree_names import Words, name_arrays
 from zerotools.io.files.directory_entries import stays_below_root
-from zerotools.io.huggingface.divide_into_shards import keys_by_name, sidecar_plans
+from zerotools.io.huggingface.lay_out_model_directory import keys_by_name, sidecar_plans
 from zerotools.io.output.files_without_tensors import file_of_bytes
 
 DEFAULT_MAX_CHUNK_BYTES = 2**28

@@ -24,7 +24,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, ChunksOnDemand, Tensor
 from zerotools.core.dtypes import BOOL, DTYPES, DType
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 
 METADATA = ".zarray"
 _MOST_BYTES = 2**20

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile
 from zerotools.formats.orbax.file_names import TREE
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 
 _MOST_BYTES = 2**30
 _WRITTEN = "np.ndarray"

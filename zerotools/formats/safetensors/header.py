@@ -21,8 +21,8 @@ from typing import Any, TypeGuard
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.files.json_file import parse_json
 from zerotools.io.files.metadata_memory_limit import DataSize, may_be_read, taken_on_disk
+from zerotools.io.files.read_json import parse_json
 from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.tolerated_damage import raise_or_record
 

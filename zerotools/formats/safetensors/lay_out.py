@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import FilePlan, LiteralBytes, Target
 from zerotools.formats.safetensors.header import LARGEST_HEADER, METADATA
-from zerotools.io.huggingface.divide_into_shards import ModelFileStyle, lay_out_model
+from zerotools.io.huggingface.lay_out_model_directory import ModelFileStyle, lay_out_model
 
 INDEX = "model.safetensors.index.json"
 

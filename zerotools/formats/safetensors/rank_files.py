@@ -22,7 +22,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.formats.safetensors.header import Header
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.model_sidecars import find_config
 
 SHARD = re.compile(r"shard-(\d{5,})-model-(\d{5,})-of-(\d{5,})\.safetensors")

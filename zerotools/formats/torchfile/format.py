@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
-from zerotools.io.torchzip.file_names import SUFFIXES
+from zerotools.io.torchzip.file_suffixes import SUFFIXES
 
 if TYPE_CHECKING:
     from zerotools.core.kept_by_thinning import Keep, Thinning

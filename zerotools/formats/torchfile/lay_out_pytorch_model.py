@@ -12,7 +12,7 @@ from pathlib import Path
 from zerotools.core.boxes import row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.target import Checksum, FilePlan, LiteralBytes, Target
-from zerotools.io.huggingface.divide_into_shards import ModelFileStyle, lay_out_model
+from zerotools.io.huggingface.lay_out_model_directory import ModelFileStyle, lay_out_model
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
 from zerotools.io.torchzip.pickle_writer import dumps

@@ -32,7 +32,7 @@ from zerotools.formats.torchfile import sort_state_dict
 from zerotools.formats.torchfile.file_names import TRAINING
 from zerotools.formats.torchfile.lay_out_pytorch_model import stored_tensor
 from zerotools.formats.torchfile.opened_file import FORMAT, numbered_name
-from zerotools.io.huggingface.divide_into_shards import sidecar_plans
+from zerotools.io.huggingface.lay_out_model_directory import sidecar_plans
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk_values
 from zerotools.io.torchzip.pickle_writer import dumps

@@ -1,9 +1,9 @@
 """Hugging Face model directories: config.json, the index, numbered files and sidecar files.
 
-model_index         the index, and missing weight files
-divide_into_shards  the weights of a model -> files, their index, sidecar files
-config_json         config.json: its defaults, the dtype of the weights, tied embeddings
-model_sidecars      tokenizer files and other small files of a model, and optimizer files
+model_index              the index, and missing weight files
+lay_out_model_directory  the weights of a model -> files, their index, sidecar files
+config_json              config.json: its defaults, the dtype of the weights, tied embeddings
+model_sidecars           tokenizer files and other small files of a model, and optimizer files
 
 Imports `core`, `io.files` and `io.output`.
 """

@@ -22,7 +22,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG
 
 _KEYS = ("dtype", "torch_dtype")

@@ -16,7 +16,7 @@ from typing import Any
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.io.files.directory_entries import stays_below_root
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.files.tolerated_damage import (
     is_tolerated,
     raise_or_record,

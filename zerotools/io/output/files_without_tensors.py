@@ -22,7 +22,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes
 from zerotools.io.files.regular_files import source_file
-from zerotools.io.output.written_files import MARKER
+from zerotools.io.output.output_marker import MARKER
 
 
 def file_of_bytes(data: bytes) -> FilePlan:

@@ -21,7 +21,7 @@ from zerotools.io.files.exclusive_directory import OwnDirectory
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.output.exchange_names import UNSUPPORTED, exchange_names, why_fixed
 from zerotools.io.output.journal import NAME as LEDGER
-from zerotools.io.output.written_files import remove_output
+from zerotools.io.output.output_marker import remove_output
 
 _PROBE = ".zerotools-probe"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 
 WRITING = ".zerotools-writing.json"
 _LARGEST = 2**28
@@ -37,7 +37,7 @@ def is_written(directory: Path) -> bool:
     """Return whether the output in `directory` is complete although it still has a record. Such a
     record is not needed any more.
     """
-    from zerotools.io.output.written_files import run_of  # `detect` needs WRITING alone
+    from zerotools.io.output.output_marker import run_of  # `detect` needs WRITING alone
 
     try:
         run = read_writing(directory)["run"]

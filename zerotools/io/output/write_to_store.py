@@ -33,8 +33,8 @@ from typing import Any
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.output.journal import refuse_another
+from zerotools.io.output.output_marker import MARKER, marked_files
 from zerotools.io.output.store_write_record import WRITING, is_written, read_writing
-from zerotools.io.output.written_files import MARKER, marked_files
 from zerotools.io.stores.store_interface import FarObject
 from zerotools.io.stores.store_path import (
     StorePath,

@@ -5,7 +5,7 @@ archive         a zip and its pickle together: storages by key, also without a z
 legacy_archive  a file in the format from before torch 1.6, which is not a zip
 pt_file         one file in either format: its tree, positions of its tensors, a new tree for it
 file_range      a range of a file, which may be an archive inside it
-file_names      the endings of torch files' names
+file_suffixes   the endings of torch files' names
 unpickle        bytes -> tree; runs nothing, imports nothing
 pickle_machine  the opcodes of a pickle, on a stack with limits
 pickle_values   the values of a pickle that are not plain Python, and a walk over a tree

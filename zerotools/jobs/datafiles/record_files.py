@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.json_file import read_json
 from zerotools.io.files.optional_packages import package_not_installed
+from zerotools.io.files.read_json import read_json
 from zerotools.io.files.regular_files import open_regular
 from zerotools.jobs.datafiles.json_objects import LARGEST, Seen, not_utf8, read_objects
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 from zerotools.sensors.cpu_lists import cpu_list
-from zerotools.sensors.gpu_memory_use import USUAL_WORDS, foreign_bytes, usual_foreign_bytes
+from zerotools.sensors.foreign_gpu_memory import USUAL_WORDS, foreign_bytes, usual_foreign_bytes
 from zerotools.sensors.numa import (
     NearGpu,
     NumaTopology,

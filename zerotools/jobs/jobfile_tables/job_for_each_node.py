@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from zerotools.jobs.binding.bind import format_value
-from zerotools.jobs.jobfile_tables.elastic import with_passes_of
+from zerotools.jobs.jobfile_tables.elastic_world_sizes import with_passes_of
 from zerotools.jobs.jobfile_tables.rendezvous import RendezvousSpec
 from zerotools.jobs.jobfile_tables.slurm import SlurmSpec
 from zerotools.jobs.jobfile_tables.spec import LOCAL, SLURM, JobSpec
@@ -35,7 +35,8 @@ def of_node(spec: JobSpec, nodes: int, address: str, node_rank: int) -> JobSpec:
     """Return the job that node `node_rank` runs after Slurm has started the job on `nodes` nodes.
 
     If the job may get different numbers of nodes, the micro batch is chosen so that a rank never
-    needs more memory for activations than with the largest number of nodes (see `elastic`).
+    needs more memory for activations than with the largest number of nodes (see
+    `elastic_world_sizes`).
     """
     counts, each = spec.slurm.node_counts, spec.world_size
     if len(counts) > 1 and spec.engine == "torch":

@@ -13,7 +13,7 @@ from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER, check_checkpoint
 from zerotools.jobs.jobfile_tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
 from zerotools.jobs.jobfile_tables.deepspeed_config import check_deepspeed
 from zerotools.jobs.jobfile_tables.dpo import DpoSpec
-from zerotools.jobs.jobfile_tables.elastic import check_sizes
+from zerotools.jobs.jobfile_tables.elastic_world_sizes import check_sizes
 from zerotools.jobs.jobfile_tables.eval import check_eval
 from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec, check_fp16
 from zerotools.jobs.jobfile_tables.job_for_each_node import check_backend, on_nodes

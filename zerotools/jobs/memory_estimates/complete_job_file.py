@@ -18,7 +18,7 @@ from zerotools.jobs.memory_estimates.find_models_and_data import CONFIG, EXAMPLE
 from zerotools.jobs.memory_estimates.training_estimate import Estimate, model_table_of
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way
-from zerotools.ops.estimate.model_shape import read_shape
+from zerotools.ops.estimate.parameter_shapes import read_shape
 
 GIB = 1 << 30
 FIRST_RATE = 3e-4

@@ -32,8 +32,8 @@ from zerotools.jobs.memory_estimates.training_estimate import (
 from zerotools.jobs.memory_estimates.write_configs import OFFLOAD_DIRECTORY, job_tree
 from zerotools.ops.estimate.activation_memory import MicroBatch, attention_on_gpus
 from zerotools.ops.estimate.fit_search import LORA_RANK, AllowedChanges, FitChange, Way
-from zerotools.ops.estimate.model_shape import read_shape, with_adapters
 from zerotools.ops.estimate.offload_table import Workload, row_of_layout
+from zerotools.ops.estimate.parameter_shapes import read_shape, with_adapters
 from zerotools.ops.estimate.rank_memory import Machine
 from zerotools.ops.estimate.recommendation import gib_text, largest_batch, needs_of
 

@@ -17,7 +17,8 @@ from zerotools.jobs.jobfile_tables.data import longest_sequence
 from zerotools.jobs.jobfile_tables.model import AUTO
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.estimate.activation_memory import EAGER, SHARED, MicroBatch, attention_on_gpus
-from zerotools.ops.estimate.model_shape import (
+from zerotools.ops.estimate.offload_table import Workload
+from zerotools.ops.estimate.parameter_shapes import (
     ModelShape,
     cut_by_tensor_ranks,
     of_config,
@@ -25,7 +26,6 @@ from zerotools.ops.estimate.model_shape import (
     size_in,
     with_adapters,
 )
-from zerotools.ops.estimate.offload_table import Workload
 from zerotools.ops.estimate.rank_memory import Buckets
 
 

@@ -21,7 +21,6 @@ from zerotools.jobs.memory_estimates.write_configs import (
 )
 from zerotools.ops.estimate.activation_memory import EAGER, REPEATED, MicroBatch, attention_on_gpus
 from zerotools.ops.estimate.fit_search import AllowedChanges, Way, Ways, ways_of
-from zerotools.ops.estimate.model_shape import USUAL_LENGTH, ModelShape
 from zerotools.ops.estimate.offload_table import (
     ALL,
     ALL_DISK,
@@ -36,6 +35,7 @@ from zerotools.ops.estimate.offload_table import (
     row_of_layout,
     rows_of,
 )
+from zerotools.ops.estimate.parameter_shapes import USUAL_LENGTH, ModelShape
 from zerotools.ops.estimate.rank_memory import NOT_MEASURED, Machine, RankMemory
 from zerotools.ops.estimate.recommendation import Choice, choose_cheapest
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot

@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.files.json_file import read_json
 from zerotools.io.files.open_files import sync_directory
+from zerotools.io.files.read_json import read_json
 
 HOME_VARIABLE = "ZEROTOOLS_SLURM_DIR"
 SCHEMA = "zerotools.slurm/1"

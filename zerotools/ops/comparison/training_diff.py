@@ -13,7 +13,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training_state import ParamGroup, TrainingState
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.comparison.diff_result import RunComparison, RunDifference

@@ -9,6 +9,6 @@ convert_to_job             `zerotools convert --to job`: a checkpoint that a job
 convert_weights            weights for a format that holds no optimizer state
 adapter_export             `consolidate --adapter-only`: the PEFT adapter of a run
 merged_model               the model of a run, with its adapters merged
-export_dtype               weights that are dequantised, kept quantised, or quantised for the output
+quantised_export           weights that are dequantised, kept quantised, or quantised for the output
 missing_optimizer_options  learning rate, betas and other values that an optimizer needs to resume
 """

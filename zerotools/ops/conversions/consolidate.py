@@ -29,18 +29,18 @@ from zerotools.ops.conversions.adapter_export import (
     prepare_adapter,
 )
 from zerotools.ops.conversions.conversion import Conversion, refuse_blocked
-from zerotools.ops.conversions.export_dtype import (
+from zerotools.ops.conversions.merged_model import (
+    adapter_dtype,
+    merged_model,
+    refuse_with_adapter,
+)
+from zerotools.ops.conversions.quantised_export import (
     AUTO,
     dequantise_if_requested,
     quantise_and_describe,
     refuse_bare_casts,
     refuse_quantising,
     with_quantised_config,
-)
-from zerotools.ops.conversions.merged_model import (
-    adapter_dtype,
-    merged_model,
-    refuse_with_adapter,
 )
 from zerotools.ops.copied_sidecars import lacking_config
 from zerotools.ops.execution.execute import WriteReport

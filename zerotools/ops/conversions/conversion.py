@@ -23,9 +23,9 @@ from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.float16_cast import cast_for
+from zerotools.io.output.output_marker import check_replaceable, is_empty
 from zerotools.io.output.part_ledger import check_begun, is_begun
 from zerotools.io.output.staging import partial_of
-from zerotools.io.output.written_files import check_replaceable, is_empty
 from zerotools.ops.execution.divide_output import ALIGNMENT, OutputPart, PartPlan, plan_part
 from zerotools.ops.execution.execute import (
     Publication,

@@ -34,11 +34,6 @@ from zerotools.ops.conversions.adapter_export import (
 )
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
 from zerotools.ops.conversions.convert_weights import KEEP, weights_alone
-from zerotools.ops.conversions.export_dtype import (
-    dequantise_if_requested,
-    refuse_bare_casts,
-    refuse_quantising,
-)
 from zerotools.ops.conversions.merged_model import (
     ADAPTER_OPTIONS,
     MergedModel,
@@ -50,6 +45,11 @@ from zerotools.ops.conversions.missing_optimizer_options import (
     NAMES,
     RequestedHyperparameters,
     with_missing_options,
+)
+from zerotools.ops.conversions.quantised_export import (
+    dequantise_if_requested,
+    refuse_bare_casts,
+    refuse_quantising,
 )
 from zerotools.ops.conversions.reshard import check_world_size, plan_reshard
 from zerotools.ops.copied_sidecars import (

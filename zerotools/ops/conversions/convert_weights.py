@@ -14,12 +14,12 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable
 from zerotools.formats.format import Format
 from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype, choose_dtype
-from zerotools.ops.conversions.export_dtype import (
+from zerotools.ops.conversions.merged_model import MergedModel
+from zerotools.ops.conversions.quantised_export import (
     AUTO,
     quantise_and_describe,
     with_quantised_config,
 )
-from zerotools.ops.conversions.merged_model import MergedModel
 from zerotools.ops.quantised.quantise import QUANTISERS, Quantised
 from zerotools.ops.quantised.quantised_weights import Quantisation
 from zerotools.ops.weights.name_check import named_for_model

@@ -16,7 +16,7 @@ from zerotools.formats import FormatTable
 from zerotools.formats.format import option_flag
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.conversions.export_dtype import AUTO
+from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.copied_sidecars import with_sidecars
 from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters

@@ -22,8 +22,8 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.ownership import copy_access
 from zerotools.io.numeric.dtype_casts import as_type, numpy_dtype
+from zerotools.io.output.output_marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.staging import Staging
-from zerotools.io.output.written_files import MARKER, check_replaceable, write_marker
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.block_codec import Compression, Elements, apply_block
 from zerotools.ops.delta.delta_file import DeltaFile, DeltaTensor, StoredBlock, digest_of

@@ -13,7 +13,7 @@ from zerotools.core.target import FilePlan, Target
 from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.conversions.export_dtype import AUTO
+from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.delta.delta_file import DeltaTensor
 from zerotools.ops.weights.model_to_match import read_reference
 

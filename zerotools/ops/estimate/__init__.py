@@ -1,6 +1,6 @@
 """Predict the memory of a training, and find a setting that fits.
 
-model_shape        the parameters of a model, from a name, a size, config.json or a checkpoint
+parameter_shapes   the parameters of a model, from a name, a size, config.json or a checkpoint
 architecture       the sizes of a model's layers, from its config.json
 state_memory       bytes of weights, gradients and optimizer state on each rank
 activation_memory  bytes of activations on each rank

@@ -26,7 +26,6 @@ from typing import Any
 
 from zerotools.core.training_memory import NF4, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activation_memory import MicroBatch
-from zerotools.ops.estimate.model_shape import cut_by_tensor_ranks, with_adapters
 from zerotools.ops.estimate.offload_table import (
     ALL,
     ALL_DISK,
@@ -44,6 +43,7 @@ from zerotools.ops.estimate.offload_table import (
     row_of_layout,
     stage_shards_more,
 )
+from zerotools.ops.estimate.parameter_shapes import cut_by_tensor_ranks, with_adapters
 from zerotools.ops.estimate.rank_memory import GPUS_OF_A_NODE, HeldMemory, Machine, held_by
 
 LORA_RANK = 16

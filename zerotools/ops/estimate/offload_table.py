@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from zerotools.core.training_memory import LOCAL, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activation_memory import Activations, MicroBatch, activations_of
-from zerotools.ops.estimate.model_shape import ModelShape
+from zerotools.ops.estimate.parameter_shapes import ModelShape
 from zerotools.ops.estimate.rank_memory import (
     Buckets,
     HeldMemory,

@@ -25,9 +25,9 @@ from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import NONE_LOST, Cast, LostValues, numpy_cast
 from zerotools.io.output.journal import NAME as JOURNAL
 from zerotools.io.output.journal import Journal
+from zerotools.io.output.output_marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.part_ledger import parts_begun
 from zerotools.io.output.staging import Staging
-from zerotools.io.output.written_files import MARKER, check_replaceable, write_marker
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write_files import Writer, create_file, shared_note

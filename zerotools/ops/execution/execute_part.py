@@ -29,9 +29,9 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.target import Target
 from zerotools.io.files.open_files import OpenFiles, sync_directory
 from zerotools.io.output.journal import Journal
+from zerotools.io.output.output_marker import check_replaceable, was_made_of, write_marker
 from zerotools.io.output.part_ledger import PartLedger, check_begun, remove_journals
 from zerotools.io.output.staging import Staging
-from zerotools.io.output.written_files import check_replaceable, was_made_of, write_marker
 from zerotools.ops.execution.divide_output import PartPlan, Share, clip_copies, clip_plan, cut_files
 from zerotools.ops.execution.execute import (
     Publication,

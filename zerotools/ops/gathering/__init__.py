@@ -1,10 +1,10 @@
 """Collect the shards of one checkpoint from several nodes in one directory.
 
-node_source     a directory of a node, as the user writes it
-node_files      list, digest and send the files of a node, through its shell
-node_survey     the files of all nodes by name, and those that an earlier run fetched
-gather_plan     which node each file is fetched from, and files that seem to be missing
-fetch_files     fetch the files of one node into the staging directory
-gather_files    carry out the plan, and the result as JSON
-check_gathered  check that the collected files are a whole checkpoint
+node_source      a directory of a node, as the user writes it
+read_node_files  list, digest and send the files of a node, through its shell
+node_survey      the files of all nodes by name, and those that an earlier run fetched
+gather_plan      which node each file is fetched from, and files that seem to be missing
+fetch_files      fetch the files of one node into the staging directory
+gather_files     carry out the plan, and the result as JSON
+check_gathered   check that the collected files are a whole checkpoint
 """

@@ -22,8 +22,14 @@ from zerotools.core.errors import BadFile
 from zerotools.io.output.journal import Journal
 from zerotools.io.ssh.remote_shell import BLOCK, OpenShells
 from zerotools.ops.gathering.gather_plan import Fetch
-from zerotools.ops.gathering.node_files import FarContents, FarFile, Listing, Wanted, make_digests
 from zerotools.ops.gathering.node_survey import Brought, fetched_entry
+from zerotools.ops.gathering.read_node_files import (
+    FarContents,
+    FarFile,
+    Listing,
+    Wanted,
+    make_digests,
+)
 
 LARGE = 8 * BLOCK
 """Files of at least this size in bytes are noted in the journal when their transfer begins."""

@@ -28,9 +28,9 @@ from typing import NamedTuple
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.io.ssh.remote_shell import OpenShells
-from zerotools.ops.gathering.node_files import FarFile, Listing, make_digests
 from zerotools.ops.gathering.node_source import for_each
 from zerotools.ops.gathering.node_survey import NodeSurvey, difference_refusal, differing_sources
+from zerotools.ops.gathering.read_node_files import FarFile, Listing, make_digests
 
 
 @dataclass(frozen=True, slots=True)

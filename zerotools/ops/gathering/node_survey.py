@@ -16,11 +16,17 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.journal import NAME, read_journal
+from zerotools.io.output.output_marker import is_empty
 from zerotools.io.output.staging import partial_of
-from zerotools.io.output.written_files import is_empty
 from zerotools.io.ssh.remote_shell import OpenShells
-from zerotools.ops.gathering.node_files import FarContents, FarFile, Listing, Wanted, list_source
 from zerotools.ops.gathering.node_source import NodeSource, for_each
+from zerotools.ops.gathering.read_node_files import (
+    FarContents,
+    FarFile,
+    Listing,
+    Wanted,
+    list_source,
+)
 
 LARGEST_TEXT = 256
 """The largest size in bytes of a file such as `latest` that contains the name of a checkpoint."""

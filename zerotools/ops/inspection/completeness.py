@@ -23,7 +23,7 @@ from zerotools.formats.detect import UNFINISHED, formats_in
 from zerotools.formats.safetensors.header import read_header
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.huggingface.model_index import readable_index, refuse_missing, set_of
-from zerotools.io.torchzip.file_names import SUFFIXES
+from zerotools.io.torchzip.file_suffixes import SUFFIXES
 from zerotools.ops.inspection.inspect import prove_complete
 from zerotools.runs.thinning_record import is_workspace
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.files.regular_files import read_regular
 from zerotools.io.telemetry.step_metrics_files import METRICS
 from zerotools.jobs.step_curves import finite_number, step_of

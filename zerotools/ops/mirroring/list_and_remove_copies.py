@@ -9,9 +9,9 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.formats.detect import refuse_being_written
+from zerotools.io.output.output_marker import MARKER, was_made_of
 from zerotools.io.output.store_write_record import WRITING, is_written
 from zerotools.io.output.write_to_store import ForeignObjects, remove_output
-from zerotools.io.output.written_files import MARKER, was_made_of
 from zerotools.io.stores.store_path import StorePath, forget_path, put_object
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_dirs import BEST, LATEST, ResumeChoice

@@ -19,9 +19,9 @@ from threading import Event
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS
 from zerotools.io.files.regular_files import read_regular, source_file
+from zerotools.io.output.output_marker import MARKER, marker_text
 from zerotools.io.output.store_write_record import WRITING, read_writing
 from zerotools.io.output.write_to_store import FarStaging, remove_output
-from zerotools.io.output.written_files import MARKER, marker_text
 from zerotools.io.stores.store_interface import FarObject
 from zerotools.io.stores.store_path import StorePath, forget_path, remove_objects
 from zerotools.ops.execution.tile_workers import MemoryBudget

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 
 KEYS = ("quantization_config", "compression_config")

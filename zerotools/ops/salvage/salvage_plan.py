@@ -11,7 +11,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, WriteOptions
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.ops.conversions.consolidate import cast_dtype, choose_dtype, exported_formats
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.merged_model import MergedModel

@@ -2,7 +2,7 @@
 numbers.
 
 verify               `zerotools verify`: all checks in order
-verify_part          the files and tensors that one of several runs checks
+divide_checks        the files and tensors that one of several runs checks
 checkpoint_files     the files of a checkpoint, and the checksums in them
 file_scan            read every byte once: check checksums, and count values that are not finite
 values_stored_twice  check that copies of a tensor are equal, and weights are casts of their masters

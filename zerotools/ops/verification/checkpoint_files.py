@@ -19,7 +19,7 @@ from zerotools.io.files.directory_entries import folders_below, stays_below_root
 from zerotools.io.files.metadata_memory_limit import data_of
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.tolerated_damage import raise_or_record
-from zerotools.io.output.written_files import is_in_output
+from zerotools.io.output.output_marker import is_in_output
 from zerotools.io.torchzip.archive import records_of
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.zip_directory import ZipEntry, payload_of

@@ -26,11 +26,11 @@ from zerotools.ops.verification.digest_manifest import (
     read_digest_manifest,
     sidecars_of,
 )
+from zerotools.ops.verification.divide_checks import WHOLE, Portion, tied_names
 from zerotools.ops.verification.file_scan import ClaimedBytes
 from zerotools.ops.verification.findings import Check, Comparison, Finding
 from zerotools.ops.verification.tensor_digests import TensorDigest, digests_of
 from zerotools.ops.verification.value_checks import is_exact_in
-from zerotools.ops.verification.verify_part import WHOLE, Portion, tied_names
 from zerotools.runs.thinning_record import read_thinned
 
 _MAX_NAMED = 3

@@ -23,10 +23,10 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training_state import TrainingState
 from zerotools.io.files.directory_entries import stays_below_root
-from zerotools.io.files.json_file import read_json
 from zerotools.io.files.metadata_memory_limit import DataSize, no_data
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.output.written_files import MARKER, read_written, tree_digest
+from zerotools.io.files.read_json import read_json
+from zerotools.io.output.output_marker import MARKER, read_written, tree_digest
 from zerotools.io.stores.store_path import put_object, remove_objects, writable_store
 from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
 from zerotools.ops.verification.tensor_digests import ALGORITHM, TensorDigest

@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 from zerotools.ops.verification.digest_manifest import DigestManifest
-from zerotools.ops.verification.verify_part import WHOLE, Portion
+from zerotools.ops.verification.divide_checks import WHOLE, Portion
 
 
 class Soundness(StrEnum):

@@ -37,6 +37,7 @@ from zerotools.ops.verification.digest_manifest import (
     digested_tensors,
     written_record,
 )
+from zerotools.ops.verification.divide_checks import WHOLE, Portion, portion_of
 from zerotools.ops.verification.file_scan import (
     NEVER_NEGATIVE,
     ClaimedBytes,
@@ -53,7 +54,6 @@ from zerotools.ops.verification.values_stored_twice import (
     differing_replicas,
     differing_weights,
 )
-from zerotools.ops.verification.verify_part import WHOLE, Portion, portion_of
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 DEFAULT_MEMORY = 256 * 2**20

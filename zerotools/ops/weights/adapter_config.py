@@ -25,10 +25,10 @@ from zerotools.core.adapter_names import (
 )
 from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.name_patterns import NamePatterns
+from zerotools.core.linear_time_regex import NamePatterns
 from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE_CONFIG
 from zerotools.formats.megatron.bridge_config import section_of
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
 from zerotools.runs.checkpoint_dirs import RECORD
 from zerotools.runs.checkpoint_job_record import LoraRecord

@@ -21,7 +21,7 @@ from zerotools.core.quantisation_schemes import PAYLOAD, Arithmetic
 from zerotools.core.scaled_cast import ScaledCast
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.distcp.item_chunks import archives_of
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG

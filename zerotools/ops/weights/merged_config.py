@@ -13,7 +13,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.core.target import Target
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG, config_of_model, ties_embeddings
 from zerotools.io.huggingface.model_sidecars import CONFIG, model_sidecars, of_other_kinds
 from zerotools.io.output.files_without_tensors import file_of_bytes

@@ -19,8 +19,8 @@ from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.name_patterns import exclusion_patterns
-from zerotools.io.files.json_file import read_json
+from zerotools.core.linear_time_regex import exclusion_patterns
+from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG, ties_embeddings
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.maps.detect_layout import detect_layout

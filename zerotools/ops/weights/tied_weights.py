@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG, ties_embeddings
 from zerotools.ops.weights.model_to_match import Reference
 

@@ -12,7 +12,7 @@ from zerotools.ops.conversions.consolidate import (
     exported_formats,
     refuse_overflow,
 )
-from zerotools.ops.conversions.export_dtype import AUTO
+from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.weights.layout_mapping import MapRequest

@@ -3,7 +3,7 @@ server that has imported torch already.
 
 choose_backend     decides between child and systemd, and starts a supervisor as a child
 systemd_unit       starts a supervisor as a systemd service, with `systemd-run`
-spawn_supervisor   starts each supervisor by systemd or as a child; if systemd fails, as a child
+start_supervisor   starts each supervisor by systemd or as a child; if systemd fails, as a child
 fork_server        starts a process that imports torch once, and then forks supervisors
 fork_server_pool   chooses a fork server for an attempt, or says why no server can be used
 

@@ -29,7 +29,7 @@ from zerotoolsd.attempts.backends.choose_backend import (
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.preloaded import entry
-from zerotoolsd.supervisor.preloaded.run_in_fork import NO_TOKEN, THREADS, TOKEN, is_program
+from zerotoolsd.supervisor.preloaded.run_rank_in_fork import NO_TOKEN, THREADS, TOKEN, is_program
 from zerotoolsd.users.start_as_submitter import JobUser
 
 ANSWER_SECONDS = 2.0

@@ -14,7 +14,7 @@ from zerotoolsd.http.api.app_keys import SERVICE
 from zerotoolsd.http.api.authorize import authorized_request
 from zerotoolsd.http.api.responses import json_text
 from zerotoolsd.interface.api_types import CleanRequest
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.users.rights import Access
 
 KEYS = ("jobs", "states", "older_than_seconds", "keep", "outputs", "logs_only", "dry_run")

@@ -27,8 +27,8 @@ from zerotoolsd.http.api.responses import (
 )
 from zerotoolsd.http.api.visible_fields import named, view_for
 from zerotoolsd.interface.api_types import ARRAY_OPERATIONS, Adoption, ArrayRequest, JobView
-from zerotoolsd.interface.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
+from zerotoolsd.interface.start_conditions import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.users.rights import Access
 
 MAX_JOBS = 1000

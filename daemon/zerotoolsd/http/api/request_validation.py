@@ -18,7 +18,7 @@ from aiohttp import HttpVersion11, web
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.interface.api_types import NotFound
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
 
 LARGEST_BODY = 1 << 20
 MOST_VALUES, LONGEST_TEXT = 50_000, 131_072

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
 
 
 def json_response(tree: Any, *, status: int = 200) -> web.Response:

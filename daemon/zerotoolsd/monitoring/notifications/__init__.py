@@ -4,7 +4,7 @@ deliver_notices       delivers notices from the outbox and repeats failed delive
 send_to_destinations  sends one notice to a configured destination: a service, or e-mail
 webhooks              sends one notice by HTTP; notices of jobs go to allowed addresses only
 notify_command        runs a command of a user for a notice, as that user
-run_command           runs one such command as a process, and ends its remaining children
+notify_command_process           runs one such command as a process, and ends its remaining children
 progress_watch        finds first steps and stalls of running jobs
 shortage_watch        finds shortages of memory and of disk space
 message_formats       formats requests to Slack, Discord, Feishu, DingTalk and ntfy; no I/O

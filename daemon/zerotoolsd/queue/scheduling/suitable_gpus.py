@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.sensors.cpu_lists import cpu_list
-from zerotools.sensors.gpu_memory_use import drawn_bytes, foreign_bytes
+from zerotools.sensors.foreign_gpu_memory import drawn_bytes, foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease

@@ -11,7 +11,7 @@ from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotools.jobs.preflight.tracker_login import offline_notes
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotoolsd.attempts.job_environment import job_environment
-from zerotoolsd.dispatch.removable_files import NamedPath, paths_in_job_file
+from zerotoolsd.dispatch.files_of_ended_jobs import NamedPath, paths_in_job_file
 from zerotoolsd.service.admission.interpreter_check import Needs, needs_from, needs_of
 from zerotoolsd.service.admission.memory_check import (
     JobMemoryEstimate,
@@ -48,7 +48,7 @@ class Survey:
         return asdict(self)
 
 
-NEEDS = ("zerotoolsd.service.admission.preflight",)
+NEEDS = ("zerotoolsd.service.admission.preflight_files",)
 """Modules that `survey_job_files` imports. The process that forks the checks imports them once."""
 
 
@@ -73,18 +73,18 @@ def survey_job_files(spec: JobSpec, text: str, memory: MachineMemory) -> dict[st
     BadFile and Unsupported.
     """
     from zerotoolsd.service.admission import (
-        preflight,  # readers of every format, for such a process alone
+        preflight_files,  # readers of every format, for such a process alone
     )
 
     if spec.backend == SLURM:  # sbatch gets the job's environment
         SlurmCommands(job_environment(spec)).place_of("sbatch")
-    preflight.check_files(spec)
-    preflight.check_output(spec)
+    preflight_files.check_files(spec)
+    preflight_files.check_output(spec)
     return Survey(
         place=None if spec.output_dir is None else os.path.realpath(spec.output_dir),
         named=tuple(paths_in_job_file(text, spec.output_dir or "")),
         needs=needs_of(spec),
-        asked=preflight.began_in_another_program(spec) or reads_data(spec),
+        asked=preflight_files.began_in_another_program(spec) or reads_data(spec),
         memory=estimate_job_memory(spec, memory),
         notes=tuple(offline_notes(spec.metrics, job_environment(spec))),
     ).to_json()

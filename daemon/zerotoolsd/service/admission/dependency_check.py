@@ -9,7 +9,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import LONGEST_SECONDS
 from zerotoolsd.interface.api_types import Conflict
-from zerotoolsd.interface.queue_terms import OK, Dependency, QueueTerms
+from zerotoolsd.interface.start_conditions import OK, Dependency, QueueTerms
 from zerotoolsd.queue.dependency_table import DependencyTable, how_it_ended
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store

@@ -22,7 +22,7 @@ from zerotools.jobs.preflight import (
     accelerate_config,
     async_io,
     deepspeed_accepts,
-    known_tasks,
+    evaluation_task_check,
 )
 from zerotools.jobs.submit_timeout import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
 from zerotoolsd.service.admission.preflight_data import needs_pyarrow
@@ -169,7 +169,7 @@ async def check_interpreter(
                 f"python = {python}: has {module} {found}; a job needs {requirement}; run {command}"
             )
     if needs.tasks and (unknown := await _unknown_tasks(python, env, needs, user)):
-        raise BadRequest(known_tasks.unknown_tasks_refusal(unknown))
+        raise BadRequest(evaluation_task_check.unknown_tasks_refusal(unknown))
     if needs.async_io and (why := await _without_async_io(python, env, needs.device, user)):
         raise BadRequest(f"python = {python}: {async_io.async_io_refusal(why)}")
     if needs.launched is not None and (why := await _misses_gpus(python, env, needs, user)):
@@ -214,7 +214,7 @@ async def _unknown_tasks(
     The result is empty if the harness does not answer in time, for example on a slow file system.
     In this case the evaluation job itself checks the tasks.
     """
-    arguments = ("-P", known_tasks.__file__, needs.task_dir or "", *needs.tasks)
+    arguments = ("-P", evaluation_task_check.__file__, needs.task_dir or "", *needs.tasks)
     try:
         return dict(json.loads(await run_interpreter(python, env, *arguments, user=user)))
     except (BadRequest, ValueError, TypeError):

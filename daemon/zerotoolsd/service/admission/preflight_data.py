@@ -13,7 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.jobs.datafiles.example_files import has_documents, read_documents, read_records_of
+from zerotools.jobs.datafiles.examples_and_documents import (
+    has_documents,
+    read_documents,
+    read_records_of,
+)
 from zerotools.jobs.datafiles.json_objects import not_utf8
 from zerotools.jobs.datafiles.record_files import COLUMNAR, saved_files
 from zerotools.jobs.datafiles.token_files import read_token_header

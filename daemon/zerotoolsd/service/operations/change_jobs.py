@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from zerotools.jobs import states
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Conflict, NotFound, Unavailable
-from zerotoolsd.interface.time_slice import STEP_SECONDS, TimeSlice
+from zerotoolsd.interface.event_loop_slice import STEP_SECONDS, TimeSlice
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed

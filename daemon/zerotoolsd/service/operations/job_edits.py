@@ -21,8 +21,8 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.sweeps import check_key, put_key, remove_key
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Conflict, Unavailable
-from zerotoolsd.interface.queue_terms import AT_ANY_TIME, JobEdit
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
+from zerotoolsd.interface.start_conditions import AT_ANY_TIME, JobEdit
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow

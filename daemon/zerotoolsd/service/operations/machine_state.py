@@ -14,10 +14,10 @@ from zerotools.jobs.client.daemon_compatibility import API_VERSION
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Unavailable
 from zerotoolsd.interface.prometheus_text import render_metrics
-from zerotoolsd.interface.queue_terms import Drain
+from zerotoolsd.interface.start_conditions import Drain
 from zerotoolsd.monitoring.prometheus_metrics import MetricsMoment, metric_families
 from zerotoolsd.queue import clocks
-from zerotoolsd.queue.gpu_fences import with_fences
+from zerotoolsd.queue.gpu_fault_fences import with_fences
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.service.make_job_view import share_view
 from zerotoolsd.users.account import user_name

@@ -23,7 +23,7 @@ from zerotoolsd.attempts.progress_report import StartHistory
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import JobView
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.evaluation_jobs import newest_evaluation
 from zerotoolsd.service.make_job_view import (
@@ -36,7 +36,7 @@ from zerotoolsd.service.make_job_view import (
     set_key_steps,
     spec_steps,
 )
-from zerotoolsd.service.result_readers import thinned_sentence
+from zerotoolsd.service.read_checkpoints_and_predictions import thinned_sentence
 from zerotoolsd.users.served_users import ServedUsers
 
 ROWS_AT_ONCE = 20

@@ -33,8 +33,8 @@ from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_again, submit_job
 from zerotools.jobs.states import TERMINAL
 from zerotoolsd.supervisor.attempt_plan import EXIT
+from zerotoolsd.supervisor.exit_record.decide_outcome import EXIT_STOPPED
 from zerotoolsd.supervisor.exit_record.first_failure import EXIT_BAD_JOB, EXIT_NOT_READY
-from zerotoolsd.supervisor.exit_record.outcome import EXIT_STOPPED
 from zerotoolsd.supervisor.spawn_child import SignalWaker
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 

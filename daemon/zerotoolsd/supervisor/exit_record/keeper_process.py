@@ -37,7 +37,7 @@ from zerotoolsd.supervisor.durable_files import (
     sync_directory,
 )
 from zerotoolsd.supervisor.exit_record import process_ledgers
-from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred_record, stop_reason
+from zerotoolsd.supervisor.exit_record.decide_outcome import FOLLOWING, inferred_record, stop_reason
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.stop.kill_descendants import kill_all

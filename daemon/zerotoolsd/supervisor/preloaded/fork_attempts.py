@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from zerotoolsd.supervisor.main import main as supervise
-from zerotoolsd.supervisor.preloaded.run_in_fork import run_program_in_fork
+from zerotoolsd.supervisor.preloaded.run_rank_in_fork import run_program_in_fork
 
 LONGEST = 1 << 16
 _PR_SET_PDEATHSIG = 1

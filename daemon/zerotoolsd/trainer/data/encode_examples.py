@@ -12,7 +12,7 @@ from typing import Any
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words
-from zerotools.jobs.datafiles.example_files import Record, read_records_of
+from zerotools.jobs.datafiles.examples_and_documents import Record, read_records_of
 from zerotools.jobs.jobfile_tables.data import SEPARATE, DataSpec
 from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, batches_of
 from zerotoolsd.trainer.data.encoding.encoders import make_encoder

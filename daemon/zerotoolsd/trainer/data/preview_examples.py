@@ -18,7 +18,11 @@ from typing import Any
 import numpy as np
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.datafiles.example_files import has_documents, read_documents, read_records_of
+from zerotools.jobs.datafiles.examples_and_documents import (
+    has_documents,
+    read_documents,
+    read_records_of,
+)
 from zerotools.jobs.datafiles.record_files import COLUMNAR
 from zerotools.jobs.jobfile_tables.data import (
     BYTES,

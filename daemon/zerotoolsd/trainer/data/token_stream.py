@@ -21,7 +21,7 @@ import numpy.typing as npt
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.number_file import NumberFile
-from zerotools.jobs.datafiles.example_files import has_documents, read_documents
+from zerotools.jobs.datafiles.examples_and_documents import has_documents, read_documents
 from zerotools.jobs.datafiles.json_objects import Seen, not_utf8
 from zerotools.jobs.datafiles.record_files import saved_files
 from zerotools.jobs.datafiles.token_files import TokenArray

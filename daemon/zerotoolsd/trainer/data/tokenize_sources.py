@@ -17,7 +17,7 @@ from typing import Any
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile
-from zerotools.jobs.datafiles.example_files import has_documents
+from zerotools.jobs.datafiles.examples_and_documents import has_documents
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
 from zerotools.jobs.jobfile_tables.data import BYTES, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec

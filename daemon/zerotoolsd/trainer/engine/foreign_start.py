@@ -28,7 +28,7 @@ from zerotools.ops.resume_from_other_program.check_job_fits import (
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read_run
 from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel, with_job_names
 from zerotools.runs.checkpoint_job_record import JobRecord, ModelRecord
-from zerotools.runs.foreign_job_record import foreign_record
+from zerotools.runs.foreign_checkpoint_record import foreign_record
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.model.fill_shards import persistent_buffers
 from zerotoolsd.trainer.model.match_pretrained import (

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
-from zerotools.jobs.datafiles.example_files import TextExample, as_conversation
+from zerotools.jobs.datafiles.examples_and_documents import TextExample, as_conversation
 from zerotools.jobs.jobfile_tables.data import SEPARATE
 from zerotools.jobs.jobfile_tables.eval import MAX_NEW_TOKENS
 from zerotools.jobs.jobfile_tables.spec import JobSpec

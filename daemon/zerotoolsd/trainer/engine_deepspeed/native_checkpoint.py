@@ -21,7 +21,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.runs.checkpoint_job_record import LossScaleRecord, OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.checkpoints.save_checkpoint import SaveFailed
 from zerotoolsd.trainer.engine_deepspeed.build_model import whole_parameters
-from zerotoolsd.trainer.model.stored_tensors import SINGLE
+from zerotoolsd.trainer.model.hub_tensors import SINGLE
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint
 

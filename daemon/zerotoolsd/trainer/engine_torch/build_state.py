@@ -40,10 +40,10 @@ from zerotoolsd.trainer.model.initialise_from_seed import initialise_weights
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.lora import check_frozen_type
 from zerotoolsd.trainer.model.match_pretrained import Pretrained
-from zerotoolsd.trainer.model.memory_estimate import parameters_of
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.nf4_linear import check_kernels
 from zerotoolsd.trainer.model.optimizer_groups import decayed_names, muon_names
+from zerotoolsd.trainer.model.predict_state_memory import parameters_of
 from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh, shard_model
 from zerotoolsd.trainer.rank.process_group import START_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter

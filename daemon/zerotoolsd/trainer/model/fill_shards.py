@@ -22,11 +22,11 @@ from zerotools.core.hub_layout import HubBlock
 from zerotools.io.files.regular_files import open_regular
 from zerotools.ops.execution.plan import distinct_chunks
 from zerotoolsd.trainer.memory_tiers import START, MemoryTier
+from zerotoolsd.trainer.model.hub_tensors import StoredReader
 from zerotoolsd.trainer.model.lora import base_name, is_adapter
 from zerotoolsd.trainer.model.match_pretrained import Pretrained
 from zerotoolsd.trainer.model.nf4_linear import packed_buffers, packed_linears
 from zerotoolsd.trainer.model.sharding import local_part
-from zerotoolsd.trainer.model.stored_tensors import StoredReader
 
 
 def is_from_seed(name: str, pretrained: Pretrained) -> bool:

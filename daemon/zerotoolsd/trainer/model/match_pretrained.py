@@ -2,7 +2,7 @@
 rules of transformers.
 
 transformers' own loading code runs on a copy of the meta model, with tensors that have no values
-and record how they are used (`symbolic_tensors`). So the rules of the installed release of
+and record how they are used (`trace_weight_conversion`). So the rules of the installed release of
 transformers apply, for example for fused experts, name prefixes, multimodal models and older names.
 Later, a rank reads only the blocks that fill its shard.
 """
@@ -28,13 +28,17 @@ from transformers.utils import logging as transformers_logging
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
-from zerotoolsd.trainer.model.stored_tensors import (
+from zerotoolsd.trainer.model.hub_tensors import (
     HubTensor,
     refuse_quantised,
     same_values,
     stored_tensors,
 )
-from zerotoolsd.trainer.model.symbolic_tensors import TracedTensor, blocks_of, symbolic_tensor
+from zerotoolsd.trainer.model.trace_weight_conversion import (
+    TracedTensor,
+    blocks_of,
+    symbolic_tensor,
+)
 
 LISTED = 4
 """Largest number of tensor names that a message lists."""

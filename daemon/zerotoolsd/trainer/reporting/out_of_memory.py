@@ -12,7 +12,7 @@ import torch
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY
-from zerotoolsd.trainer.model.memory_estimate import Prediction
+from zerotoolsd.trainer.model.predict_state_memory import Prediction
 from zerotoolsd.trainer.rank.rank_errors import OutOfGpuMemory, TooLargeForGpu
 from zerotoolsd.trainer.reporting.memory_advice import settings_to_try
 

@@ -21,7 +21,7 @@ from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.protocol import Rewards, StepResult
 from zerotoolsd.trainer.evaluation.evaluate import EvaluationResult
-from zerotoolsd.trainer.model.memory_estimate import Prediction
+from zerotoolsd.trainer.model.predict_state_memory import Prediction
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier, resident_bytes
 from zerotoolsd.trainer.rank.rank_settings import Rank
 from zerotoolsd.trainer.reporting.mfu import Utilization

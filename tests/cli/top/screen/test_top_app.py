@@ -22,7 +22,7 @@ from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.drawing.view_state import JOB
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.read_screen_values import ScreenData, ScreenReader
-from zerotools.cli.top.screen.terminal_colours import styles_of
+from zerotools.cli.top.screen.colour_theme import styles_of
 from zerotools.cli.top.screen.top_app import EXIT_TERMINATED, BackgroundThread, Canvas, Reads, Top
 from zerotools.core.errors import EXIT_INTERRUPTED
 from zerotools.jobs.client.daemon_client import DaemonClient

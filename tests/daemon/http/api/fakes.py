@@ -36,7 +36,7 @@ from zerotoolsd.interface.api_types import (
     NotFound,
 )
 from zerotoolsd.interface.prometheus_text import render_metrics
-from zerotoolsd.interface.queue_terms import PLAIN_TERMS, Drain, JobEdit, QueueTerms
+from zerotoolsd.interface.start_conditions import PLAIN_TERMS, Drain, JobEdit, QueueTerms
 from zerotoolsd.monitoring.prometheus_metrics import MetricsMoment, metric_families
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
@@ -46,7 +46,7 @@ from zerotoolsd.service.explanation import (
     Waiting,
     explain_job,
 )
-from zerotoolsd.service.result_readers import checkpoint_tree, prediction_rows
+from zerotoolsd.service.read_checkpoints_and_predictions import checkpoint_tree, prediction_rows
 from zerotoolsd.service.run_curves import RunCurves, read_records
 
 ADOPTABLE = 4711  # the one process that can be watched

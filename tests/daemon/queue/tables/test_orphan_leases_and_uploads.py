@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.made_attempts import an_attempt_row
-from tests.daemon.queue.test_scheduler_input import queue_one
+from tests.daemon.queue.test_schedule_queued_jobs import queue_one
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.store import Store

@@ -13,7 +13,7 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.service.admission.preflight import check_files
+from zerotoolsd.service.admission.preflight_files import check_files
 
 GOOD = json.dumps({"prompt": "a", "response": "b"}) + "\n"
 Make = Callable[[str, str | bytes], str]

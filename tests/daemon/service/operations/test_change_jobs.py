@@ -18,9 +18,9 @@ from tests.daemon.service.test_job_requests import ME, Story, refusal, submit, t
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.interface import time_slice
+from zerotoolsd.interface import event_loop_slice
 from zerotoolsd.interface.api_types import ArrayRequest, Conflict, Forbidden, JobView, Unavailable
-from zerotoolsd.interface.queue_terms import Dependency, JobEdit, QueueTerms
+from zerotoolsd.interface.start_conditions import Dependency, JobEdit, QueueTerms
 from zerotoolsd.queue import store as queue_store
 from zerotoolsd.queue.lifecycle import Hold
 from zerotoolsd.service.operations import change_jobs
@@ -273,7 +273,7 @@ def test_each_keeps_what_was_set_for_it_alone(tmp_path: Path, from_start: bool) 
 def test_others_are_answered_while_it_is_seen_which_of_an_array_have_succeeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_slice, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(event_loop_slice, "STEP_SECONDS", 0.0)
 
     async def story(it: Running) -> None:
         jobs = await array(it, ["exit=0"] * 4)

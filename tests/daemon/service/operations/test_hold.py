@@ -15,7 +15,7 @@ from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.interface.api_types import Conflict
-from zerotoolsd.interface.queue_terms import QueueTerms
+from zerotoolsd.interface.start_conditions import QueueTerms
 from zerotoolsd.queue.tables.preemption_table import PREEMPT
 from zerotoolsd.users.account import user_name
 

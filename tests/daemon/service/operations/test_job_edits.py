@@ -12,7 +12,7 @@ from tests.daemon.service.operations.test_change_jobs import FIVE, submit_under
 from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
 from zerotools.core.errors import BadRequest
 from zerotoolsd.interface.api_types import Conflict
-from zerotoolsd.interface.queue_terms import AT_ANY_TIME, Dependency, JobEdit, QueueTerms
+from zerotoolsd.interface.start_conditions import AT_ANY_TIME, Dependency, JobEdit, QueueTerms
 from zerotoolsd.users.served_users import OWN_ONLY
 from zerotoolsd.users.user_limits import LimitsOfUsers
 

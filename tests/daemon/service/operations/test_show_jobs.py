@@ -20,9 +20,9 @@ from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.runs.thinning_record import THINNED, ThinnedRecord
 from zerotoolsd.file_checks import check_server
 from zerotoolsd.file_checks.file_checker_pool import FileCheckers
-from zerotoolsd.interface import time_slice
+from zerotoolsd.interface import event_loop_slice
 from zerotoolsd.interface.api_types import JobView
-from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.operations import show_jobs
 from zerotoolsd.service.operations.show_jobs import (
@@ -30,7 +30,7 @@ from zerotoolsd.service.operations.show_jobs import (
     ThinnedCheckpoints,
     shortened_job_file,
 )
-from zerotoolsd.service.result_readers import thinned_sentence
+from zerotoolsd.service.read_checkpoints_and_predictions import thinned_sentence
 from zerotoolsd.users.served_users import OWN_ONLY
 from zerotoolsd.users.start_as_submitter import JobUser
 
@@ -105,7 +105,7 @@ def test_no_part_of_a_text_is_shown() -> None:
 
 
 def test_others_get_the_loop_between_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_slice, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(event_loop_slice, "STEP_SECONDS", 0.0)
     job = row(script={"command": ["sleep", *["a=b " * 4000] * 8]})
 
     async def story() -> int:

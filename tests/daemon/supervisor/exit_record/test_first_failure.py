@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from zerotoolsd.supervisor.exit_record.first_failure import (
-    LONGEST,
-    error_line,
-    first_failed_rank,
-    last_error,
-)
-from zerotoolsd.supervisor.exit_record.outcome import (
+from zerotoolsd.supervisor.exit_record.decide_outcome import (
     is_abnormal,
     judge_one_node,
     judge_ranks,
     judge_stalled,
     judge_watched,
+)
+from zerotoolsd.supervisor.exit_record.first_failure import (
+    LONGEST,
+    error_line,
+    first_failed_rank,
+    last_error,
 )
 from zerotoolsd.supervisor.start_ranks import KnownRank
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.daemon.made_attempts import make_attempt
 from zerotoolsd.supervisor.attempt_plan import Plan
-from zerotoolsd.supervisor.exit_record.outcome import inferred_record
+from zerotoolsd.supervisor.exit_record.decide_outcome import inferred_record
 from zerotoolsd.supervisor.exit_record.process_ledgers import (
     ProcessTreeFile,
     RankLedger,

@@ -97,7 +97,7 @@ def test_what_never_fits_is_not_started_again() -> None:
 
 
 def test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it() -> None:
-    from zerotoolsd.trainer.model.memory_estimate import Prediction
+    from zerotoolsd.trainer.model.predict_state_memory import Prediction
     from zerotoolsd.trainer.reporting.out_of_memory import explain_out_of_memory
 
     much = explain_out_of_memory(SAID, parsed(), 0, Prediction(6 << 30, 1 << 30, 0, 0))

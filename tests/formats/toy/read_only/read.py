@@ -8,7 +8,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import dtype_named
 from zerotools.core.errors import BadFile
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.files.source_stamps import note_source
 from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from zerotools.jobs.imports.combine_configs import Imported, import_configs
 from zerotools.jobs.imports.programs.launcher_options import with_launch_options
-from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
+from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.text.config_document import Document
 

@@ -1,7 +1,7 @@
 """Lines of text. A line consists of pairs of a text and a meaning, which decides the style of the
 text.
 
-A meaning is a key of `screen.terminal_colours`, or empty. The text can be understood without
+A meaning is a key of `screen.colour_theme`, or empty. The text can be understood without
 colours. Widths are measured as textual measures them.
 """
 

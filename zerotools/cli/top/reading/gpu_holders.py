@@ -11,7 +11,7 @@ import psutil
 from zerotools.cli.job_views.describe_job import Job, title, watched_process
 from zerotools.cli.job_views.process_owners import Owners, RankProcess, find_ranks, find_watched
 from zerotools.cli.top.reading.cached_value import CachedValue
-from zerotools.sensors.gpu_memory_use import DRIVERS_OWN_BYTES, unaccounted_bytes
+from zerotools.sensors.foreign_gpu_memory import DRIVERS_OWN_BYTES, unaccounted_bytes
 from zerotools.sensors.snapshot import Gpu
 
 JOB, STRANGER, RESIDUE = "job", "stranger", "residue"

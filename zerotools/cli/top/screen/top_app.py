@@ -28,6 +28,7 @@ from zerotools.cli.top.drawing.view_state import JOB, LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen, shown_log
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.read_screen_values import ScreenData
+from zerotools.cli.top.screen.colour_theme import Styles
 from zerotools.cli.top.screen.key_actions import (
     CANCEL,
     HOLD,
@@ -40,8 +41,7 @@ from zerotools.cli.top.screen.key_actions import (
     press,
     typed,
 )
-from zerotools.cli.top.screen.late_responses import LateResponses
-from zerotools.cli.top.screen.terminal_colours import Styles
+from zerotools.cli.top.screen.late_terminal_responses import LateResponses
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, TERMINAL

@@ -6,7 +6,7 @@ only `schema`.
 
 flat_layout       the position of parameters in a flat buffer; begins with a drawn example
 flat_groups       the flat buffers of one model-parallel rank, from its files; parameter order
-expert_blocks     blocks of AutoEP's experts, as parts of the stacked tensors
+stack_experts     blocks of AutoEP's experts, as parts of the stacked tensors
 assemble_mp_rank  the tensors of one model-parallel rank
 swap_files        optimizer state in files on NVMe
 kept_for_writer   values that the reader stores for the writers; pairs of master and weight

@@ -17,13 +17,13 @@ from typing import Any
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.deepspeed.partitioning.expert_blocks import in_whole
 from zerotools.formats.deepspeed.partitioning.flat_layout import (
     FlatLayout,
     WholeParameters,
     is_of_muon,
     partition_size,
 )
+from zerotools.formats.deepspeed.partitioning.stack_experts import in_whole
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.expert_parallel import (
     ExpertBlock,

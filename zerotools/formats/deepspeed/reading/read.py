@@ -11,8 +11,8 @@ from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.kept_by_thinning import Keep
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.expert_blocks import stacked_experts
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import DeepSpeedNative
+from zerotools.formats.deepspeed.partitioning.stack_experts import stacked_experts
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
 from zerotools.formats.deepspeed.reading.check_same_save import compare_mp_ranks
 from zerotools.formats.deepspeed.reading.files_of_save import SaveFiles, save_of, with_lost_models
@@ -21,7 +21,7 @@ from zerotools.formats.deepspeed.reading.merge_mp_ranks import (
     merge_mp_ranks,
     with_sequence_ranks,
 )
-from zerotools.formats.deepspeed.reading.missing_files import lost_experts, lost_layers
+from zerotools.formats.deepspeed.reading.missing_layers_and_experts import lost_experts, lost_layers
 from zerotools.formats.deepspeed.reading.mp_rank_files import (
     data_parallel_size,
     expert_tensors,

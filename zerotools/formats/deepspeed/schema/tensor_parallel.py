@@ -3,7 +3,7 @@ the checkpoint or from the user.
 
 AutoTP, Megatron-DeepSpeed and other programs put `universal_checkpoint_info` into the files. It has
 a list for each kind of rule. The list contains regular expressions, which must match at the start
-of a parameter's name. (`core.name_patterns` matches them, because a crafted pattern could run
+of a parameter's name. (`core.linear_time_regex` matches them, because a crafted pattern could run
 forever.) Since 0.19.8, an `affine_map` may describe the positions of the parameters; then only the
 map is used. The shards of a parameter that no pattern matches are joined along dimension 0, as
 DeepSpeed's converter does.
@@ -23,7 +23,7 @@ from typing import Any
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.name_patterns import NamePatterns
+from zerotools.core.linear_time_regex import NamePatterns
 from zerotools.core.tensor_parallel_placement import (
     ExplicitBlocks,
     Fused,

@@ -12,8 +12,8 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.formats.deepspeed.logical_state import LogicalState, StatePart
-from zerotools.formats.deepspeed.partitioning.expert_blocks import in_whole, joined_blocks
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, WholeParameters
+from zerotools.formats.deepspeed.partitioning.stack_experts import in_whole, joined_blocks
 from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, ExpertPlacement
 from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
 from zerotools.formats.deepspeed.writing.plan_pt_file import FileLayout

@@ -52,7 +52,7 @@ from zerotools.formats.megatron.writing.torch_dist_files import (
 )
 from zerotools.formats.torch_optimizers import STATE_ROLE
 from zerotools.io.distcp.metadata_writer import archive_of
-from zerotools.io.files.json_file import read_json
+from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG as MODEL_CONFIG
 from zerotools.io.output.files_without_tensors import file_of_bytes, sidecar_files

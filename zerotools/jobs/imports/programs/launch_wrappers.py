@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from zerotools.jobs.imports.programs.program_arguments import Program
+from zerotools.jobs.imports.programs.run_settings import Program
 from zerotools.jobs.imports.programs.shell_parser import REST, Command, Word, commands_of
 from zerotools.jobs.launcher_keys.launcher_flags import (
     CONSOLE_MODULES,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.programs.program_arguments import RunSettings, YamlSettings
+from zerotools.jobs.imports.programs.run_settings import RunSettings, YamlSettings
 from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.launcher_keys.program_keys import (

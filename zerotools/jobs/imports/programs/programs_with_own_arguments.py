@@ -15,7 +15,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
 from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
-from zerotools.jobs.imports.programs.program_arguments import RunSettings
+from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.programs.trainer_based_programs import (
     SCRIPTS,
     is_unread_trl,

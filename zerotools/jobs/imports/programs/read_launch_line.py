@@ -32,8 +32,8 @@ from zerotools.jobs.imports.programs.launcher_options import (
     numa_of,
     ranks_of,
 )
-from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.programs_with_own_arguments import read_as_of
+from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.programs.shell_parser import REST, Command, Word
 from zerotools.jobs.imports.programs.trainer_based_programs import as_accelerate
 from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue

@@ -11,8 +11,8 @@ from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.lora_arguments import read_adapters
-from zerotools.jobs.imports.programs.program_arguments import RunSettings
 from zerotools.jobs.imports.programs.program_paths import read_files
+from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.programs.typed_arguments import ArgumentReading
 from zerotools.jobs.imports.reading.batch_size import (
     JOB_MICRO,

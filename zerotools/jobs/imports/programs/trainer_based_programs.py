@@ -15,7 +15,7 @@ from typing import Any
 
 from zerotools.jobs.imports.programs.launch_wrappers import StartCommand
 from zerotools.jobs.imports.programs.launcher_options import flags_document
-from zerotools.jobs.imports.programs.program_arguments import RunSettings
+from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.programs.shell_parser import Word
 from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow

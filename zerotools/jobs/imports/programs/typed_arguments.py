@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
-from zerotools.jobs.imports.programs.program_arguments import RunSettings
+from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue, typed_value
 from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome

@@ -25,7 +25,7 @@ from zerotoolsd.http.api.openapi.json_schemas import (
     ref,
 )
 from zerotoolsd.interface.api_types import AttemptView, CleanedJob, Event, JobView, KeptJob
-from zerotoolsd.interface.queue_terms import Drain
+from zerotoolsd.interface.start_conditions import Drain
 from zerotoolsd.monitoring.history_file import AttemptPeak
 from zerotoolsd.queue.rows import ArrayPlace
 from zerotoolsd.queue.tables.preemption_table import YieldRow

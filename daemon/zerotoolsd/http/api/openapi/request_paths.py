@@ -33,7 +33,7 @@ from zerotoolsd.http.api.request_validation import (
     MOST_HISTORY_SECONDS,
     MOST_PEAKS,
 )
-from zerotoolsd.service.result_readers import SavedCheckpoint
+from zerotoolsd.service.read_checkpoints_and_predictions import SavedCheckpoint
 from zerotoolsd.service.run_curves import CheckpointStatement, CurvePart
 
 _JOBS = "jobs"

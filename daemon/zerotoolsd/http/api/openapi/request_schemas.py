@@ -21,7 +21,7 @@ from zerotoolsd.http.api.openapi.json_schemas import (
 )
 from zerotoolsd.http.api.request_validation import LARGEST_INT, LONGEST_TEXT
 from zerotoolsd.interface.api_types import ARRAY_OPERATIONS
-from zerotoolsd.interface.queue_terms import CONDITIONS
+from zerotoolsd.interface.start_conditions import CONDITIONS
 
 LARGEST_PID = 2**22
 """The largest value of `/proc/sys/kernel/pid_max` on 64-bit Linux (proc(5))."""

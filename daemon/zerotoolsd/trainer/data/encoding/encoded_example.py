@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zerotools.jobs.datafiles.example_files import Record
+from zerotools.jobs.datafiles.examples_and_documents import Record
 from zerotoolsd.trainer.data.encoding.token_positions import TextIds
 
 LEARNED = 1 << 31

@@ -10,7 +10,7 @@ import numpy as np
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.datafiles.conversations import Conversation
-from zerotools.jobs.datafiles.example_files import Record, TextExample, as_conversation
+from zerotools.jobs.datafiles.examples_and_documents import Record, TextExample, as_conversation
 from zerotools.jobs.jobfile_tables.data import ALL, SEPARATE, DataSpec
 from zerotoolsd.trainer.data.encoding.chat_template import (
     ChatTemplate,

@@ -13,7 +13,7 @@ from tests.daemon.trainer.data.encoding.test_chat_template import MARKED, NO_END
 from tests.daemon.trainer.finetuning import TEMPLATE, load, make_tokenizer
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.datafiles.conversations import conversation_of
-from zerotools.jobs.datafiles.example_files import TextExample
+from zerotools.jobs.datafiles.examples_and_documents import TextExample
 from zerotools.jobs.jobfile_tables.data import DataSpec
 from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED, Encoded
 from zerotoolsd.trainer.data.encoding.encoders import make_encoder
