@@ -60,7 +60,7 @@ COVERED: dict[str, str] = {
     f"{TRAINER}/engine_torch/save_shards.py HostCopy._buffer_for": f"{OF_TRAINER}/engine_torch/"
     "test_save_shards.py "
     "test_what_comes_from_a_gpu_goes_to_locked_memory_where_there_is_some",
-    f"{TRAINER}/dry_run.py check_job": f"{OF_TRAINER}/test_dry_run.py "
+    f"{TRAINER}/check_model_and_data.py check_job": f"{OF_TRAINER}/test_check_model_and_data.py "
     "test_what_a_gpu_holds_is_told_as_memory_of_the_gpu",
     f"{TRAINER}/engine_torch/master_weights.py CudaCopyStream.__init__": f"{STREAMS} "
     "test_a_copy_waits_for_the_gradient_and_keeps_its_memory",
@@ -147,13 +147,13 @@ COVERED: dict[str, str] = {
     "zerotools/jobs/jobfile/derive_evaluation_job.py _options": "tests/jobs/jobfile/"
     "test_derive_evaluation_job.py "
     "test_it_takes_the_surroundings_and_one_rank_of_the_job_that_it_evaluates",
-    f"{TABLES}/elastic.py _with_ranks": f"{OF_TABLES}/test_elastic.py "
+    f"{TABLES}/elastic_world_sizes.py _with_ranks": f"{OF_TABLES}/test_elastic_world_sizes.py "
     "test_a_pass_has_no_more_sequences_than_at_the_largest_size",
     **{
         f"{TABLES}/{function}": "tests/jobs/slurm/test_submit_to_slurm.py "
         "test_gpus_are_those_of_each_node"
         for function in (
-            "elastic.py check_sizes",
+            "elastic_world_sizes.py check_sizes",
             "job_rules.py _check_attention",
             "job_rules.py _check_nodes",
             "job_rules.py _check_supported",

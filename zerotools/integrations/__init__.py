@@ -2,7 +2,7 @@
 
     transformers            callbacks for the Trainer of transformers and its subclasses
     lightning               callbacks for the Trainer of Lightning
-    ranks                   agreement of the ranks on stops and saves
+    agree_between_ranks     agreement of the ranks on stops and saves
     evaluation_harness      a program that evaluates by lm-evaluation-harness
 
 These modules run in the programs of users, so they use no syntax newer than Python 3.9. They import

@@ -1,5 +1,5 @@
-"""Types and functions that several packages of the daemon share. The modules import no other
-package of the daemon.
+"""Types and functions that several packages of the daemon share. Of the other packages, the modules
+import only `users`.
 
 api_types         defines arguments, results and errors of requests
 start_conditions       defines when a waiting job may start: priority, hold, begin time, dependencies

@@ -4,10 +4,10 @@ The supervisor starts a rank as `python -P entry.py --run-dir DIR`. No other pac
 package. A module imports only modules that come later in this list:
 
     entry, run_rank             start a rank as a process, and end it with an exit status
-    dry_run                     reports the errors of a rank before its job is queued
+    check_model_and_data        reports the errors of a rank before its job is queued
     session                     prepares a rank: data, model, engine, checkpoint
     initial_state, loop         the state before the first step, and the training loop
-    agree_between_nodes         lets the nodes of a job agree on decisions
+    agree_between_nodes         checks that nodes have the same model; shares their failures
     dpo_reference               reference log-probabilities of preference pairs
     attention_leak_test         tests that a model does not see hidden tokens
     sequence_parallel_self_test tests that ranks can compute parts of one sequence

@@ -145,10 +145,11 @@ def _notes_on_run(facts: MegatronFacts) -> Iterator[str]:
 
 def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str, str]:
     """Return {output layer: embedding} if the arguments record that the output layer uses the
-    embedding, else an empty dict.
+    embedding, and only the embedding is stored. Else return an empty dict.
     """
     names = {key.name for key in tensors}
-    return {OUTPUT: EMBEDDING} if facts.is_tied and EMBEDDING in names - {OUTPUT} else {}
+    is_alias = facts.is_tied and EMBEDDING in names and OUTPUT not in names
+    return {OUTPUT: EMBEDDING} if is_alias else {}
 
 
 def iteration_problem(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
