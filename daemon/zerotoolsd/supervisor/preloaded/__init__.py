@@ -6,7 +6,7 @@ supervisor forks the ranks. So the supervisor and the ranks have the same parent
 as without the fork server, and end in the same way. No process waits for the fork server, and it
 may be killed at any moment.
 
-fork_attempts   imports the modules, receives requests of the daemon, forks attempts
-run_rank_in_fork     runs a rank in a forked process, without `exec`
-entry           starts the process of the fork server
+fork_attempts     imports the modules, receives requests of the daemon, forks attempts
+run_rank_in_fork  runs a rank in a forked process, without `exec`
+entry             starts the process of the fork server
 """
