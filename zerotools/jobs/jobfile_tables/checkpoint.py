@@ -47,7 +47,7 @@ class CheckpointSpec:
     )
     thin_after: int | None = key(
         "Keep this many of the newest checkpoints complete, and drop the optimizer state of older "
-        "ones except the best, like `zerotools thin` does. Training cannot resume from a "
+        "checkpoints except the best, like `zerotools thin` does. Training cannot resume from a "
         "checkpoint without optimizer state. Default: keep all complete.",
         default=None,
         stored_default=None,

@@ -48,8 +48,8 @@ class RendezvousSpec:
         imported=False,
     )
     timeout: int | str = key(
-        "How long a node waits for the others, with its GPUs: seconds, or text such as "
-        '`"30m"`. Then it releases the GPUs, and tries again later.',
+        "How long a node waits for the other nodes, while it keeps its GPUs: seconds, or text such "
+        'as `"30m"`. Then it releases the GPUs, and tries again later.',
         default="30m",
         stored_default="30m",
         imported=False,

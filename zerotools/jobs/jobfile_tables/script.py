@@ -44,8 +44,9 @@ class ScriptSpec:
         "The working directory; default: the directory of the job file.", default=".", path=True
     )
     checkpoint_dir: str | None = key(
-        "The directory of the program's checkpoints; zerotools watches it for new ones. When "
-        "the program is started again, `ZEROTOOLS_RESUME_FROM` names the newest complete one.",
+        "The directory of the program's checkpoints; zerotools watches this directory for "
+        "new checkpoints. When the program is started again, `ZEROTOOLS_RESUME_FROM` names the "
+        "newest complete checkpoint.",
         default=None,
         path=True,
     )

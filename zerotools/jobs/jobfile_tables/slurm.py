@@ -75,8 +75,8 @@ class SlurmSpec:
         imported=False,
     )
     max_nodes: int | None = key(
-        "The largest number of nodes. At each start Slurm chooses a number between `nodes` and "
-        "this one. Default: `nodes`.",
+        "The largest number of nodes. At each start Slurm chooses a number from `nodes` to "
+        "`max_nodes`. Default: `nodes`.",
         default=None,
         stored_default=None,
         minimum=1,

@@ -212,8 +212,8 @@ def _with_adapter_file(run: RunSettings, lenient: bool) -> RunSettings:
     path = run.found(file.value)
     if file.value not in run.documents and not path.is_file():
         run.findings.steps.append(
-            f"{file.value} was not found; set lora.rank, lora.alpha and lora.target_modules as it "
-            "does"
+            f"{file.value} was not found; set lora.rank, lora.alpha and lora.target_modules to "
+            "the values in this file"
         )
         return run
     given = {name: each for name, each in run.given.items() if each is not file}
