@@ -105,7 +105,7 @@ class AttemptStopper:
     def ask_expired(self, now: Moment) -> list[float]:
         """Ask the attempts of all jobs that have reached their time limit to save and stop.
 
-        Return the seconds until the next time limit of another running job is reached.
+        Return the seconds that each other running job with a time limit has left.
         """
         left: list[float] = []
         for job in self._store.jobs([states.RUNNING]):

@@ -322,9 +322,9 @@ class LaunchConfig:
 
     by: str = key(
         '`"systemd"`: each attempt runs in a separate transient unit, without the limits of '
-        'the daemon\'s unit. `"child"`: it is a child of the daemon and inherits them. '
+        'the daemon\'s unit. `"child"`: it is a child of the daemon and has these limits. '
         '`"auto"`: the value of the environment variable `ZEROTOOLS_LAUNCH`, which the system '
-        "unit sets; else systemd if it started the daemon, and a child if that fails.",
+        "unit sets; without it, systemd if systemd started the daemon, and a child if that fails.",
         default="auto",
         allowed=("auto", "systemd", "child"),
     )
