@@ -163,7 +163,9 @@ class AttemptWatcher:
         return live is not None and not live.is_request
 
     def settle(self, attempt: AttemptRow) -> None:
-        """Read the status of the attempt. If it is running, watch it; otherwise report its end."""
+        """Read the status of the attempt. If the attempt is running, watch it; otherwise report its
+        end.
+        """
         self._later.pop(attempt.token, None)
         with self._guard(attempt.job_id, SETTLING) as reach:
             reach()

@@ -67,9 +67,9 @@ def newest_evaluation(store: Store, job: JobRow) -> dict[str, Any] | None:
 
 
 def evaluation_of(spec: JobSpec, jobs_dir: Path) -> Callable[[JobRow], NewJob]:
-    """Return a function that makes the evaluation job of `spec`.
+    """Return a function that makes the evaluation job for a job with the job file `spec`.
 
-    The function takes the row of the queued job with this `spec`.
+    The argument of this function is the row of the queued job.
     """
     place, name = f"/{secrets.token_hex(16)}", secrets.token_hex(16)
     drawn = JobParts.of(evaluation_job(spec, place, name))

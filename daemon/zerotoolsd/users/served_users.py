@@ -48,7 +48,9 @@ class ServedUsers:
     quotas: LimitsOfUsers = field(default_factory=LimitsOfUsers)
 
     def whose(self, uid: int) -> str | None:
-        """Return the name of a job's user; None if this daemon runs jobs of only one user."""
+        """Return the name of the user `uid`, who owns a job; None if this daemon runs jobs of only
+        one user.
+        """
         return None if self.alone is not None else user_name(uid)
 
     def of(self, uid: int) -> JobUser | None:

@@ -270,8 +270,8 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None) -> str | None:
-    """Return the reason why the attempt must start without a fork server; None if it may be forked
-    from one.
+    """Return the reason why the attempt must start without a fork server; None if a fork server may
+    be used.
     """
     if spec.engine == "script":
         return "its program comes from the user"

@@ -182,10 +182,10 @@ Record = Mapping[str, Any]
 
 
 def combined_record(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
-    """Return one record for the end of an attempt on several nodes. `records` are the records
-    of its nodes, by node number.
+    """Return one record for the end of an attempt on several nodes. `records` are the records of
+    its nodes, by node number.
 
-    `names` are the names of the nodes that users see.
+    `names` are the names of the nodes, as users know them.
     """
     by_weight = sorted(range(len(records)), key=lambda node: _weight(records[node]))
     first, several = records[by_weight[0]], len(records) > 1

@@ -10,13 +10,14 @@ that a connection was closed, or a timeout if the first rank hangs. Example with
 
 The first of these rules that finds a rank decides:
 
-1. A rank that ended by itself, without an error about a lost connection. Of several, the one with
-   the earliest sign of failure: its error, or its end. A SIGKILL may be noticed later than its
-   effects in other ranks, so `_NOTICED_LATE` seconds are subtracted from its time.
-2. A rank that the others name: gloo's monitored barrier and NCCL's desync report do this.
-3. A rank that still ran when all others had given up waiting. Of several, the one in `awaited`,
-   from the heartbeats.
-4. Of the ranks that lost a connection, the first.
+1. A rank that ended by itself, without an error about a lost connection. If there are several, the
+   rank with the earliest sign of failure (its error or its end). A SIGKILL may be noticed later
+   than its effects in other ranks, so `_NOTICED_LATE` seconds are subtracted from its time.
+2. A rank that other ranks name in their errors, as gloo's monitored barrier and NCCL's desync
+   report do.
+3. A rank that still ran when all other ranks had given up waiting. If there are several, the rank
+   `awaited`, which the heartbeats show.
+4. The first of the ranks that lost a connection.
 """
 
 from __future__ import annotations

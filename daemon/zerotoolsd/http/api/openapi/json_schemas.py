@@ -57,8 +57,8 @@ def component_name(kind: type[Any]) -> str:
 
 
 def answers_of(*kinds: type[Any]) -> dict[str, Schema]:
-    """Return the schemas, by component name, of these response dataclasses and of all dataclasses
-    in their fields.
+    """Return the schemas, by component name, of the given response dataclasses and of all
+    dataclasses in their fields.
     """
     return _components(of_answer, kinds)
 
