@@ -72,7 +72,7 @@ class JobView:
         evaluated_by: the newest job that evaluates its checkpoints on tasks, `{"job", "state",
             "step", "scores"}`; None in lists.
         phase: set only while ranks run: `{"doing", "since", "last_progress", "quiet", "last_line"}`
-            and the keys of `progress_report.time_since_step`.
+            and the keys of `current_phase.time_since_step`.
         state_since: the time since which the job has had its `state_word`; None if unknown.
         usual_start_seconds: the usual time from start to first step of such jobs. None after this
             job has reached its first step; in a list, also None while it does not run.

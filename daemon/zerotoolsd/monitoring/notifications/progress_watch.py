@@ -9,8 +9,8 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotoolsd.attempts.attempt_watcher import Guard
+from zerotoolsd.attempts.current_phase import Clocks, time_since_step
 from zerotoolsd.attempts.last_report import first_step_time
-from zerotoolsd.attempts.progress_report import Clocks, time_since_step
 from zerotoolsd.monitoring.notifications.make_notices import (
     FIRST_STEP,
     STALLED,

@@ -19,7 +19,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.text.secrets import longest_first
 from zerotoolsd.attempts.job_environment import long_values, secret_steps
-from zerotoolsd.attempts.progress_report import StartHistory
+from zerotoolsd.attempts.start_history import StartHistory
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import JobView
