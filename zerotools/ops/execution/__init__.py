@@ -2,7 +2,8 @@
 
 plan             match the bytes of the source to the chunks of the target, and prove the match
 tiles            cut copies to the size of a buffer
-tile_workers     the threads that fill tiles, within a memory budget
+memory_budget    the memory limit for buffers, and the number of threads that share it
+tile_workers     the threads that fill tiles, each with its own buffers
 element_blocks   read the elements of tensors in order, block by block
 fill_tile        read and cast the bytes of one tile
 write_files      create the files of an output, fill them, and add their checksums
