@@ -22,7 +22,7 @@ from benchmarks.architectures import peer
 from harness.launching import Attempt, start
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_job_record import read_record
 

@@ -35,7 +35,7 @@ from zerotools.io.stores.path_or_url import path_of
 from zerotools.io.stores.store_path import remove_objects
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect, to_json
 from zerotools.ops.write_output import write_output
 

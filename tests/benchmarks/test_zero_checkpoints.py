@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
 from ..golden_files import digests

@@ -17,7 +17,7 @@ from zerotools.ops.conversions.conversion import (
     prove_part,
 )
 from zerotools.ops.execution.divide_output import OutputPart
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 SOURCE = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
 

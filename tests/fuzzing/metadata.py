@@ -13,7 +13,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.formats.dcp.read import read
 from zerotools.formats.dcp.training_state import training_of
 from zerotools.ops.execution.load_arrays import load_tensors
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
 DATA = Path(__file__).parent / "corpus" / "dcp-data" / "__0_0.distcp"

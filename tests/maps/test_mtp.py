@@ -17,7 +17,7 @@ from zerotools.maps.detect_layout import check_complete, detect_layout
 from zerotools.maps.shipped_maps import map_of_model
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 
 pytest.importorskip("transformers")

@@ -14,7 +14,7 @@ from zerotools.core import dtypes
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
 def export(source: Path, destination: Path, **options: object) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 SHARD_BYTES = 2**18
 SMALLEST = MemoryBudget(max_memory=3 * 2**16, workers=1)

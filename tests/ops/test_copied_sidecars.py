@@ -19,7 +19,7 @@ from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.copied_sidecars import requested_sidecars, undeclared_losses
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 DCP = TORCH / "fsdp2-dcp-w3" / "checkpoint" / "pytorch_model_fsdp_0"
 

@@ -39,8 +39,8 @@ from zerotools.ops.execution.execute import (
     WriteReport,
     execute,
 )
-from zerotools.ops.execution.memory_budget import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.verification.digest_manifest import (
     read_digest_manifest,
     sidecar_of_path,

@@ -37,9 +37,8 @@ from zerotools.io.numeric.dtype_casts import Cast, numpy_cast
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.execute import ReadBack
 from zerotools.ops.execution.fill_tile import fill_tile
-from zerotools.ops.execution.memory_budget import MemoryBudget
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan
-from zerotools.ops.execution.tile_workers import TileWorkers
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
 from zerotools.ops.verification.checkpoint_files import (
     CheckpointFiles,

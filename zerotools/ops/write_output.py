@@ -7,7 +7,7 @@ from collections.abc import Callable
 from zerotools.io.files.open_source import RemotePath
 from zerotools.ops.conversions.conversion import Conversion, check_output, perform_conversion
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
 def write_output(

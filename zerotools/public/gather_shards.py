@@ -12,7 +12,7 @@ from zerotools.core.errors import BadFile
 from zerotools.io.output.staging import partial_of
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.io.stores.path_or_url import output_of
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.gathering import gather_files
 from zerotools.ops.gathering.check_gathered import StagedCheck, find_gathered, verify_gathered
 from zerotools.ops.gathering.gather_files import Gathered, check_room, plan_json, result_json

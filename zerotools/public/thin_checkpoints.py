@@ -12,7 +12,7 @@ from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.core.kept_by_thinning import Keep
 from zerotools.formats.format import ReadOptions
 from zerotools.io.stores.path_or_url import path_of
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.thinning import thin_checkpoint
 from zerotools.ops.thinning.select_checkpoints import paths_of, select_for_thinning
 from zerotools.ops.thinning.thin_checkpoint import SCHEMA, Outcome, Status

@@ -82,7 +82,7 @@ def _write(checkpoint: Path, destination: Path, options: Options, instead: str) 
     from zerotools.ops.conversions.consolidate import prepare_export, refuse_overflow
     from zerotools.ops.conversions.conversion import perform_conversion
     from zerotools.ops.execution.execute import WriteReport
-    from zerotools.ops.execution.memory_budget import MemoryBudget
+    from zerotools.ops.execution.tile_workers import MemoryBudget
 
     def check(report: WriteReport) -> None:
         refuse_overflow(report, instead)

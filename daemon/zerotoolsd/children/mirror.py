@@ -40,7 +40,7 @@ def upload_missing(settings: dict[str, Any]) -> int:
         ZerotoolsError: the store refuses further uploads.
     """
     from zerotools.core.counts_and_sizes import count_text
-    from zerotools.ops.execution.memory_budget import MemoryBudget
+    from zerotools.ops.execution.tile_workers import MemoryBudget
     from zerotools.ops.mirroring.send_copy import SentCopy
 
     mirror, began, left = _mirror(settings), time.monotonic(), list[str]()

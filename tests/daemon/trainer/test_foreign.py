@@ -31,7 +31,7 @@ from tests.golden_files import FOREIGN
 from tests.matrices import FULL
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.conversions.convert_to_job import prepare_job
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.resume_from_other_program.foreign_run import read_run
 from zerotools.runs.checkpoint_job_record import read_record
 

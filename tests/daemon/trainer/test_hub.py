@@ -19,7 +19,7 @@ from tests.daemon.trainer.model.test_match_pretrained import MIXTRAL, saved, unp
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 pytestmark = [pytest.mark.torch, pytest.mark.deepspeed, pytest.mark.peft]
 STEPS = 2

@@ -195,7 +195,7 @@ def test_the_tools_know_what_was_saved(
     from zerotools import load_state_dict
     from zerotools.ops.conversions.consolidate import Options, prepare_export
     from zerotools.ops.conversions.conversion import perform_conversion
-    from zerotools.ops.execution.memory_budget import MemoryBudget
+    from zerotools.ops.execution.tile_workers import MemoryBudget
 
     source, out = by_ranks[3].checkpoint("3", STEPS), tmp_path / "exported"
     raw, before = load_state_dict(source), load_file(base / "model.safetensors")

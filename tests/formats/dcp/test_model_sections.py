@@ -20,7 +20,7 @@ from zerotools.formats.dcp.training_state import training_of as training_of_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "torch-2.13.0-sections"
 ROLES = {"step", "exp_avg", "exp_avg_sq"}

@@ -20,7 +20,7 @@ from zerotools.formats import training_of
 from zerotools.io.files.tolerated_damage import tolerating_damage
 from zerotools.ops.conversions import consolidate, convert
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion, prove_coverage
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
 CASE = "megatron-core-0.16.1/fsdp-dtensor-dp2"

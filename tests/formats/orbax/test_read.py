@@ -22,7 +22,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.ops.conversions import consolidate, convert
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 from zerotools.ops.weights.layout_mapping import MapRequest

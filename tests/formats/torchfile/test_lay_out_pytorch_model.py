@@ -11,7 +11,7 @@ from tests.ops.exports import model, noise
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 TENSORS: dict[str, Array] = {
     "a.weight": noise(300, 7),

@@ -18,7 +18,7 @@ from zerotools.core.target import Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile.lay_out_training_file import lay_out_training_file
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion, with_target_sources
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 FULL = DEEPSPEED / "z2-bf16-w2"
 

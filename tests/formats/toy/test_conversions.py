@@ -20,7 +20,7 @@ from zerotools.io.output.output_marker import MARKER
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.completeness import Completeness, check_completeness
 from zerotools.ops.inspection.inspect import inspect, to_json
 

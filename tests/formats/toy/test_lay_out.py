@@ -24,7 +24,7 @@ from zerotools.formats import table_of
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 EVERYTHING = TrainingState(
     groups=(ParamGroup(("a", "b"), {"lr": 0.1, "betas": (0.9, 0.95), "fused": None}),),

@@ -19,7 +19,7 @@ from zerotools.core.errors import BadFile, Incomplete, Unsupported, ZerotoolsErr
 from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.completeness import check_completeness
 from zerotools.ops.inspection.inspect import inspect
 

@@ -23,7 +23,7 @@ import zerotools
 from harness.launching import TINY_LLAMA
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 from .launch import launch
 

@@ -24,7 +24,7 @@ from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff
 from zerotools.ops.comparison.diff_result import CheckpointDiff, TensorDifference
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.compare_manifest import chosen_reference
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 

@@ -18,7 +18,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.public import diff
 
 Q, OTHER = "base_model.model.layers.0.q", "base_model.model.layers.0.o"

@@ -16,7 +16,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.ops.conversions import consolidate, convert
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
 CASES = sorted(path.name for path in DEEPSPEED.glob("autoep-*"))

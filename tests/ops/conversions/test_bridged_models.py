@@ -21,7 +21,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.load_arrays import load_tensors
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 
 pytest.importorskip("transformers")

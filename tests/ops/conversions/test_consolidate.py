@@ -21,7 +21,7 @@ from zerotools.io.numeric.dtype_casts import Array, LostValues
 from zerotools.ops.conversions.consolidate import Options, prepare_export, refuse_overflow
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.inspection.next_commands import next_commands
 

@@ -29,7 +29,7 @@ from zerotools.ops.conversions.missing_optimizer_options import (
     RequestedHyperparameters,
     with_missing_options,
 )
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 FULL = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
 

@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert_to_job import prepare_job
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.resume_from_other_program.foreign_run import was_made_elsewhere
 from zerotools.runs import checkpoint_dirs
 

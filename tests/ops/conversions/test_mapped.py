@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert
 from zerotools.ops.execution.load_arrays import load_tensors
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
 pytest.importorskip("transformers")

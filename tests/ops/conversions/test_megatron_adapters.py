@@ -20,7 +20,7 @@ from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
 RUNS = ("megatron-bridge-0.3.1", "mcore-bridge-1.6.5")

@@ -16,7 +16,7 @@ import pytest
 from tests.golden_files import GOLDEN
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
 pytest.importorskip("transformers")

@@ -20,7 +20,7 @@ from tests.maps import oracles
 from zerotools import formats
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
 pytest.importorskip("transformers")

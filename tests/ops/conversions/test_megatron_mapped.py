@@ -19,7 +19,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.ops.conversions import consolidate, convert
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.load_arrays import load_tensors
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
 RUNS = GOLDEN / "megatron-core-0.16.1"

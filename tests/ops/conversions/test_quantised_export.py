@@ -27,7 +27,7 @@ from zerotools.ops.conversions.conversion import (
     prove_part,
 )
 from zerotools.ops.execution.divide_output import OutputPart
-from zerotools.ops.execution.memory_budget import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.quantised.dequantise import refuse_quantised
 from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.serving.byte_source import ByteSource

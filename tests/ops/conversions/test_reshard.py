@@ -17,7 +17,7 @@ from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform_conversion
 from zerotools.ops.conversions.reshard import prepare_reshard
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification import verify
 from zerotools.runs.manifest import verify_manifest
 

@@ -21,7 +21,7 @@ from zerotools.io.distcp.metadata import read_metadata
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.layout_mapping import MapRequest
 
 NEW = "megatron-core-0.16.1"

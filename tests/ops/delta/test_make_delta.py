@@ -9,7 +9,7 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.ops.delta.make_delta import block_workers, written_file
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
 def test_blocks_of_all_threads_fit_into_the_memory() -> None:

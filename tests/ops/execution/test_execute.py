@@ -18,8 +18,8 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, Target
 from zerotools.io.numeric.dtype_casts import NONE_LOST, Array
 from zerotools.ops.execution.execute import Publication, Transfer, execute
-from zerotools.ops.execution.memory_budget import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 
 KEY = Key("w", "param")
 
@@ -197,3 +197,9 @@ def test_a_check_can_veto_the_output(tmp_path: Path) -> None:
             publication=Publication(check=refuse),
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_too_small_names_the_least_that_works() -> None:
+    with pytest.raises(BadRequest, match=r"4 workers need at least 786432"):
+        MemoryBudget(max_memory=1000, workers=4)
+    assert MemoryBudget(max_memory=786432, workers=4).tile_bytes == MIN_TILE_BYTES

@@ -16,7 +16,7 @@ from zerotools.io.output.output_marker import MARKER
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, check_output, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from zerotools.io.files.open_source import OpenablePath
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 
 BUDGET = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from zerotools.io.ssh.remote_shell import OpenShells
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.gathering.check_gathered import StagedCheck, find_gathered, verify_gathered
 from zerotools.ops.gathering.gather_files import Gathered, fetch_and_finish
 from zerotools.ops.gathering.gather_plan import GatherPlan, prepare_gather

@@ -17,7 +17,7 @@ from zerotools.formats.torch_optimizers import NUMBERED_STATE
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.checkpoint_summary import json_value
 from zerotools.ops.inspection.inspect import inspect, to_json
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.golden_files import JOB
 from tests.io.stores.far import far
 from zerotools.io.stores.store_path import StorePath
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring.checkpoint_mirror import Mirror
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_job_record import read_record, write_record

@@ -18,7 +18,7 @@ from zerotools.io.output.staging import partial_of
 from zerotools.io.stores.path_or_url import path_of
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 SHARD_BYTES = 2**11
 

@@ -10,7 +10,7 @@ import pytest
 from tests.golden_files import GOLDEN, digests
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 TOOLS = (
     "bitsandbytes-0.50.2", "compressed-tensors-0.20.0", "torchao-0.18.0", "transformers-5.23.0",

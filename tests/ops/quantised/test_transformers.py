@@ -10,7 +10,7 @@ import pytest
 
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

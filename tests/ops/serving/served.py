@@ -11,7 +11,7 @@ from threading import Thread
 
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.execution.memory_budget import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.serving.authorization import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.http_answers import ServedModel, served_model

@@ -12,7 +12,7 @@ import pytest
 from tests.golden_files import DEEPSPEED, GOLDEN, JOB, TORCH
 from zerotools import formats
 from zerotools.ops.execution.load_arrays import load_tensors
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.statistics.checkpoint_statistics import CheckpointStatistics, statistics_of
 

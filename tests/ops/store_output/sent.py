@@ -8,7 +8,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.io.stores.path_or_url import path_of
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.reshard import prepare_reshard
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.write_output import write_output
 
 

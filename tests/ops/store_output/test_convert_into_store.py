@@ -32,7 +32,7 @@ from zerotools.io.stores.path_or_url import path_of
 from zerotools.io.stores.store_path import put_object
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.store_output.convert_into_store import file_stream
 from zerotools.ops.verification import verify

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.store_output.upload_memory import LEAST_MEMORY, LEAST_PART, UploadMemory
 
 MIB = 2**20

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from zerotools.core.kept_by_thinning import Keep
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.thinning.thin_checkpoint import Thinned, carry_out_thinning
 from zerotools.ops.thinning.thin_plan import prepare_thinning
 

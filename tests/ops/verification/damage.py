@@ -8,7 +8,7 @@ import struct
 import zipfile
 from pathlib import Path
 
-from zerotools.ops.execution.memory_budget import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.verification.findings import Verification
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 

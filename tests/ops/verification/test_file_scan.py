@@ -12,7 +12,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32, FLOAT64
 from zerotools.io.numeric.compare_values import ValueCounts
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.file_scan import (
     BLOCK_BYTES,
     ClaimedBytes,

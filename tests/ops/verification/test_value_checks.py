@@ -24,7 +24,7 @@ from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.consolidate import prepare_export as prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.divide_output import OutputPart
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.value_checks import is_exact_in, is_mask
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 

@@ -29,8 +29,8 @@ from zerotools.maps.views import (
     whole_view,
 )
 from zerotools.ops.execution.load_arrays import load_tensors
-from zerotools.ops.execution.memory_budget import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.execution.plan import prove_source
+from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.weights.strided_views import rearranged_checkpoint
 
 SMALL = MemoryBudget(3 * MIN_TILE_BYTES, 1)

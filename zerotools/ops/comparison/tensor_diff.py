@@ -47,8 +47,7 @@ from zerotools.ops.comparison.read_two_tensors import (
     TwoTensors,
 )
 from zerotools.ops.comparison.tolerance import Tolerance, common_type
-from zerotools.ops.execution.memory_budget import MemoryBudget
-from zerotools.ops.execution.tile_workers import TileWorkers
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 
 # A block of both checkpoints has at most this many tiles of a worker. With fewer, threads wait
 # longer for each other; with more, the data that was read is no longer in the processor's cache.

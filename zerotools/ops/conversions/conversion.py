@@ -39,9 +39,9 @@ from zerotools.ops.execution.execute_part import (
     end_complete,
     execute_part,
 )
-from zerotools.ops.execution.memory_budget import MemoryBudget
 from zerotools.ops.execution.plan import plan, prove_plan
 from zerotools.ops.execution.resume_identity import identity_of
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verify_output import OutputProof, check_sidecar, prove_source, put_sidecar
 
 _FROM_IT = "the output needs this file: use another checkpoint"

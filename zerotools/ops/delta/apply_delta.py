@@ -29,7 +29,7 @@ from zerotools.ops.delta.block_codec import Compression, Elements, apply_block
 from zerotools.ops.delta.delta_file import DeltaFile, DeltaTensor, StoredBlock, digest_of
 from zerotools.ops.delta.make_delta import block_workers, in_order
 from zerotools.ops.delta.weights_of_model import in_layout, is_model_directory
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.thinning.directory_snapshot import Entries
 from zerotools.ops.verification.digest_manifest import sidecar_of_path

@@ -29,7 +29,7 @@ from zerotools.ops.delta.delta_file import (
     is_delta,
 )
 from zerotools.ops.delta.weights_of_model import in_layout, tensors_of
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
 
 LEAST_SHARED_BYTES = 64 * 1024

@@ -2,8 +2,7 @@
 
 plan             match the bytes of the source to the chunks of the target, and prove the match
 tiles            cut copies to the size of a buffer
-memory_budget    the memory limit for buffers, and the number of threads that share it
-tile_workers     the threads that fill tiles, each with its own buffers
+tile_workers     the threads that fill tiles, within a memory budget
 element_blocks   read the elements of tensors in order, block by block
 fill_tile        read and cast the bytes of one tile
 write_files      create the files of an output, fill them, and add their checksums

@@ -28,9 +28,8 @@ from zerotools.io.output.journal import Journal
 from zerotools.io.output.output_marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.part_ledger import parts_begun
 from zerotools.io.output.staging import Staging
-from zerotools.ops.execution.memory_budget import MemoryBudget
 from zerotools.ops.execution.plan import Copy, RangeCopy
-from zerotools.ops.execution.tile_workers import TileWorkers
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write_files import Writer, create_file, shared_note
 from zerotools.runs.manifest import write_manifest
 

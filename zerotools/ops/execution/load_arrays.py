@@ -22,9 +22,8 @@ from zerotools.io.numeric.dtype_casts import (
 )
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.fill_tile import Losses, fill_tile
-from zerotools.ops.execution.memory_budget import MemoryBudget
 from zerotools.ops.execution.plan import plan
-from zerotools.ops.execution.tile_workers import TileWorkers
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
 
 _MEMORY = Path("memory")

@@ -15,7 +15,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsErr
 from zerotools.formats import format_of, read_any
 from zerotools.formats.detect import allow_unfinished_name
 from zerotools.io.files.tolerated_damage import tolerating_damage
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.findings import Finding, Soundness, Verification
 from zerotools.ops.verification.verify import ToVerify, carry_out_verify, prepare_verify
 from zerotools.ops.weights.adapted_model import plain_weights

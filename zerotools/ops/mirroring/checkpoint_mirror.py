@@ -16,7 +16,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.write_to_store import ForeignObjects
 from zerotools.io.stores.path_or_url import lies_in, path_of
 from zerotools.io.stores.store_path import StorePath
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring import prefix_owner
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
 from zerotools.ops.mirroring.list_and_remove_copies import (

@@ -24,7 +24,7 @@ from zerotools.io.output.store_write_record import WRITING, read_writing
 from zerotools.io.output.write_to_store import FarStaging, remove_output
 from zerotools.io.stores.store_interface import FarObject
 from zerotools.io.stores.store_path import StorePath, forget_path, remove_objects
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring.list_and_remove_copies import is_copy
 from zerotools.ops.store_output.upload_memory import UploadMemory
 from zerotools.runs.checkpoint_job_record import RECORD

@@ -21,7 +21,7 @@ from zerotools.formats import (
 from zerotools.io.distcp.item_chunks import ItemChunks
 from zerotools.io.files.source_stamps import note_source, recording_sources
 from zerotools.io.files.tolerated_damage import Damage, tolerating_damage
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
 from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, files_with_tensors, sound_files
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesToScan, files_of

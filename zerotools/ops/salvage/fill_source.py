@@ -12,7 +12,7 @@ from zerotools.core.adapter_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.formats import FORMATS, FormatTable
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.examine_damage import ToExamine, examine_files, read_remaining
 from zerotools.ops.salvage.exported_weights import Naming, Weights, tied_to, weights_of
 from zerotools.ops.salvage.fill_holes import FilledWeight, fill_weight, with_absolute_names

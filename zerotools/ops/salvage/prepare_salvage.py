@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.target import Target
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.output.files_without_tensors import file_of_bytes
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.examine_damage import ToExamine, examine_checkpoint
 from zerotools.ops.salvage.fill_source import read_other, used_files
 from zerotools.ops.salvage.salvage_plan import RECORD, Salvage, SalvageOptions, plan_salvage

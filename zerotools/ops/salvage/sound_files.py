@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.io.files.tolerated_damage import tolerating_damage
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesToScan, files_to_scan
 from zerotools.ops.verification.digest_manifest import DigestManifest
 from zerotools.ops.verification.file_scan import ClaimedBytes, FileScan, scan_files

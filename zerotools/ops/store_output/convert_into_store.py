@@ -40,8 +40,8 @@ from zerotools.ops.conversions.conversion import (
 )
 from zerotools.ops.execution.execute import ReadBack, WriteReport, refuse_astray
 from zerotools.ops.execution.fill_tile import Losses
-from zerotools.ops.execution.memory_budget import MemoryBudget
 from zerotools.ops.execution.resume_identity import identity_of
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource, Note
 from zerotools.ops.store_output.upload_memory import UploadMemory
 from zerotools.ops.verify_output import OutputProof, prove_source, put_sidecar

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from zerotools.core.errors import BadRequest
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 LEAST_MEMORY = 64 * 2**20
 LEAST_PART, USUAL_PART = 5 * 2**20, 8 * 2**20

@@ -30,7 +30,7 @@ from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import FilePlan
 from zerotools.io.files.ownership import copy_owner
 from zerotools.io.output.files_without_tensors import carried_file
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.write_files import complete_file, create_file
 from zerotools.ops.inspection.inspect import prove_complete
 from zerotools.ops.thinning.directory_snapshot import Entries

@@ -15,7 +15,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, read_any, require_readable, training_of
 from zerotools.io.files.metadata_memory_limit import DataSize, no_data
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, subject_of
 from zerotools.ops.verification.digest_manifest import (
     DigestManifest,

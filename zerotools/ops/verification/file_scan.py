@@ -29,8 +29,7 @@ from zerotools.io.numeric.compare_values import NOTHING_ODD, ValueCounts, count_
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS
-from zerotools.ops.execution.memory_budget import MemoryBudget
-from zerotools.ops.execution.tile_workers import TileWorkers
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.verification.tensor_digests import block_hasher, of_blocks
 
 BLOCK_BYTES = BLOCK_ELEMENTS

@@ -28,7 +28,7 @@ from zerotools.io.numeric.compare_values import count_values
 from zerotools.io.numeric.dtype_casts import Array, Cast, numpy_cast, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS, ElementBlock, share_blocks
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 ALGORITHM = "xxh3-128/2^20"
 NAN_BITS = {BFLOAT16: 0x7FC0, FLOAT16: 0x7E00}

@@ -32,9 +32,8 @@ from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.element_blocks import FlatValues
 from zerotools.ops.execution.fill_tile import fill_tile
-from zerotools.ops.execution.memory_budget import MemoryBudget
 from zerotools.ops.execution.plan import plan
-from zerotools.ops.execution.tile_workers import TileWorkers
+from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
 from zerotools.ops.quantised.dequantise import dequantise_checkpoint
 from zerotools.ops.quantised.find_quantised import find_quantised

@@ -15,7 +15,7 @@ from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require
 from zerotools.io.files.source_stamps import Sources, note_source, recording_sources
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.ops.execution.divide_output import OutputPart
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.completeness import lost_rank_sidecars
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.checkpoint_files import (

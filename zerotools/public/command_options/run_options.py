@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from zerotools.core.errors import BadRequest
 from zerotools.ops.execution.divide_output import MOST_PARTS, OutputPart, parse_part
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.public.command_options.option import OUTPUT, RESOURCES, Option, Part, Size
 from zerotools.public.command_options.read_options import MEMORY_HELP, WorkersOption
 

@@ -16,7 +16,7 @@ from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER
 from zerotools.jobs.jobfile_tables.lora import LoraSpec
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotoolsd.children.export import export_newest
 
 pytestmark = [

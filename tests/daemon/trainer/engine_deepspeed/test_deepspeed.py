@@ -25,7 +25,7 @@ from zerotools import formats
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB, EXIT_STOPPED
 

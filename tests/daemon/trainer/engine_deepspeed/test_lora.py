@@ -27,7 +27,7 @@ from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.public import diff
 from zerotools.runs import checkpoint_dirs
 

@@ -18,7 +18,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB, EXIT_STOPPED
 

@@ -20,7 +20,7 @@ from zerotools.formats.dcp.lay_out_converted import (
 )
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(35, "every stage, resumed")]

@@ -134,7 +134,7 @@ def test_what_is_exported_says_what_the_adapted_model_says(
     from zerotools import load_state_dict
     from zerotools.ops.conversions.consolidate import Options, prepare_export
     from zerotools.ops.conversions.conversion import perform_conversion
-    from zerotools.ops.execution.memory_budget import MemoryBudget
+    from zerotools.ops.execution.tile_workers import MemoryBudget
     from zerotoolsd.trainer.model.lora import add_adapters
 
     source, out = runs[1].checkpoint("gpt2", 2), tmp_path / "exported"
@@ -231,7 +231,7 @@ def test_frozen_weights_keep_their_bits_in_checkpoint_and_export(
     from zerotools import load_state_dict
     from zerotools.ops.conversions.consolidate import Options, prepare_export
     from zerotools.ops.conversions.conversion import perform_conversion
-    from zerotools.ops.execution.memory_budget import MemoryBudget
+    from zerotools.ops.execution.tile_workers import MemoryBudget
 
     source, out = halves.checkpoint(f"{name}-train", 4), tmp_path / "exported"
     started = halves.report[f"{name}-train"]

@@ -20,7 +20,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 CASES = ["z1-bf16-w4", "z2-fp32-w2", "z3-bf16-w2", "bf16-optimizer-w2", "z2-fp32-w2-elastic"]
 

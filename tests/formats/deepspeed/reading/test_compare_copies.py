@@ -16,7 +16,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
 def export(tag: Path, out: Path, *, verify: bool) -> None:

@@ -36,7 +36,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.reshard import Unchanged, prepare_reshard
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 
 PATH = Path("run/mp_rank_00_model_states.pt")
 PREFIX = "model.layers.0.mlp.experts"

@@ -18,7 +18,7 @@ from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.consolidate import exported_formats
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert, written_formats
-from zerotools.ops.execution.memory_budget import MemoryBudget
+from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.completeness import check_completeness
 from zerotools.ops.inspection.inspect import inspect
 
