@@ -28,8 +28,9 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow, Lease, attempt_row,
 from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
 from zerotoolsd.queue.sql_values import loaded_row, shortened_reason, sql_value, stored_row
 from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
-from zerotoolsd.queue.tables.orphan_leases_and_uploads import OrphanLeases, UploadTable
+from zerotoolsd.queue.tables.orphan_leases import OrphanLeases
 from zerotoolsd.queue.tables.preemption_table import PreemptionTable
+from zerotoolsd.queue.tables.upload_table import UploadTable
 from zerotoolsd.queue.tables.usage_accounting import UsageAccounting, UserCounts, book_running
 from zerotoolsd.queue.transactions import Transactions
 from zerotoolsd.queue.write_rows import (
