@@ -20,13 +20,14 @@ from zerotoolsd.interface.start_conditions import Drain
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.array_job_files import JOBS, JobFileTable
 from zerotoolsd.queue.database_disk_reserve import DiskReserve
-from zerotoolsd.queue.dependency_table import DependencyTable, DrainTable
 from zerotoolsd.queue.gpu_fault_fences import Fence
 from zerotoolsd.queue.import_found_jobs import Rebuild
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
 from zerotoolsd.queue.sql_values import loaded_row, shortened_reason, sql_value, stored_row
+from zerotoolsd.queue.tables.dependency_table import DependencyTable
+from zerotoolsd.queue.tables.drain_table import DrainTable
 from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
 from zerotoolsd.queue.tables.orphan_leases import OrphanLeases
 from zerotoolsd.queue.tables.preemption_table import PreemptionTable

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from zerotools.jobs import states
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.change_state import StateChanger
-from zerotoolsd.queue.dependency_table import DependencyRow, how_it_ended
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import LifecycleEvent, PutOnHold, Ready
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.tables.dependency_table import DependencyRow, how_it_ended
 
 LOOK_SECONDS = 0.01
 """Waiting jobs are checked for at most this many seconds before other tasks of the event loop

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -30,8 +30,6 @@ from zerotoolsd.queue.tables.usage_accounting import book_end
 
 RunSql = Callable[..., sqlite3.Cursor]
 """A function that executes an SQL statement: (statement, values) -> cursor."""
-RunMany = Callable[[str, Iterable[Sequence[object]]], None]
-"""A function that executes an SQL statement once for each row: (statement, rows of values)."""
 
 
 class Changed(RuntimeError):

@@ -21,10 +21,10 @@ from zerotoolsd.attempts.job_environment import NOT_CAPTURED, secrets_of, unshow
 from zerotoolsd.attempts.numa_binding import shown_binding
 from zerotoolsd.attempts.start_history import TO_FIRST_STEP, name_of
 from zerotoolsd.interface.api_types import AttemptView, JobView
-from zerotoolsd.queue.dependency_table import DependencyRow
 from zerotoolsd.queue.fair_share import UserShare
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.sql_values import one_line, shortened_reason
+from zerotoolsd.queue.tables.dependency_table import DependencyRow
 from zerotoolsd.users.account import user_name
 
 _MOST_SHORT_KEYS, _KEYS_AT_ONCE = 200, 2000

@@ -1,17 +1,20 @@
-"""The tables `dependency` (which job starts after which other jobs) and `drain` (whether no job
-may start).
+"""Reads and changes the table `dependency`, which stores which job starts after which other
+jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from zerotools.jobs import states
-from zerotoolsd.interface.start_conditions import ANY, Dependency, Drain
+from zerotoolsd.interface.start_conditions import ANY, Dependency
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.sql_values import shortened_reason
-from zerotoolsd.queue.write_rows import RunMany, RunSql
+
+RunSql = Callable[..., sqlite3.Cursor]
+RunMany = Callable[[str, Iterable[Sequence[object]]], None]
+"""A function that executes an SQL statement once for each row: (statement, rows of values)."""
 
 _AT_ONCE = 500
 """Largest number of job numbers in one SQL statement."""
@@ -122,24 +125,3 @@ class DependencyTable:
             rows = self._sql(f"SELECT job_id FROM dependency WHERE on_id IN ({marks})", part)
             found |= {row["job_id"] for row in rows}
         return found
-
-
-class DrainTable:
-    """Reads and changes the table `drain`, in the transaction of the caller. The table has one
-    row while no job may start.
-    """
-
-    def __init__(self, run: RunSql) -> None:
-        self._sql = run
-
-    def get(self) -> Drain | None:
-        """Return the current drain, which says why no job may start; None if jobs may start."""
-        row = self._sql("SELECT since, uid, why FROM drain").fetchone()
-        return None if row is None else Drain(**row)
-
-    def put(self, drain: Drain | None) -> None:
-        """Set the drain, so that no job starts. With None, remove the drain."""
-        self._sql("DELETE FROM drain")
-        if drain is not None:
-            values = (drain.since, drain.uid, shortened_reason(drain.why))
-            self._sql("INSERT INTO drain (one, since, uid, why) VALUES (1, ?, ?, ?)", values)
