@@ -1,4 +1,9 @@
-"""Detect which layout of a map a checkpoint has, from the names and shapes of its tensors."""
+"""Compare the names and shapes of tensors with the layouts of a map, and choose the layout that
+matches.
+
+The names are compared as they are. `ops.weights.layout_search` tries a checkpoint under other names
+too.
+"""
 
 from __future__ import annotations
 

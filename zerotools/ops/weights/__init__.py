@@ -6,7 +6,8 @@ name_check          compare names and shapes with those that config.json needs
 loading_trial       let transformers try to load the names and shapes
 model_to_match      the model that an export must match
 layout_mapping      convert a checkpoint to the layout of another program
-layout_search       find the layout that a checkpoint has
+layout_search       find the layout that a checkpoint has, also under other names
+unwrap_names        remove the parts of names that wrappers such as FSDP add
 check_map           check a file of layouts
 training_arguments  the arguments of a training script, which a layout may need
 strided_views       tensors that are made of strided parts of other tensors

@@ -1,13 +1,13 @@
-"""Find out which layout of a map a checkpoint has.
+"""Find names under which the tensors of a checkpoint match a layout of a map.
 
-Wrappers such as DDP, FSDP and torch.compile add words to names (`module.`, `_orig_mod.`), and a
-tied weight may be stored under any of its names. If the names of a checkpoint match no layout,
-names without such words and other tied names are tried.
+`maps.detect_layout` compares one set of names with the layouts. If the names in the files match no
+layout, this module tries other names. Wrappers such as DDP, FSDP and torch.compile add words to
+names (`module.`, `_orig_mod.`), and a tied weight may be stored under any of its names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +21,7 @@ from zerotools.maps.hub_tensor_names import tied_names
 from zerotools.maps.map_file import FamilyMap
 from zerotools.ops.weights.select_and_rename import rename_tensors
 from zerotools.ops.weights.tied_weights import held_by
+from zerotools.ops.weights.unwrap_names import possible_namings
 
 _WEIGHTS = ("param16", "buffer", "param")
 
@@ -136,66 +137,3 @@ def _untied(checkpoint: Checkpoint) -> Checkpoint:
             if Key(name, role) in checkpoint.tensors:
                 tensors[Key(alias, role)] = checkpoint.tensors[Key(name, role)]
     return replace(checkpoint, tensors=tensors, aliases={})
-
-
-WRAPPERS = frozenset({
-    "module", "_orig_mod", "_forward_module", "_checkpoint_wrapped_module", "_fsdp_wrapped_module",
-    "_fpw_module", "policy",
-})  # fmt: skip
-_MOST_LEADING = 3
-
-
-@dataclass(frozen=True)
-class Unwrapping:
-    """A rule that renames tensors by removing parts of their names.
-
-    `new_name` applies the rule to a name. `removed` are the removed parts, such as `module.`.
-    """
-
-    new_name: Callable[[str], str]
-    removed: tuple[str, ...] = ()
-
-
-def possible_namings(names: Iterable[str]) -> Iterator[Unwrapping]:
-    """Yield the renaming rules to try. The first removes nothing, and each further rule removes
-    more parts than the rule before.
-
-    The second rule removes the parts that wrappers add, at any position in a name. The further
-    rules also remove one to three parts that all names begin with.
-    """
-    held = list(names)
-    yield Unwrapping(lambda name: name)
-    found = [word for word in sorted(WRAPPERS) if any(word in _parts(name) for name in held)]
-    bare = list(dict.fromkeys(map(_without_wrappers, held)))
-    if found and len(bare) == len(held) and all(bare):
-        yield Unwrapping(_without_wrappers, tuple(f"{word}." for word in found))
-    shared = _shared(bare)
-    for count in range(1, len(shared) + 1):
-        leading = ".".join(shared[:count]) + "."
-        if len(bare) == len(held):
-            yield Unwrapping(_without(leading), (*(f"{word}." for word in found), leading))
-
-
-def _parts(name: str) -> list[str]:
-    return name.split(".")
-
-
-def _without_wrappers(name: str) -> str:
-    return ".".join(part for part in _parts(name) if part not in WRAPPERS)
-
-
-def _without(leading: str) -> Callable[[str], str]:
-    return lambda name: _without_wrappers(name).removeprefix(leading)
-
-
-def _shared(names: list[str]) -> list[str]:
-    """Return the first parts of the names that all names have in common. The last part of a name is
-    never included.
-    """
-    columns = zip(*(_parts(name)[:-1][:_MOST_LEADING] for name in names), strict=False)
-    found: list[str] = []
-    for column in columns:
-        if len(set(column)) > 1:
-            break
-        found.append(column[0])
-    return found

@@ -28,11 +28,12 @@ from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import NameFaults, names_of_model
 from zerotools.maps.map_file import HUB
 from zerotools.ops.quantised.find_quantised import find_quantised
-from zerotools.ops.weights.layout_search import WRAPPERS, Unwrapping, possible_namings, shapes_of
+from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.loading_trial import Unbuildable, trial_loads
 from zerotools.ops.weights.merged_config import merged_tree
 from zerotools.ops.weights.model_to_match import Reference
 from zerotools.ops.weights.select_and_rename import rename_tensors
+from zerotools.ops.weights.unwrap_names import WRAPPERS, Unwrapping, possible_namings
 
 _MOST_NAMED = 3
 _MOST_PATTERNS = 8
