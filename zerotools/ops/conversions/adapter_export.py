@@ -47,7 +47,7 @@ from zerotools.ops.weights.adapter_config import (
 from zerotools.ops.weights.adapter_mapping import MEGATRON, mapped_config, saved_tensors
 from zerotools.ops.weights.layout_mapping import MappedCheckpoint, MapRequest, mapped_checkpoint
 from zerotools.ops.weights.lora_merge import AdapterRequest
-from zerotools.ops.weights.merged_config import HEADS, is_embedding, model_config
+from zerotools.ops.weights.merged_config import HEADS, is_token_embedding, model_config
 from zerotools.ops.weights.select_and_rename import describe_output, weights_from
 
 _WEIGHTS = ("param", "param16", "buffer")
@@ -222,7 +222,7 @@ def saved_embeddings(
         wrapped = [f"{layer}.base_layer" for layer in layers if plain_name(layer) in adapted]
         return list(_below(held, wrapped, name, tensors)), []
     rows = next((tensor.shape[0] for key, tensor in held.tensors.items()
-                 if is_embedding(plain_name(key.name)) and len(tensor.shape) == 2
+                 if is_token_embedding(plain_name(key.name)) and len(tensor.shape) == 2
                  and adapter_of(key) is None), None)  # fmt: skip
     if rows is None:
         return [], []
@@ -247,7 +247,7 @@ def _layers(held: Checkpoint) -> list[str]:
     found: dict[str, None] = {}
     for key in held.tensors:
         plain = plain_name(key.name)
-        if is_embedding(plain) or plain in HEADS:
+        if is_token_embedding(plain) or plain in HEADS:
             found[PREFIX + plain.removesuffix(".weight")] = None
     for alias in held.aliases:
         if plain_name(alias) in HEADS:

@@ -17,7 +17,7 @@ from zerotools.formats import files_written_apart
 from zerotools.ops.inspection.checkpoint_summary import json_value
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.loss_curves import loss_curves
-from zerotools.ops.weights.merged_config import HEADS, is_embedding, model_config
+from zerotools.ops.weights.merged_config import HEADS, is_token_embedding, model_config
 
 if TYPE_CHECKING:
     from zerotools.ops.statistics.checkpoint_statistics import CheckpointStatistics
@@ -232,7 +232,7 @@ def _tied_by_config(checkpoint: Checkpoint) -> list[list[str]]:
     if config.get("tie_word_embeddings") is not True:
         return []
     names = {key.name for key in checkpoint.tensors if key.role == "param"}
-    embeddings = [name for name in names if is_embedding(name)]
+    embeddings = [name for name in names if is_token_embedding(name)]
     if len(embeddings) != 1 or not {*names, *checkpoint.aliases}.isdisjoint(HEADS):
         return []
     return [["the output layer (config.json)", embeddings[0]]]

@@ -55,7 +55,12 @@ from zerotools.ops.weights.adapter_mapping import mapped_config, saved_tensors
 from zerotools.ops.weights.base_model import check_bytes, read_base, with_base, with_given_base
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.layout_search import shapes_of
-from zerotools.ops.weights.merged_config import HEADS, is_embedding, model_config, with_tied_head
+from zerotools.ops.weights.merged_config import (
+    HEADS,
+    is_token_embedding,
+    model_config,
+    with_tied_head,
+)
 from zerotools.ops.weights.select_and_rename import MASTERS, rename_tensors, weights_from
 from zerotools.runs.checkpoint_job_record import JobRecord, LoraRecord
 
@@ -238,7 +243,7 @@ def _holds_layers(own: Checkpoint) -> bool:
     """Return whether the checkpoint has more tensors of the model than PEFT saves with an
     adapter."""
     names = (key.name for key in own.tensors if not key.name.endswith(".bias"))
-    return any(not (is_embedding(name) or name in HEADS) for name in names)
+    return any(not (is_token_embedding(name) or name in HEADS) for name in names)
 
 
 def _with_fused_experts(base: Checkpoint) -> Checkpoint | None:

@@ -77,7 +77,7 @@ def _changes(tree: Mapping[str, Any], weights: Checkpoint) -> dict[str, Any]:
     rows = {
         tensor.shape[0]
         for key, tensor in weights.tensors.items()
-        if is_embedding(key.name) or key.name in HEADS
+        if is_token_embedding(key.name) or key.name in HEADS
     }
     inner = tree.get(_INNER)
     tables = [tree, inner] if isinstance(inner, dict) else [tree]
@@ -96,8 +96,8 @@ _EMBEDDING = re.compile(
 )
 
 
-def is_embedding(name: str) -> bool:
-    """Return whether a weight is the token embedding."""
+def is_token_embedding(name: str) -> bool:
+    """Return whether a name is that of the token embedding."""
     return _EMBEDDING.fullmatch(name) is not None
 
 
@@ -124,7 +124,7 @@ def with_tied_head(
     An output layer is recognised by its name, which must be among the names of the weights or in
     `named`.
     """
-    embeddings = [key for key in weights.tensors if is_embedding(key.name)]
+    embeddings = [key for key in weights.tensors if is_token_embedding(key.name)]
     names = {key.name for key in weights.tensors}
     head = next((each for each in HEADS if each in names or each in named), None)
     if (

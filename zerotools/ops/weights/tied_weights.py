@@ -86,9 +86,10 @@ def held_by(weights: Checkpoint, is_holder: Callable[[str], bool]) -> Checkpoint
     return replace(weights, tensors=tensors, aliases=aliases)
 
 
-def is_embedding(name: str) -> bool:
-    """Return whether a name is a usual name of a token embedding. Output layers are tied to such
-    embeddings."""
+def _may_be_embedding(name: str) -> bool:
+    """Return whether a name is a usual name of an embedding, to which an output layer may be tied.
+    More names are accepted than by `merged_config.is_token_embedding`, such as `shared.weight`.
+    """
     return _EMBEDDING.search(name) is not None
 
 
@@ -98,7 +99,7 @@ def _holders(like: Reference | None, ties: Mapping[str, str] | None) -> Callable
     if ties:
         sources = set(ties.values())
         return lambda name: any(name == each or _are_one(name, each) for each in sources)
-    return is_embedding
+    return _may_be_embedding
 
 
 def _group(weights: Checkpoint, alias: str) -> set[str]:
