@@ -47,7 +47,8 @@ from zerotools.ops.verification.file_scan import (
     scan_files,
 )
 from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
-from zerotools.ops.verification.value_checks import is_mask, meaningless_scales, odd_values
+from zerotools.ops.verification.scale_checks import meaningless_scales
+from zerotools.ops.verification.value_checks import is_mask, odd_values
 from zerotools.ops.verification.values_stored_twice import (
     Difference,
     counts_of,
