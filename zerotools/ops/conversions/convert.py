@@ -52,12 +52,7 @@ from zerotools.ops.conversions.quantised_export import (
     refuse_quantising,
 )
 from zerotools.ops.conversions.reshard import check_world_size, plan_reshard
-from zerotools.ops.copied_sidecars import (
-    lacking_config,
-    left_behind,
-    requested_sidecars,
-    undeclared_losses,
-)
+from zerotools.ops.copied_sidecars import lacking_config, requested_sidecars
 from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantised_weights import Quantisation
@@ -74,6 +69,7 @@ from zerotools.ops.resume_from_other_program.order_option import (
     asked_order,
     how_to_name,
 )
+from zerotools.ops.undeclared_losses import left_behind, undeclared_losses
 from zerotools.ops.weights.adapter_mapping import scale_note
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint, mapped_training
 from zerotools.ops.weights.lora_merge import AdapterRequest

@@ -26,7 +26,7 @@ from zerotools.ops.conversions.missing_optimizer_options import (
     with_missing_options,
 )
 from zerotools.ops.conversions.reshard import check_world_size
-from zerotools.ops.copied_sidecars import left_behind, requested_sidecars
+from zerotools.ops.copied_sidecars import requested_sidecars
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
 from zerotools.ops.resume_from_other_program.check_job_fits import (
     check_state,
@@ -48,6 +48,7 @@ from zerotools.ops.resume_from_other_program.order_option import (
     how_to_name,
 )
 from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
+from zerotools.ops.undeclared_losses import left_behind
 from zerotools.runs.checkpoint_job_record import RNG_RESEED, JobRecord, ModelRecord
 from zerotools.runs.foreign_checkpoint_record import foreign_record
 from zerotools.runs.optimizer_name_record import named_order_of

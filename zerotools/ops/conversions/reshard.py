@@ -19,9 +19,9 @@ from zerotools.ops.conversions.conversion import (
     refuse_blocked,
     with_target_sources,
 )
-from zerotools.ops.copied_sidecars import undeclared_losses
 from zerotools.ops.execution.plan import prove_source
 from zerotools.ops.resume_from_other_program.name_numbered_state import with_record
+from zerotools.ops.undeclared_losses import undeclared_losses
 from zerotools.runs.optimizer_name_record import named_order_of
 
 _AS_IS = WriteOptions()
