@@ -3,6 +3,7 @@
 open_source            a file or an object that is open for reading
 regular_files          opens files of checkpoints, after a check that they are regular files
 open_files             caches open files; reads and writes at offsets from many threads
+copy_bytes             copies a range of bytes from an open file to another
 reflinks               shares blocks of a file with a new file, where the file system can
 source_stamps          records the files that an output is made from, and checks them for changes
 directory_entries      names in a directory; a check of names that a checkpoint contains

@@ -1,11 +1,9 @@
-"""Reads and writes open files at offsets, from many threads, and copies bytes between them."""
+"""Reads and writes files at offsets from many threads, and keeps the files open."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
-import signal
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -27,6 +25,10 @@ MAX_OPEN_FILES = 1024
 _SPARE = 48
 # At most this many threads read at once, and each keeps its own files open.
 _THREADS = 16
+# For larger writes the kernel takes larger pieces of memory for its cache. A virtual machine may
+# have returned this memory to its host, and waits for it: 1.1 s of system time for 1 GB. With this
+# size it is 0.3 s (benchmarks/results/reshard.md).
+_WRITE = 128 * 1024
 
 
 def max_open_files() -> int:
@@ -330,100 +332,5 @@ def sync_file(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-# For larger writes the kernel takes larger pieces of memory for its cache. A virtual machine may
-# have returned this memory to its host, and waits for it: 1.1 s of system time for 1 GB. With this
-# size it is 0.3 s (benchmarks/results/reshard.md).
-_WRITE = 128 * 1024
-# A single call with more bytes could take long, and cannot be interrupted.
-_MOST = 64 * 1024 * 1024
-_BUFFER = 1024 * 1024
-
-
-def copy_bytes(
-    source: OpenSource, source_offset: int, output: int, offset: int, length: int
-) -> int:
-    """Copy `length` bytes from `source` to the descriptor `output`. Return the number of copied
-    bytes, which is lower if the source ends early.
-
-    The kernel copies the bytes if it can, which halves the work. If it refuses, as between some
-    file systems, the rest is copied through the memory of this process.
-
-    Raises:
-        OSError: reading or writing failed.
-    """
-    done = 0
-    if isinstance(source, LocalSource):
-        for count in _in_kernel(source.descriptor, source_offset, output, offset, length):
-            done += count
-    for count in _through_memory(
-        source, source_offset + done, output, offset + done, length - done
-    ):
-        done += count
-    return done
-
-
-def _in_kernel(
-    source: int, source_offset: int, output: int, offset: int, length: int
-) -> Iterator[int]:
-    """Let the kernel copy, and yield the size of each copied part. End when all is copied, or when
-    the kernel copies no more.
-    """
-    done = 0
-    while done < length:
-        try:
-            count = os.copy_file_range(
-                source, output, min(_MOST, length - done), source_offset + done, offset + done
-            )
-        except OSError:
-            return
-        if not count:
-            return
-        yield count
-        done += count
-
-
-def _through_memory(
-    source: OpenSource, source_offset: int, output: int, offset: int, length: int
-) -> Iterator[int]:
-    """Copy through memory, and yield the size of each copied part. End when all is copied, or when
-    the source ends.
-    """
-    buffer = memoryview(bytearray(min(_BUFFER, length)))
-    done = 0
-    while done < length:
-        found = source.read_into(buffer[: length - done], source_offset + done)
-        if not found:
-            return
-        written = 0
-        while written < found:
-            written += os.pwrite(output, buffer[written:found], offset + done + written)
-        yield found
-        done += found
-
-
-def is_open_for_writing(path: Path) -> bool:
-    """Return whether a process has the regular file at `path` open for writing. Return False if the
-    system cannot find out.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    try:
-        # If a process opens the file while we hold the lease, the kernel sends us a signal. SIGIO,
-        # the default, would end this process, so another signal is chosen.
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    else:
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        return False
     finally:
         os.close(descriptor)

@@ -19,8 +19,9 @@ from typing import Any
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, Target
+from zerotools.io.files.copy_bytes import copy_bytes
 from zerotools.io.files.crc32 import combine_crc32, of_zeros
-from zerotools.io.files.open_files import NeededRange, OpenFiles, copy_bytes
+from zerotools.io.files.open_files import NeededRange, OpenFiles
 from zerotools.io.files.open_source import LocalSource
 from zerotools.io.files.reflinks import SharedBlocks, whole_blocks
 from zerotools.io.files.regular_files import source_file

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.io.files.open_files import is_open_for_writing
 from zerotools.io.files.source_stamps import Sources
 
 
@@ -103,13 +104,37 @@ class Entries:
         for name in self.files():
             path = self.root / name if name else self.root
             try:
-                busy = self.is_file(name) and is_open_for_writing(path)
+                busy = self.is_file(name) and _is_open_for_writing(path)
             except OSError as error:
                 raise BadFile(f"{path} cannot be read: {error.strerror}") from None
             if busy:
                 raise BadRequest(
                     f"{path} is open for writing: a program is saving there; wait until it is done"
                 )
+
+
+def _is_open_for_writing(path: Path) -> bool:
+    """Return whether a process has the regular file at `path` open for writing. Return False if the
+    system cannot find out.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        # If a process opens the file while we hold the lease, the kernel sends us a signal. SIGIO,
+        # the default, would end this process, so another signal is chosen.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    else:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def entries_of(root: Path) -> Entries:
