@@ -21,11 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.attempts.backends.choose_backend import (
-    LaunchBackend,
-    open_log,
-    supervisor_environment,
-)
+from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
+from zerotoolsd.attempts.backends.supervisor_process import open_log, supervisor_environment
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.preloaded import entry

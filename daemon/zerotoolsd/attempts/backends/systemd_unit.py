@@ -27,9 +27,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotoolsd.attempts.backends.choose_backend import (
+from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
+from zerotoolsd.attempts.backends.supervisor_process import (
     SUPERVISOR_LOG,
-    LaunchBackend,
     open_log,
     supervisor_command,
     supervisor_environment,
