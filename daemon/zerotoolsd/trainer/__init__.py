@@ -7,7 +7,8 @@ package. A module imports only modules that come later in this list:
     check_model_and_data        reports the errors of a rank before its job is queued
     session                     prepares a rank: data, model, engine, checkpoint
     initial_state, loop         the state before the first step, and the training loop
-    agree_between_nodes         checks that nodes have the same model; shares their failures
+    check_nodes_agree           checks that nodes have the same model and see the same checkpoint
+    share_node_failures         ends all nodes with the reason why one node failed permanently
     dpo_reference               reference log-probabilities of preference pairs
     attention_leak_test         tests that a model does not see hidden tokens
     sequence_parallel_self_test tests that ranks can compute parts of one sequence

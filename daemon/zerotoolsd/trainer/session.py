@@ -25,15 +25,14 @@ from zerotools.jobs.jobfile_tables.data import (
 )
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.checkpoint_check import not_resumable
-from zerotoolsd.trainer.agree_between_nodes import (
+from zerotoolsd.trainer.attention_leak_test import check_leaks
+from zerotoolsd.trainer.background_saves import make_checkpointing
+from zerotoolsd.trainer.check_nodes_agree import (
     check_checkpoint_visible,
     check_same_model,
     is_finished,
     rendezvous_of,
-    share_failures,
 )
-from zerotoolsd.trainer.attention_leak_test import check_leaks
-from zerotoolsd.trainer.background_saves import make_checkpointing
 from zerotoolsd.trainer.checkpoints.commit import do_nothing, lock_output_dir
 from zerotoolsd.trainer.checkpoints.resume_point import (
     ResumePoint,
@@ -88,6 +87,7 @@ from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 from zerotoolsd.trainer.reporting.trackers.tracker_feed import start_tracking
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
 from zerotoolsd.trainer.sequence_parallel_self_test import check_sequence_ranks
+from zerotoolsd.trainer.share_node_failures import share_failures
 
 BeforeCommit = Callable[[Path], None]
 
