@@ -17,9 +17,10 @@ from zerotools.jobs.imports.reading.check_deepspeed_keys import (
     ConfigValue,
     judge_unknown_keys,
 )
-from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading, read_compile
+from zerotools.jobs.imports.reading.config_reader import ConfigReading, read_compile
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, note_mends
 from zerotools.jobs.imports.reading.job_keys import JobTree, set_key
+from zerotools.jobs.imports.reading.key_claims import Claims
 from zerotools.jobs.launcher_keys.accelerate_keys import (
     DEEPSPEED,
     FEATURES,

@@ -25,7 +25,7 @@ from zerotools.jobs.imports.deepspeed_optimizer import read_missing
 from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.programs.trainer_arguments import read_batch_of, translate_settings
 from zerotools.jobs.imports.reading.batch_size import JOB_TOTAL, STEPS
-from zerotools.jobs.imports.reading.config_reader import Claim, Claims, ConfigReading, claims_of_job
+from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.job_keys import (
     JobTree,
@@ -36,6 +36,7 @@ from zerotools.jobs.imports.reading.job_keys import (
     look_up,
     set_key,
 )
+from zerotools.jobs.imports.reading.key_claims import Claim, Claims, claims_of_job
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
 from zerotools.jobs.jobfile_tables.deepspeed import DeepSpeedSpec
 from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config

@@ -20,7 +20,7 @@ from zerotools.jobs.imports.reading.batch_size import (
     read_batch,
 )
 from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue, read_known_keys
-from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading, read_compile_section
+from zerotools.jobs.imports.reading.config_reader import ConfigReading, read_compile_section
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, note_mends
 from zerotools.jobs.imports.reading.job_keys import (
     JobTree,
@@ -29,6 +29,7 @@ from zerotools.jobs.imports.reading.job_keys import (
     look_up,
     set_key,
 )
+from zerotools.jobs.imports.reading.key_claims import Claims
 from zerotools.jobs.launcher_keys.config_key import KeyAction, is_off
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, NEVER_TAKEN
 from zerotools.jobs.launcher_keys.deepspeed_releases import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zerotools.jobs.imports.reading.batch_size import sequence_divisor
-from zerotools.jobs.imports.reading.config_reader import Claims
+from zerotools.jobs.imports.reading.key_claims import Claims
 
 
 @pytest.mark.parametrize(

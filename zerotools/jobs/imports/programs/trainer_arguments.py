@@ -22,8 +22,9 @@ from zerotools.jobs.imports.reading.batch_size import (
     world_size,
 )
 from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue
-from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading
+from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
+from zerotools.jobs.imports.reading.key_claims import Claims
 from zerotools.jobs.jobfile_tables.metrics import WANDB
 from zerotools.jobs.launcher_keys.config_key import ValueKind, is_off
 from zerotools.jobs.launcher_keys.trainer_keys import (

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from math import prod
 
 from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO
-from zerotools.jobs.imports.reading.config_reader import Claim, Claims, ConfigReading
+from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
+from zerotools.jobs.imports.reading.key_claims import Claim, Claims
 
 TOTAL = "train_batch_size"
 MICRO = "train_micro_batch_size_per_gpu"

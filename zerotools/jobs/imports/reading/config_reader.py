@@ -1,10 +1,12 @@
-"""Classes that the readers of all configs use: `ConfigReading` (keys that were not read yet), and
-claims on keys of the job.
+"""Takes the keys of one config, records their values for the job, and reports each outcome.
+
+The readers of all configs use `ConfigReading` and the defaults of Hugging Face's Trainer. Two
+functions translate the settings of torch.compile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +19,8 @@ from zerotools.jobs.imports.reading.import_report import (
     ReportRow,
     ResolvedAuto,
 )
-from zerotools.jobs.imports.reading.job_keys import accepts_value, default_of, job_keys, look_up
+from zerotools.jobs.imports.reading.job_keys import default_of, job_keys
+from zerotools.jobs.imports.reading.key_claims import Claims
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 
 TRAINER: Mapping[str, Any] = {
@@ -159,84 +162,6 @@ class ConfigReading:
         self.findings.autos.append(ResolvedAuto(given.title, given.place, value, origin))
         self.remaining[name] = replace(given, value=value, note=AUTO)
         self.settled[name] = list(value) if isinstance(value, tuple) else value
-
-
-def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
-    """Return the values in the job file as claims.
-
-    Invalid values are left out: the job is refused later because of these values.
-    """
-    claims = Claims()
-    for key in job_keys():
-        value = look_up(tree, key)
-        if value is not None and accepts_value(key, value):
-            claims.add(key, value, f"{source} {key}")
-    return claims
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The value that one source gives to one key of the job.
-
-    Attributes:
-        place: the source, such as `ds.json:12 gradient_clipping`.
-        shown: the value as it is written in the source.
-        weak: the value is the default of a launcher. Any other claim overrides it.
-    """
-
-    key: str
-    value: Any
-    place: str
-    shown: Any
-    weak: bool = False
-
-
-@dataclass
-class Claims:
-    """All claims on keys of one job, in the order of their sources."""
-
-    said: list[Claim] = field(default_factory=list)
-
-    def add(
-        self, key: str, value: Any, place: str, *, shown: Any = None, weak: bool = False
-    ) -> None:
-        """Record that `place` sets `key` to `value`."""
-        self.said.append(Claim(key, value, place, value if shown is None else shown, weak))
-
-    def of(self, key: str) -> Claim | None:
-        """Return the claim that determines `key`: the first claim that is not weak, or else the
-        first weak claim. Return None if there is no claim.
-        """
-        about = [claim for claim in self.said if claim.key == key]
-        return next((claim for claim in about if not claim.weak), about[0] if about else None)
-
-    def about(self) -> list[str]:
-        """Return every key that has a claim."""
-        return list(dict.fromkeys(claim.key for claim in self.said))
-
-    def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each key with two different claims that are not weak.
-
-        The sentence names both sources.
-        """
-        for key in self.about():
-            strong = [claim for claim in self.said if claim.key == key and not claim.weak]
-            for other in strong[1:]:
-                if not same_meaning(strong[0].value, other.value):
-                    yield (
-                        f"{key}: {strong[0].place} says {format_value(strong[0].shown)}, "
-                        f"{other.place} says {format_value(other.shown)}; make them agree"
-                    )
-                    break
-
-
-def same_meaning(left: Any, right: Any) -> bool:
-    """Return whether two values have the same meaning. For example, 1 and 1.0 have the same
-    meaning, but true and 1 do not.
-    """
-    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        return len(left) == len(right) and all(map(same_meaning, left, right))
-    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
 def read_compile(reading: ConfigReading) -> None:
