@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.mend_pasted_json import mend_json
-from zerotools.jobs.text.mend_pasted_text import Broken
+from zerotools.jobs.text.parse_errors import Broken
 
 WHOLE = {
     "train_batch_size": 16,

@@ -35,7 +35,7 @@ from zerotools.jobs.launcher_keys.config_key import is_off
 from zerotools.jobs.launcher_keys.deepspeed_releases import LEAF_MODULES, NEWEST, Release
 from zerotools.jobs.launcher_keys.deepspeed_releases import release_text as release_said
 from zerotools.jobs.text.config_document import Document, Trail
-from zerotools.jobs.text.yaml_parser import YamlKeys
+from zerotools.jobs.text.mend_pasted_yaml import YamlKeys
 
 YAML_KEYS = YamlKeys(KNOWN, TABLES, PREFIXES)
 """The keys of an accelerate config.

@@ -17,15 +17,13 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.text.config_document import DEEPEST, Document, Trail
 from zerotools.jobs.text.mend_pasted_json import mend_json
-from zerotools.jobs.text.mend_pasted_text import (
-    ODD,
+from zerotools.jobs.text.mend_pasted_text import ODD, character_name, is_placeholder
+from zerotools.jobs.text.parse_errors import (
     Broken,
     LineIndex,
     bad_string,
     bad_word,
-    character_name,
     correction_message,
-    is_placeholder,
     placeholder_error,
 )
 

@@ -18,14 +18,11 @@ from zerotools.jobs.text.mend_pasted_text import (
     ODD,
     SINGLE,
     WIDE,
-    Broken,
-    LineIndex,
     Mends,
-    bad_word,
     is_placeholder,
-    placeholder_error,
     without_numbers,
 )
+from zerotools.jobs.text.parse_errors import Broken, LineIndex, bad_word, placeholder_error
 
 _COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NO_WORD = re.escape(DOUBLE + SINGLE + INVISIBLE + "".join(WIDE))
