@@ -1,12 +1,11 @@
-"""Values that the reader of universal checkpoints stores in `Checkpoint.native`, and the pairs of a
-master and its weight."""
+"""Values that the reader of universal checkpoints stores in `Checkpoint.native`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.universal.optimizer_state import UniversalState
 
@@ -32,27 +31,3 @@ def native_of(checkpoint: Checkpoint) -> UniversalNative:
     if not isinstance(native, UniversalNative):
         raise TypeError(f"{checkpoint.origin.path} is not a universal checkpoint")
     return native
-
-
-def check_weights(source: Checkpoint) -> None:
-    """Compare the first elements of every master with the weight that was cast from it.
-
-    Raises:
-        Unsupported: a master and its weight disagree, so the files are from two saves.
-        BadFile: a file is truncated.
-    """
-    from zerotools.formats.deepspeed.writing.source_checks import compare_weights
-
-    compare_weights(source, weight_pairs(source))
-
-
-def weight_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield (name, master, weight) for each weight that has a master. A checkpoint of stage 3 has
-    placeholders instead of weights, so it has no pairs.
-    """
-    model = native_of(source).model
-    trained = {name for group in model.groups or () for name in group}
-    for name, stored in (model.module or {}).items():
-        master = source.tensors.get(Key(name, "param"))
-        if name in trained and master is not None and master.shape == stored.shape:
-            yield name, master, model.file.tensor(stored)
