@@ -20,7 +20,7 @@ from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 if TYPE_CHECKING:
     from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Target
-    from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+    from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
     from zerotools.runs.checkpoint_job_record import JobRecord
 
 _ZERO_OPTIONS = frozenset({"stage", "sub_group_size", "round_robin", "ds_config"})
@@ -160,7 +160,7 @@ class DeepSpeedFormat(Format):
 
 
 def _settings(options: WriteOptions) -> ZeroSettings:
-    from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+    from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
 
     return ZeroSettings(
         options.stage, options.sub_group_size, options.round_robin, options.ds_config

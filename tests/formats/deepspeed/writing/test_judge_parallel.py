@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.deepspeed_runs.judging import Move, differences
-from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
 
 pytestmark = pytest.mark.deepspeed
 

@@ -11,7 +11,8 @@ pt_trees         keys and nesting of `*_model_states.pt` and `*_optim_states.pt`
 model_states     a `*_model_states.pt`, checked
 optim_states     a `*_optim_states.pt`, checked: masters, optimizer state, param groups
 loss_scaler      the loss scaler in a `*_optim_states.pt`
-ds_config        the ZeRO settings of a DeepSpeed configuration, or of options
+ds_config        keys of a DeepSpeed configuration: ZeRO, dtypes, optimizer
+zero_settings    the ZeRO settings of the resuming run, from options or a configuration
 expert_parallel  experts on each data-parallel rank, and AutoEP's stacked experts
 tensor_parallel  how tensor-parallel ranks share each parameter
 """

@@ -27,17 +27,13 @@ from zerotools.formats.deepspeed.foreign_param_groups import (
 from zerotools.formats.deepspeed.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import refuse_stacked_experts
 from zerotools.formats.deepspeed.schema import pt_trees
-from zerotools.formats.deepspeed.schema.ds_config import (
-    AS_IS,
-    PRECISION_KEYS,
-    ZeroSettings,
-    configured_precision,
-)
+from zerotools.formats.deepspeed.schema.ds_config import PRECISION_KEYS, configured_precision
 from zerotools.formats.deepspeed.schema.expert_parallel import is_expert
 from zerotools.formats.deepspeed.schema.file_names import LATEST
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
 from zerotools.formats.deepspeed.schema.pt_trees import schedule_of
+from zerotools.formats.deepspeed.schema.zero_settings import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out_mp_rank, unlisted_keys
 from zerotools.formats.deepspeed.writing.notes_for_user import needed_settings
 from zerotools.formats.deepspeed.writing.plan_pt_file import OutputFiles
