@@ -18,7 +18,7 @@ from zerotools.core.boxes import row_major_strides
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.formats.deepspeed.logical_state import LogicalState
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
 from zerotools.formats.deepspeed.schema.loss_scaler import saved_scaler
 from zerotools.formats.deepspeed.schema.model_states import as_listed
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
@@ -39,11 +39,11 @@ def change_stage(logical: LogicalState, kind: str, stage: int | None) -> Logical
         return _to_zero3(logical)
     made = logical if logical.kind != STAGE_3 else _with_weights(logical)
     # At stage 0, this key of the model file has the optimizer.
-    model = {**made.model, **_frozen(made, stage), pt_trees.OPTIMIZER: None}
+    model = {**made.model, **_frozen(made, stage), state_dict_keys.OPTIMIZER: None}
     inner = (
         _zero12_state(made, stage) if logical.kind != kind else _staged(made.optimizer_state, stage)
     )
-    optimizer = {**made.optimizer, pt_trees.STATE_DICT: inner}
+    optimizer = {**made.optimizer, state_dict_keys.STATE_DICT: inner}
     return replace(made, kind=kind, stage=stage, model=model, optimizer=optimizer)
 
 
@@ -64,9 +64,9 @@ def weight_role(dtype: DType) -> str:
 
 def _staged(inner: Mapping[str, Any], stage: int | None) -> dict[str, Any]:
     new = dict(inner)
-    if stage is not None and pt_trees.ZERO_STAGE in new:
-        is_plain = isinstance(new[pt_trees.ZERO_STAGE], int)
-        new[pt_trees.ZERO_STAGE] = stage if is_plain else pt_trees.zero_stage(stage)
+    if stage is not None and state_dict_keys.ZERO_STAGE in new:
+        is_plain = isinstance(new[state_dict_keys.ZERO_STAGE], int)
+        new[state_dict_keys.ZERO_STAGE] = stage if is_plain else new_state_dicts.zero_stage(stage)
     return new
 
 
@@ -75,11 +75,13 @@ def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
     another optimizer class.
     """
     saved, model = logical.optimizer_state, logical.model
-    clip = saved.get(pt_trees.CLIP_GRAD, _clipping(model.get(pt_trees.DS_CONFIG)))
-    base = saved.get(pt_trees.BASE_STATE, saved.get(pt_trees.STATE_DICT))
-    version = logical.optimizer.get(pt_trees.DS_VERSION, model.get(pt_trees.DS_VERSION))
+    clip = saved.get(state_dict_keys.CLIP_GRAD, _clipping(model.get(state_dict_keys.DS_CONFIG)))
+    base = saved.get(state_dict_keys.BASE_STATE, saved.get(state_dict_keys.STATE_DICT))
+    version = logical.optimizer.get(
+        state_dict_keys.DS_VERSION, model.get(state_dict_keys.DS_VERSION)
+    )
     scaler = saved_scaler(saved)
-    return pt_trees.zero12_state(scaler, clip, base, stage or 2, version)
+    return new_state_dicts.zero12_state(scaler, clip, base, stage or 2, version)
 
 
 def _clipping(config: Any) -> float | None:
@@ -96,27 +98,29 @@ def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
     If the list exists, DeepSpeed looks up every frozen parameter of its model in it. So the list is
     left out if the run was saved with `exclude_frozen_parameters`.
     """
-    module = as_listed(logical.model.get(pt_trees.MODULE) or {}, logical.frozen)
+    module = as_listed(logical.model.get(state_dict_keys.MODULE) or {}, logical.frozen)
     there = [name for name in logical.frozen if name in module]
     if stage != 2 or not there:
-        return {pt_trees.FROZEN_SHAPES: None, pt_trees.FROZEN_FRAGMENTS: None}
+        return {state_dict_keys.FROZEN_SHAPES: None, state_dict_keys.FROZEN_FRAGMENTS: None}
     return {
-        pt_trees.FROZEN_SHAPES: Ordered({n: Size(logical.frozen[n].shape) for n in there}),
-        pt_trees.FROZEN_FRAGMENTS: Ordered({name: module[name] for name in there}),
+        state_dict_keys.FROZEN_SHAPES: Ordered({n: Size(logical.frozen[n].shape) for n in there}),
+        state_dict_keys.FROZEN_FRAGMENTS: Ordered({name: module[name] for name in there}),
     }
 
 
 def _to_zero3(logical: LogicalState) -> LogicalState:
     saved = logical.optimizer_state
-    base = saved[pt_trees.BASE_STATE]
-    inner = pt_trees.zero3_state(saved_scaler(saved), base if isinstance(base, Mapping) else {})
+    base = saved[state_dict_keys.BASE_STATE]
+    inner = new_state_dicts.zero3_state(
+        saved_scaler(saved), base if isinstance(base, Mapping) else {}
+    )
     frozen = {name: Size(tensor.shape) for name, tensor in logical.frozen.items()}
     model = {
         **logical.model,
-        pt_trees.MODULE: _placeholders(logical),
-        pt_trees.FROZEN_SHAPES: Ordered(frozen) if frozen else None,
-        pt_trees.FROZEN_FRAGMENTS: Ordered() if frozen else None,
-        pt_trees.OPTIMIZER: None,
+        state_dict_keys.MODULE: _placeholders(logical),
+        state_dict_keys.FROZEN_SHAPES: Ordered(frozen) if frozen else None,
+        state_dict_keys.FROZEN_FRAGMENTS: Ordered() if frozen else None,
+        state_dict_keys.OPTIMIZER: None,
     }
     source_tensors = {
         key: tensor for key, tensor in logical.source_tensors.items() if key.role != "param16"
@@ -126,7 +130,7 @@ def _to_zero3(logical: LogicalState) -> LogicalState:
         kind=STAGE_3,
         stage=3,
         model=model,
-        optimizer={**logical.optimizer, pt_trees.STATE_DICT: inner},
+        optimizer={**logical.optimizer, state_dict_keys.STATE_DICT: inner},
         source_tensors=source_tensors,
     )
 
@@ -136,7 +140,7 @@ def _placeholders(logical: LogicalState) -> Ordered:
     buffers stay.
     """
     buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
-    module: Ordered = logical.model[pt_trees.MODULE]
+    module: Ordered = logical.model[state_dict_keys.MODULE]
     made = Ordered()
     for (name, value), listed in zip(module.items(), as_listed(module, buffers), strict=True):
         tensor = as_tensor(value)
@@ -157,10 +161,10 @@ def _with_weights(logical: LogicalState) -> LogicalState:
     If a frozen parameter was excluded from the save, a placeholder can remain under its tied name.
     That placeholder does not become a weight.
     """
-    aliases: Mapping[str, str] = logical.model.get(pt_trees.SHARED_PARAMS) or {}
+    aliases: Mapping[str, str] = logical.model.get(state_dict_keys.SHARED_PARAMS) or {}
     masters = {name for group in logical.groups for name in group.shapes}
     buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
-    module: Ordered = logical.model[pt_trees.MODULE]
+    module: Ordered = logical.model[state_dict_keys.MODULE]
     made, weights, sources = Ordered(), {}, {}
     every = as_listed(module, [*masters, *logical.frozen, *aliases, *buffers])
     for (name, value), listed in zip(module.items(), every, strict=True):
@@ -180,7 +184,7 @@ def _with_weights(logical: LogicalState) -> LogicalState:
     made.attributes = getattr(module, "attributes", None)
     return replace(
         logical,
-        model={**logical.model, pt_trees.MODULE: made},
+        model={**logical.model, state_dict_keys.MODULE: made},
         weights=weights,
         weight_sources=sources,
     )

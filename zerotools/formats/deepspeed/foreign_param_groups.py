@@ -19,7 +19,7 @@ from zerotools.formats.deepspeed.change_stage import new_stored_tensor
 from zerotools.formats.deepspeed.logical_state import LogicalGroup, StatePart
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, STAGE_3, first_of
-from zerotools.formats.deepspeed.schema.pt_trees import ZERO_STAGE
+from zerotools.formats.deepspeed.schema.state_dict_keys import ZERO_STAGE
 from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
 from zerotools.formats.torch_optimizers import CLASSES
 from zerotools.io.numeric.scalar_tensors import scalar_bytes

@@ -25,7 +25,7 @@ from zerotools.formats.deepspeed.partitioning.flat_groups import (
     is_round_robin,
     optimizer_order,
 )
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.optim_states import (
@@ -140,14 +140,14 @@ class LogicalState:
         """The state that the optimizer class saved: the value of `optimizer_state_dict` in the
         file.
         """
-        inner: dict[str, Any] = self.optimizer[pt_trees.STATE_DICT]
+        inner: dict[str, Any] = self.optimizer[state_dict_keys.STATE_DICT]
         return inner
 
     @property
     def zero(self) -> Mapping[str, Any]:
         """The table `zero_optimization` of the run's configuration; empty if the files have
         none."""
-        return zero_optimization(self.model.get(pt_trees.DS_CONFIG))
+        return zero_optimization(self.model.get(state_dict_keys.DS_CONFIG))
 
     @property
     def has_experts(self) -> bool:
@@ -166,13 +166,13 @@ def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> L
         BadFile: the files of the ranks disagree.
     """
     optim = first_of(mp_shard.optim_states)
-    saved = mp_shard.model.fields.need(pt_trees.PARAM_SHAPES, list)
+    saved = mp_shard.model.fields.need(state_dict_keys.PARAM_SHAPES, list)
     return LogicalState(
         kind=optim.kind,
         stage=optim.stage,
         groups=list(_groups(mp_shard, optim, hyperparameters)),
         model=dict(mp_shard.model.fields.tree),
-        optimizer={**optim.file.tree, pt_trees.STATE_DICT: dict(optim.fields.tree)},
+        optimizer={**optim.file.tree, state_dict_keys.STATE_DICT: dict(optim.fields.tree)},
         shapes={str(name): shape for group in saved for name, shape in group.items()},
         frozen={name: mp_shard.tensors[Key(name, "param")] for name in _frozen(mp_shard, optim)},
         precision=_precision(mp_shard),
@@ -210,7 +210,7 @@ def _groups(
     flat = _by_number(mp_shard.groups)
     saved = optim.param_groups
     if saved is None:
-        saved = [pt_trees.param_group(hyperparameters, [number]) for number in flat]
+        saved = [new_state_dicts.param_group(hyperparameters, [number]) for number in flat]
     for numbers, options in zip(_members(len(flat), optim, saved), saved, strict=True):
         own = [flat[number] for number in numbers]
         if len({len(groups) for groups in own}) > 1:
@@ -220,7 +220,7 @@ def _groups(
             )
         shapes, experts = _ordered(own, round_robin=round_robin)
         parts = [_part(group) for groups in own for group in groups]
-        rest = {key: value for key, value in options.items() if key != pt_trees.PARAMS}
+        rest = {key: value for key, value in options.items() if key != state_dict_keys.PARAMS}
         if shapes and all(map(stacked.blocks, shapes)):
             whole = {name: stacked.whole_shape(name, shape) for name, shape in shapes.items()}
             yield LogicalGroup(whole, parts, rest, is_stacked=True)
@@ -262,7 +262,7 @@ def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]])
     Raises:
         BadFile: a flat group is in no param group, or in several.
     """
-    found = [pt_trees.numbers_of(group) for group in saved]
+    found = [state_dict_keys.numbers_of(group) for group in saved]
     if sorted(number for numbers in found for number in numbers) != [*range(count)]:
         raise BadFile(
             f"{optim.file.path} has {count} flat groups, but its param_groups list {found}: "
@@ -274,12 +274,14 @@ def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]])
 def _part(group: FlatGroup) -> StatePart:
     group.check_roles()
     optim = first_of(group.optim_states)
-    saved = optim.fields.tree.get(pt_trees.BASE_STATE)
+    saved = optim.fields.tree.get(state_dict_keys.BASE_STATE)
     if isinstance(saved, list):
         state = saved[group.number]
     else:
-        inner = saved if isinstance(saved, Mapping) else optim.fields.tree[pt_trees.STATE_DICT]
-        state = (inner.get(pt_trees.STATE) or {}).get(group.number)
+        inner = (
+            saved if isinstance(saved, Mapping) else optim.fields.tree[state_dict_keys.STATE_DICT]
+        )
+        state = (inner.get(state_dict_keys.STATE) or {}).get(group.number)
     return StatePart(
         where=f"{optim.file.path}: group {group.number}",
         shapes=group.shapes,

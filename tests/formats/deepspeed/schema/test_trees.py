@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerotools import formats
-from zerotools.formats.deepspeed.schema import file_names, pt_trees
+from zerotools.formats.deepspeed.schema import file_names, state_dict_keys
 from zerotools.formats.deepspeed.schema.file_names import identity_of
 
 PACKAGE = Path(formats.__file__).parent / "deepspeed"
@@ -20,9 +20,9 @@ MODULES = sorted(
 COMMON = {"module", "optimizer", "state", "params", "lr_scheduler", "ds_config"}
 KEYS = {
     value
-    for name, value in vars(pt_trees).items()
+    for name, value in vars(state_dict_keys).items()
     if name.isupper() and isinstance(value, str) and not name.startswith("_")
-} - {pt_trees.VERSION}
+}
 IN_NAMES = ("_model_states.pt", "-model_states.pt", "_optim_states.pt", "pp_rank_", "bf16_")
 
 

@@ -40,7 +40,7 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     OptimStates,
     version_of,
 )
-from zerotools.formats.deepspeed.schema.pt_trees import DS_VERSION, slice_mappings
+from zerotools.formats.deepspeed.schema.state_dict_keys import DS_VERSION, slice_mappings
 from zerotools.io.torchzip.tree_tensors import as_tensor
 
 ALIGNMENT_FACTORS = (2, 1)

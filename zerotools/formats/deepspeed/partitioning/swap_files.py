@@ -36,7 +36,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.partitioning.flat_groups import ranks_of_group
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import masters_type
 from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.optim_states import MASTERS, FlatPartition, OptimStates
@@ -85,7 +85,7 @@ def with_swap_files(
 
 
 def _has_16_bit_masters(optim: OptimStates) -> bool:
-    return masters_type(optim.file.tree.get(pt_trees.DS_CONFIG)) != FLOAT32
+    return masters_type(optim.file.tree.get(state_dict_keys.DS_CONFIG)) != FLOAT32
 
 
 def original_folder(rank: str) -> str:

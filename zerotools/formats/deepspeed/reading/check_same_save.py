@@ -32,7 +32,7 @@ from zerotools.formats.deepspeed.schema.file_names import identity_of, is_rank_f
 from zerotools.formats.deepspeed.schema.loss_scaler import counters_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
-from zerotools.formats.deepspeed.schema.pt_trees import (
+from zerotools.formats.deepspeed.schema.state_dict_keys import (
     GLOBAL_STEPS,
     LAST_RATES,
     LOSS_SCALER,

@@ -25,7 +25,7 @@ from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.formats.deepspeed.partitioning.flat_groups import is_round_robin
 from zerotools.formats.deepspeed.reading.check_same_save import could_be_of, step_of
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import STAGE, zero_optimization
 from zerotools.formats.deepspeed.schema.file_names import (
     TagListing,
@@ -41,7 +41,7 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     OptimStates,
     parse_optim_states,
 )
-from zerotools.formats.deepspeed.schema.pt_trees import numel_of, slice_mappings, start_of
+from zerotools.formats.deepspeed.schema.state_dict_keys import numel_of, slice_mappings, start_of
 from zerotools.formats.deepspeed.schema.typed_fields import Fields
 from zerotools.io.files.tolerated_damage import (
     is_tolerated,
@@ -299,9 +299,9 @@ def _none_or_several(
 
 
 _OF_THE_RUN = (
-    pt_trees.BUFFER_NAMES, pt_trees.PARAM_SHAPES, pt_trees.SHARED_PARAMS,
-    pt_trees.DP_WORLD_SIZE, pt_trees.MP_WORLD_SIZE, pt_trees.DS_CONFIG, pt_trees.DS_VERSION,
-    pt_trees.NUM_EXPERTS, pt_trees.TENSOR_PARALLEL_INFO,
+    state_dict_keys.BUFFER_NAMES, state_dict_keys.PARAM_SHAPES, state_dict_keys.SHARED_PARAMS,
+    state_dict_keys.DP_WORLD_SIZE, state_dict_keys.MP_WORLD_SIZE, state_dict_keys.DS_CONFIG,
+    state_dict_keys.DS_VERSION, state_dict_keys.NUM_EXPERTS, state_dict_keys.TENSOR_PARALLEL_INFO,
 )  # fmt: skip
 """The keys of a model file that have the same value in every checkpoint of a run."""
 ADVICE = (

@@ -31,7 +31,7 @@ from zerotools.formats.deepspeed.schema.file_names import (
     layer_file,
 )
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.pt_trees import STATE, numel_of, slice_mappings
+from zerotools.formats.deepspeed.schema.state_dict_keys import STATE, numel_of, slice_mappings
 from zerotools.io.torchzip.tree_tensors import as_tensor
 
 

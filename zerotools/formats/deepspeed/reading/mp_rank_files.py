@@ -33,7 +33,7 @@ from zerotools.formats.deepspeed.reading.check_same_save import (
     misnamed_files,
 )
 from zerotools.formats.deepspeed.reading.files_of_save import SaveFiles
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import (
     EXPERTS,
     ExpertPlacement,
@@ -60,7 +60,7 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     OptimStates,
     parse_optim_states,
 )
-from zerotools.formats.deepspeed.schema.pt_trees import numel_of, slice_mappings
+from zerotools.formats.deepspeed.schema.state_dict_keys import numel_of, slice_mappings
 from zerotools.formats.deepspeed.schema.typed_fields import Fields
 from zerotools.io.files.tolerated_damage import raise_or_record, record_lost_unnamed
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -371,14 +371,14 @@ def with_listed_parameters(
     if first.groups is not None or not any(slice_mappings(first.fields.tree)):
         return model
     tree = dict(model.fields.tree)
-    for key in (pt_trees.DS_CONFIG, pt_trees.DS_VERSION):
+    for key in (state_dict_keys.DS_CONFIG, state_dict_keys.DS_VERSION):
         tree.setdefault(key, first.file.tree.get(key))
     fields = Fields(model.file.path, tree)
     named = replace(model, fields=fields)
     groups = [
         _shapes(number, named, optim_states, first, whole) for number in range(len(first.masters))
     ]
-    tree[pt_trees.PARAM_SHAPES] = groups
+    tree[state_dict_keys.PARAM_SHAPES] = groups
     return replace(named, groups=groups)
 
 

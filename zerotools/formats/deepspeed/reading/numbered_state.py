@@ -33,7 +33,7 @@ from zerotools.core.training_state import (
 )
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.pt_trees import (
+from zerotools.formats.deepspeed.schema.state_dict_keys import (
     DYNAMIC_LOSS_SCALE,
     PARAM_GROUPS,
     STATE,

@@ -37,7 +37,7 @@ from zerotools.formats.deepspeed.schema.file_names import (
 )
 from zerotools.formats.deepspeed.schema.find_tag import open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.pt_trees import TENSOR_PARALLEL_INFO
+from zerotools.formats.deepspeed.schema.state_dict_keys import TENSOR_PARALLEL_INFO
 from zerotools.formats.deepspeed.schema.tensor_parallel import (
     ShardingRules,
     parse_rules,

@@ -18,7 +18,7 @@ from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.flat_groups import is_round_robin, optimizer_order
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.reading.check_same_save import extra_step_note
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import (
     STAGE,
     computed_type,
@@ -29,8 +29,9 @@ from zerotools.formats.deepspeed.schema.ds_config import (
 from zerotools.formats.deepspeed.schema.find_tag import TagDirectory
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.new_state_dicts import param_group
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates, first_of, scalar_of
-from zerotools.formats.deepspeed.schema.pt_trees import numbers_of, options_of, param_group
+from zerotools.formats.deepspeed.schema.state_dict_keys import numbers_of, options_of
 from zerotools.formats.torch_optimizers import NUMBERED_STATE
 
 
@@ -54,10 +55,10 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         precision=checkpoint.origin.precision,
         optimizer=optimizer_name(model.ds_config),
         optimizer_wrapper=present[0].kind if present else None,
-        steps=_count(tree.get(pt_trees.GLOBAL_STEPS)),
-        skipped=_count(tree.get(pt_trees.SKIPPED_STEPS)),
-        samples=_count(tree.get(pt_trees.GLOBAL_SAMPLES)),
-        lr_scheduler=tree.get(pt_trees.LR_SCHEDULER),
+        steps=_count(tree.get(state_dict_keys.GLOBAL_STEPS)),
+        skipped=_count(tree.get(state_dict_keys.SKIPPED_STEPS)),
+        samples=_count(tree.get(state_dict_keys.GLOBAL_SAMPLES)),
+        lr_scheduler=tree.get(state_dict_keys.LR_SCHEDULER),
         loss_scaler=loss_scaler_of(present[0].fields.tree) if present else None,
         ds_config=model.ds_config if isinstance(model.ds_config, Mapping) else None,
         client=model.client_state,

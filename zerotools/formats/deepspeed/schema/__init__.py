@@ -7,7 +7,8 @@ import it.
 file_names       file names in a tag directory; names that identify a DeepSpeed checkpoint
 find_tag         the tag directory of a path
 typed_fields     typed access to the dicts of a file
-pt_trees         keys and nesting of `*_model_states.pt` and `*_optim_states.pt`
+state_dict_keys  keys and nesting of `*_model_states.pt` and `*_optim_states.pt`
+new_state_dicts  state dicts as DeepSpeed saves them, for new files
 model_states     a `*_model_states.pt`, checked
 optim_states     a `*_optim_states.pt`, checked: masters, optimizer state, param groups
 loss_scaler      the loss scaler in a `*_optim_states.pt`

@@ -24,8 +24,8 @@ from typing import Any
 
 from zerotools.core.boxes import row_major_strides
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.deepspeed.schema import pt_trees
-from zerotools.formats.deepspeed.schema.pt_trees import (
+from zerotools.formats.deepspeed.schema import state_dict_keys
+from zerotools.formats.deepspeed.schema.state_dict_keys import (
     NUM_EXPERTS,
     PARTITION_COUNT,
     TENSOR_PARALLEL_INFO,
@@ -348,13 +348,13 @@ def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int
     `_zero3_partition_group_metadata`; `checkpoint/autoep_affine.py`, `checkpoint/affine.py`.
     """
     changed = dict(tree)
-    for key in (pt_trees.AUTOEP_LAYERS, pt_trees.AUTOEP_LAYERS_BEFORE):
+    for key in (state_dict_keys.AUTOEP_LAYERS, state_dict_keys.AUTOEP_LAYERS_BEFORE):
         if isinstance(changed.get(key), list):
             changed[key] = _layers_on(changed[key], placement, rank)
     known = changed.get(TENSOR_PARALLEL_INFO)
-    if isinstance(known, Mapping) and isinstance(known.get(pt_trees.AUTOEP_LAYERS), list):
-        layers = _layers_on(known[pt_trees.AUTOEP_LAYERS], placement, rank)
-        changed[TENSOR_PARALLEL_INFO] = {**known, pt_trees.AUTOEP_LAYERS: layers}
+    if isinstance(known, Mapping) and isinstance(known.get(state_dict_keys.AUTOEP_LAYERS), list):
+        layers = _layers_on(known[state_dict_keys.AUTOEP_LAYERS], placement, rank)
+        changed[TENSOR_PARALLEL_INFO] = {**known, state_dict_keys.AUTOEP_LAYERS: layers}
     return changed
 
 
@@ -388,7 +388,7 @@ def _layers_on(layers: Sequence[Any], placement: ExpertPlacement, rank: int) -> 
 
 
 def _entry(layer: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> dict[str, Any]:
-    total, ranks = layer[pt_trees.NUM_EXPERTS], placement.ep_size
+    total, ranks = layer[state_dict_keys.NUM_EXPERTS], placement.ep_size
     each = total // ranks
     expert_rank, part = placement.of(rank)
     placed = [

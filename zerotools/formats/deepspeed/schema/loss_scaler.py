@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import FLOAT16, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import LARGEST_SCALE, LossScale
-from zerotools.formats.deepspeed.schema.pt_trees import (
+from zerotools.formats.deepspeed.schema.state_dict_keys import (
     DYNAMIC_LOSS_SCALE,
     LOSS_SCALER,
     OVERFLOW,

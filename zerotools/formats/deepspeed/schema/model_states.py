@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zerotools.core.errors import Unsupported
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import StackedExperts, stacked_experts_of
 from zerotools.formats.deepspeed.schema.typed_fields import Fields, shapes_of
 from zerotools.io.torchzip.pickle_values import StoredTensor
@@ -54,38 +54,38 @@ class ModelStates:
 
     @property
     def data_parallel_size(self) -> int | None:
-        return self.fields.rank_count(pt_trees.DP_WORLD_SIZE)
+        return self.fields.rank_count(state_dict_keys.DP_WORLD_SIZE)
 
     @property
     def model_parallel_size(self) -> int | None:
         """The number of model-parallel ranks: pipeline stages x tensor-parallel ranks."""
-        return self.fields.rank_count(pt_trees.MP_WORLD_SIZE)
+        return self.fields.rank_count(state_dict_keys.MP_WORLD_SIZE)
 
     @property
     def version(self) -> str | None:
-        saved = self.fields.maybe(pt_trees.DS_VERSION, str)
+        saved = self.fields.maybe(state_dict_keys.DS_VERSION, str)
         return None if saved is None else saved.strip()
 
     @property
     def global_steps(self) -> int | None:
-        return self.fields.maybe(pt_trees.GLOBAL_STEPS, int)
+        return self.fields.maybe(state_dict_keys.GLOBAL_STEPS, int)
 
     @property
     def ds_config(self) -> Any:
         """The run's DeepSpeed configuration, unchecked: in a damaged file, it may not be a dict."""
-        return self.fields.tree.get(pt_trees.DS_CONFIG)
+        return self.fields.tree.get(state_dict_keys.DS_CONFIG)
 
     @property
     def optimizer(self) -> Any:
         """The value of `optimizer` in the model file: the optimizer of a run without ZeRO."""
-        return self.fields.tree.get(pt_trees.OPTIMIZER)
+        return self.fields.tree.get(state_dict_keys.OPTIMIZER)
 
     @property
     def num_experts(self) -> Any:
         """A list with the number of experts in each layer that has experts. It is unchecked: in a
         damaged file, it may not be a list.
         """
-        return self.fields.tree.get(pt_trees.NUM_EXPERTS)
+        return self.fields.tree.get(state_dict_keys.NUM_EXPERTS)
 
     @property
     def stacked_experts(self) -> StackedExperts:
@@ -95,18 +95,22 @@ class ModelStates:
             BadFile, Unsupported: see `stacked_experts_of`.
         """
         tree = self.fields.tree
-        layers = tree.get(pt_trees.AUTOEP_LAYERS) or tree.get(pt_trees.AUTOEP_LAYERS_BEFORE)
+        layers = tree.get(state_dict_keys.AUTOEP_LAYERS) or tree.get(
+            state_dict_keys.AUTOEP_LAYERS_BEFORE
+        )
         return stacked_experts_of(self.file.path, layers)
 
     @property
     def is_folded(self) -> bool:
         """True if tensor-parallel ranks share AutoEP's experts."""
-        return pt_trees.FOLDING in self.fields
+        return state_dict_keys.FOLDING in self.fields
 
     @property
     def client_state(self) -> dict[str, Any]:
         return {
-            key: value for key, value in self.fields.tree.items() if key not in pt_trees.OWN_KEYS
+            key: value
+            for key, value in self.fields.tree.items()
+            if key not in state_dict_keys.OWN_KEYS
         }
 
 
@@ -117,10 +121,10 @@ def parse_model(file: TorchFile) -> ModelStates:
         BadFile: a key is missing or has another type.
     """
     fields = Fields(file.path, file.tree)
-    module = fields.maybe(pt_trees.MODULE, dict)
-    names = fields.maybe(pt_trees.BUFFER_NAMES, list)
+    module = fields.maybe(state_dict_keys.MODULE, dict)
+    names = fields.maybe(state_dict_keys.BUFFER_NAMES, list)
     groups, shared = parse_groups(fields), _aliases(fields)
-    frozen = shapes_of(fields.maybe(pt_trees.FROZEN_SHAPES, dict) or {}, file.path)
+    frozen = shapes_of(fields.maybe(state_dict_keys.FROZEN_SHAPES, dict) or {}, file.path)
     listed = [*(name for group in groups or () for name in group), *frozen, *shared]
     return ModelStates(
         file=file,
@@ -132,7 +136,7 @@ def parse_model(file: TorchFile) -> ModelStates:
         buffer_names=None if names is None else frozenset(map(str, names)),
         shared=shared,
         frozen_shapes=frozen,
-        fragments=tensors_of(fields.maybe(pt_trees.FROZEN_FRAGMENTS, dict) or {}, file.path),
+        fragments=tensors_of(fields.maybe(state_dict_keys.FROZEN_FRAGMENTS, dict) or {}, file.path),
     )
 
 
@@ -147,12 +151,14 @@ def parse_groups(fields: Fields) -> list[Shapes] | None:
     """Parse `param_shapes`: a list with one mapping of names to shapes for each group or sub-group.
     Up to DeepSpeed 0.5.3, it is a single mapping instead of a list.
     """
-    value = fields.tree.get(pt_trees.PARAM_SHAPES)
+    value = fields.tree.get(state_dict_keys.PARAM_SHAPES)
     if value is None:
         return None
     if isinstance(value, dict):
         return [shapes_of(value, fields.path)]
-    return [shapes_of(group, fields.path) for group in fields.need(pt_trees.PARAM_SHAPES, list)]
+    return [
+        shapes_of(group, fields.path) for group in fields.need(state_dict_keys.PARAM_SHAPES, list)
+    ]
 
 
 def tensors_of(mapping: Mapping[Any, Any], path: Path) -> dict[str, StoredTensor]:
@@ -172,7 +178,7 @@ def tensors_of(mapping: Mapping[Any, Any], path: Path) -> dict[str, StoredTensor
 
 
 def _aliases(fields: Fields) -> dict[str, str]:
-    shared = fields.maybe(pt_trees.SHARED_PARAMS, dict) or {}
+    shared = fields.maybe(state_dict_keys.SHARED_PARAMS, dict) or {}
     return {str(alias): str(name) for alias, name in shared.items() if alias != name}
 
 

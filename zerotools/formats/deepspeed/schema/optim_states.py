@@ -21,7 +21,7 @@ from typing import Any
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training_state import Scalar
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
 from zerotools.formats.deepspeed.schema.typed_fields import MOST_RANKS, Fields, integer_of
 from zerotools.io.numeric.scalar_tensors import read_scalar
@@ -74,28 +74,28 @@ def parse_optim_states(file: TorchFile) -> OptimStates:
         Unsupported: the file is from legacy stage 1 (before 0.4.0), which interleaves partitions.
     """
     top = Fields(file.path, file.tree)
-    fields = top.inside(pt_trees.STATE_DICT)
-    if pt_trees.INTERLEAVED in fields:
+    fields = top.inside(state_dict_keys.STATE_DICT)
+    if state_dict_keys.INTERLEAVED in fields:
         raise Unsupported(
             f"{file.path} has the interleaved partitions of DeepSpeed's first stage 1 (before "
             "0.4.0); load it with that version and save fp32 weights"
         )
-    if pt_trees.SUB_GROUPS in fields:
+    if state_dict_keys.SUB_GROUPS in fields:
         return _stage_3(file, top, fields)
-    if pt_trees.PARTITIONS in fields:
+    if state_dict_keys.PARTITIONS in fields:
         return _stage_1_or_2(file, top, fields)
     raise BadFile(f"{file.path} has neither the keys of ZeRO stages 1 and 2 nor those of stage 3")
 
 
 def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
-    saved = fields.need(pt_trees.SUB_GROUPS, list)
-    masters = _partitions(file, saved, pt_trees.SUB_GROUPS)
-    inner = fields.inside(pt_trees.STATE_DICT)
+    saved = fields.need(state_dict_keys.SUB_GROUPS, list)
+    masters = _partitions(file, saved, state_dict_keys.SUB_GROUPS)
+    inner = fields.inside(state_dict_keys.STATE_DICT)
     states, scalars = _rigid_states(file, inner, len(masters))
     return OptimStates(
         file,
         STAGE_3,
-        integer_of(fields.tree.get(pt_trees.ZERO_STAGE)) or 3,
+        integer_of(fields.tree.get(state_dict_keys.ZERO_STAGE)) or 3,
         masters,
         states,
         scalars,
@@ -114,7 +114,7 @@ def _swapped(masters: Sequence[Any], inner: Fields) -> list[dict[str, str]]:
 
     DeepSpeed stores the file name in the attribute `ds_id` of tensors without elements.
     """
-    state = inner.maybe(pt_trees.STATE, dict) or {}
+    state = inner.maybe(state_dict_keys.STATE, dict) or {}
     found = []
     for number, master in enumerate(masters):
         every = {MASTERS: master, **state.get(number, {})}
@@ -124,26 +124,28 @@ def _swapped(masters: Sequence[Any], inner: Fields) -> list[dict[str, str]]:
 
 
 def _swap_name(value: Any) -> str | None:
-    tensor, name = as_tensor(value), attributes_of(value).get(pt_trees.SWAP_NAME)
+    tensor, name = as_tensor(value), attributes_of(value).get(state_dict_keys.SWAP_NAME)
     if tensor is None or tensor.shape != (0,) or not isinstance(name, str):
         return None
     return name if _PLAIN_NAME.fullmatch(name) else None
 
 
 def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
-    masters = _partitions(file, fields.need(pt_trees.PARTITIONS, list), pt_trees.PARTITIONS)
-    base = fields.tree.get(pt_trees.BASE_STATE)
+    masters = _partitions(
+        file, fields.need(state_dict_keys.PARTITIONS, list), state_dict_keys.PARTITIONS
+    )
+    base = fields.tree.get(state_dict_keys.BASE_STATE)
     if isinstance(base, list):
         states, scalars = _elastic_states(file, base, len(masters))
         groups: Sequence[Mapping[str, Any]] | None = None
     else:
-        inner = fields.inside(pt_trees.BASE_STATE)
+        inner = fields.inside(state_dict_keys.BASE_STATE)
         states, scalars = _rigid_states(file, inner, len(masters))
         groups = _param_groups(inner)
-    stage = integer_of(fields.tree.get(pt_trees.ZERO_STAGE))
+    stage = integer_of(fields.tree.get(state_dict_keys.ZERO_STAGE))
     return OptimStates(
         file,
-        STAGE_1_AND_2 if pt_trees.ZERO_STAGE in fields else BF16_OPTIMIZER,
+        STAGE_1_AND_2 if state_dict_keys.ZERO_STAGE in fields else BF16_OPTIMIZER,
         stage,
         masters,
         states,
@@ -161,13 +163,13 @@ def _partition_count(fields: Fields) -> list[int] | int | None:
     """Return the number of ranks that share each group, or one number for all groups; None if the
     file does not record it.
     """
-    count = fields.tree.get(pt_trees.PARTITION_COUNT)
+    count = fields.tree.get(state_dict_keys.PARTITION_COUNT)
     counts: list[Any] = count if isinstance(count, list) else [count]
     if not all(type(each) is int for each in counts):
         return None
     if count == 0:
         return None
-    _counts(fields, pt_trees.PARTITION_COUNT, counts)
+    _counts(fields, state_dict_keys.PARTITION_COUNT, counts)
     return count
 
 
@@ -184,24 +186,27 @@ def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None
     for experts. Otherwise return one number for all sub-groups, or None if the file does not
     record it.
     """
-    listed = fields.maybe(pt_trees.ZERO3_GROUPS, list)
+    listed = fields.maybe(state_dict_keys.ZERO3_GROUPS, list)
     if listed is None:
         count = _partition_count(fields)
         return count if isinstance(count, int) else None
-    counts = [entry.get(pt_trees.PARTITION_COUNT) for entry in listed if isinstance(entry, Mapping)]
+    counts = [
+        entry.get(state_dict_keys.PARTITION_COUNT) for entry in listed if isinstance(entry, Mapping)
+    ]
     if len(counts) != sub_groups:
         raise fields.fault(
-            f"{pt_trees.ZERO3_GROUPS} lists {len(counts)} sub-groups, but the file has {sub_groups}"
+            f"{state_dict_keys.ZERO3_GROUPS} lists {len(counts)} sub-groups, but the file has "
+            f"{sub_groups}"
         )
-    return _counts(fields, pt_trees.ZERO3_GROUPS, counts)
+    return _counts(fields, state_dict_keys.ZERO3_GROUPS, counts)
 
 
 def _alignment_paddings(fields: Fields) -> list[list[int]] | None:
     """Return, for each group, the number of padding elements after each parameter."""
-    found = fields.maybe(pt_trees.ALIGNMENT_PADDINGS, list)
+    found = fields.maybe(state_dict_keys.ALIGNMENT_PADDINGS, list)
     for group in found or []:
         if not isinstance(group, list) or not all(type(n) is int and n >= 0 for n in group):
-            raise fields.fault(f"its {pt_trees.ALIGNMENT_PADDINGS} are not lists of counts")
+            raise fields.fault(f"its {state_dict_keys.ALIGNMENT_PADDINGS} are not lists of counts")
     return found
 
 
@@ -215,7 +220,7 @@ def _rigid_states(
     """Return the partitions and the scalars of each group from torch's `state`. The keys of `state`
     are group numbers, because each group is one flat parameter for torch.
     """
-    state = inner.maybe(pt_trees.STATE, dict) or {}
+    state = inner.maybe(state_dict_keys.STATE, dict) or {}
     unknown = [key for key in state if type(key) is not int or not 0 <= key < count]
     if unknown:
         raise inner.fault(
@@ -258,7 +263,7 @@ def _split(
 
 
 def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
-    groups = inner.maybe(pt_trees.PARAM_GROUPS, list) or []
+    groups = inner.maybe(state_dict_keys.PARAM_GROUPS, list) or []
     if not all(isinstance(group, dict) for group in groups):
         raise inner.fault("its param_groups are not dicts")
     return groups

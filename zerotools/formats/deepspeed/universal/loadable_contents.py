@@ -30,7 +30,7 @@ from zerotools.core.target import Dropped
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.foreign_param_groups import steps_are_numbers
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import DeepSpeedNative
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import EXPERTS, StackedExperts
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of, scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
@@ -234,10 +234,10 @@ def _names(contents: UniversalContents) -> Iterator[str]:
 
 
 _KEPT = (
-    *pt_trees.SCALER_KEYS,
-    pt_trees.CLIP_GRAD,
-    pt_trees.ZERO_STAGE,
-    pt_trees.DS_VERSION,
+    *state_dict_keys.SCALER_KEYS,
+    state_dict_keys.CLIP_GRAD,
+    state_dict_keys.ZERO_STAGE,
+    state_dict_keys.DS_VERSION,
 )
 
 
@@ -299,27 +299,27 @@ def universal_model_tree(
     model = source_model(source)
     known = dict(model.fields.tree) if model is not None else {}
     buffers = [key.name for key in source.tensors if key.role == "buffer"]
-    schedule = training.lr_scheduler if model is not None else pt_trees.schedule_of(training)
-    counted = {} if training.samples is None else {pt_trees.GLOBAL_SAMPLES: training.samples}
+    schedule = training.lr_scheduler if model is not None else new_state_dicts.schedule_of(training)
+    counted = {} if training.samples is None else {state_dict_keys.GLOBAL_SAMPLES: training.samples}
     experts = source_experts(source)
-    kept = [pt_trees.DATA_SAMPLER, pt_trees.RANDOM_LTD, pt_trees.DS_VERSION]
+    kept = [state_dict_keys.DATA_SAMPLER, state_dict_keys.RANDOM_LTD, state_dict_keys.DS_VERSION]
     if experts.layers:
-        kept += pt_trees.AUTOEP_KEYS
+        kept += state_dict_keys.AUTOEP_KEYS
     values = {
-        pt_trees.MODULE: _module(model, weights, source.aliases),
-        pt_trees.BUFFER_NAMES: buffers,
-        pt_trees.PARAM_SHAPES: [
+        state_dict_keys.MODULE: _module(model, weights, source.aliases),
+        state_dict_keys.BUFFER_NAMES: buffers,
+        state_dict_keys.PARAM_SHAPES: [
             Ordered({n: Size(experts.local_shape(n, shape)) for n, shape in group.items()})
             for group in shapes
         ],
-        pt_trees.SHARED_PARAMS: dict(source.aliases),
-        pt_trees.LR_SCHEDULER: schedule,
+        state_dict_keys.SHARED_PARAMS: dict(source.aliases),
+        state_dict_keys.LR_SCHEDULER: schedule,
         **counted,
-        pt_trees.DP_WORLD_SIZE: source.origin.world_size or 1,
-        pt_trees.DS_CONFIG: dict(training.ds_config or {}),
-        **{key: known[key] for key in (*kept, pt_trees.DP_WORLD_SIZE) if key in known},
+        state_dict_keys.DP_WORLD_SIZE: source.origin.world_size or 1,
+        state_dict_keys.DS_CONFIG: dict(training.ds_config or {}),
+        **{key: known[key] for key in (*kept, state_dict_keys.DP_WORLD_SIZE) if key in known},
     }
-    return pt_trees.new_model_tree(training, values) | dict(client)
+    return new_state_dicts.new_model_tree(training, values) | dict(client)
 
 
 def _module(
@@ -343,26 +343,28 @@ def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> di
     kept = (
         _KEPT
         if loss_scaler_of(saved) == training.loss_scaler
-        else _KEPT[len(pt_trees.SCALER_KEYS) :]
+        else _KEPT[len(state_dict_keys.SCALER_KEYS) :]
     )
     known = {key: saved[key] for key in kept if key in saved}
-    if training.loss_scale is not None and pt_trees.LOSS_SCALER not in known:
+    if training.loss_scale is not None and state_dict_keys.LOSS_SCALER not in known:
         scaler = scaler_of(training.loss_scale, training.ds_config or {}, FLOAT16)
         known |= {
-            pt_trees.LOSS_SCALER: scaler.value,
-            pt_trees.DYNAMIC_LOSS_SCALE: scaler.is_dynamic,
+            state_dict_keys.LOSS_SCALER: scaler.value,
+            state_dict_keys.DYNAMIC_LOSS_SCALE: scaler.is_dynamic,
         }
     model = source_model(source)
-    version = (model.version if model is not None else None) or pt_trees.VERSION
-    known.setdefault(pt_trees.DS_VERSION, version)
-    groups = [pt_trees.param_group(group.options, [n]) for n, group in enumerate(training.groups)]
-    common = pt_trees.param_group(common_options(training.groups), [])
+    version = (model.version if model is not None else None) or new_state_dicts.VERSION
+    known.setdefault(state_dict_keys.DS_VERSION, version)
+    groups = [
+        new_state_dicts.param_group(group.options, [n]) for n, group in enumerate(training.groups)
+    ]
+    common = new_state_dicts.param_group(common_options(training.groups), [])
     state = {} if step is None else {0: {"step": step}}
     return {
         **known,
         ORDER: OPTIMIZERS if training.is_ordered else UNKNOWN,
-        pt_trees.PARAM_GROUPS: groups,
-        pt_trees.STATE_DICT: pt_trees.torch_state(state, [common]),
+        state_dict_keys.PARAM_GROUPS: groups,
+        state_dict_keys.STATE_DICT: new_state_dicts.torch_state(state, [common]),
     }
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.training_state import ParamGroup
 from zerotools.formats.deepspeed.partitioning.flat_groups import round_robin_order
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.file_names import ZERO
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
@@ -51,8 +51,8 @@ class UniversalState:
         """Yield (key, number) for each parameter of a sub-group and each number, such as `step`,
         that a stage-3 file stores for the sub-group.
         """
-        inner = self.tree.get(pt_trees.STATE_DICT)
-        states = inner.get(pt_trees.STATE) if isinstance(inner, Mapping) else None
+        inner = self.tree.get(state_dict_keys.STATE_DICT)
+        states = inner.get(state_dict_keys.STATE) if isinstance(inner, Mapping) else None
         if self.file is None or not isinstance(states, Mapping) or is_ours(self.tree):
             return
         for number, state in states.items():
@@ -83,14 +83,14 @@ def parse_state(directory: Path, model: ModelStates) -> UniversalState:
         return UniversalState(None, {}, (), shapes)
     file = TorchFile.open(directory, OPTIMIZER_STATE)
     tree = file.tree if isinstance(file.tree, Mapping) else {}
-    saved = tree.get(pt_trees.PARAM_GROUPS)
+    saved = tree.get(state_dict_keys.PARAM_GROUPS)
     groups = [group for group in saved or () if isinstance(group, Mapping)]
     named = _named(tree, groups, shapes, model)
     return UniversalState(
         file,
         tree,
         tuple(
-            ParamGroup(names, pt_trees.options_of(group))
+            ParamGroup(names, state_dict_keys.options_of(group))
             for names, group in zip(named, groups, strict=False)
         ),
         shapes,
@@ -106,7 +106,7 @@ def _named(
     """Return the parameter names of each param group, in the optimizer's order."""
     if is_ours(tree):
         return list(shapes)
-    if integer_of(tree.get(pt_trees.ZERO_STAGE)) == 3:
+    if integer_of(tree.get(state_dict_keys.ZERO_STAGE)) == 3:
         return [_joined(group, shapes) for group in groups]
     if not _is_round_robin(tree, model):
         return list(shapes)
@@ -121,14 +121,16 @@ def _named(
 
 
 def _joined(group: Mapping[str, Any], shapes: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    members = [number for number in pt_trees.numbers_of(group) if number in range(len(shapes))]
+    members = [
+        number for number in state_dict_keys.numbers_of(group) if number in range(len(shapes))
+    ]
     return tuple(name for number in members for name in shapes[number])
 
 
 def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
     """Return whether a run of stage 1 or 2 uses round robin. BF16_Optimizer, which has no
     `zero_stage`, ignores the option."""
-    is_flat = integer_of(tree.get(pt_trees.ZERO_STAGE)) in (1, 2)
+    is_flat = integer_of(tree.get(state_dict_keys.ZERO_STAGE)) in (1, 2)
     return is_flat and zero_optimization(model.ds_config).get(ROUND_ROBIN) is True
 
 
@@ -139,7 +141,7 @@ def misplaced_values(saved: UniversalState, model: ModelStates) -> Iterator[Prob
     If the run used round robin, `ds_to_universal` wrongly assumes the optimizer's order. But if
     parameters are aligned, DeepSpeed records their real positions, so the names are right.
     """
-    aligned = saved.tree.get(pt_trees.ALIGNMENT_PADDINGS)
+    aligned = saved.tree.get(state_dict_keys.ALIGNMENT_PADDINGS)
     if is_ours(saved.tree) or not _is_round_robin(saved.tree, model):
         return
     if isinstance(aligned, list) and any(isinstance(part, list) and any(part) for part in aligned):

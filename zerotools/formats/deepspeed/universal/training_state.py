@@ -10,7 +10,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training_state import Scalar, TrainingState
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import optimizer_name
 from zerotools.formats.deepspeed.schema.file_names import ZERO
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
@@ -52,9 +52,9 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
         precision=_precision(checkpoint.origin.precision, config),
         optimizer=optimizer_name(config),
         steps=model.global_steps,
-        skipped=model.fields.maybe(pt_trees.SKIPPED_STEPS, int),
-        samples=model.fields.maybe(pt_trees.GLOBAL_SAMPLES, int),
-        lr_scheduler=tree.get(pt_trees.LR_SCHEDULER),
+        skipped=model.fields.maybe(state_dict_keys.SKIPPED_STEPS, int),
+        samples=model.fields.maybe(state_dict_keys.GLOBAL_SAMPLES, int),
+        lr_scheduler=tree.get(state_dict_keys.LR_SCHEDULER),
         loss_scaler=loss_scaler_of(saved.tree),
         ds_config=config if isinstance(config, Mapping) and config else None,
         client=model.client_state,

@@ -26,13 +26,13 @@ from zerotools.formats.deepspeed.foreign_param_groups import (
 )
 from zerotools.formats.deepspeed.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import refuse_stacked_experts
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import PRECISION_KEYS, configured_precision
 from zerotools.formats.deepspeed.schema.expert_parallel import is_expert
 from zerotools.formats.deepspeed.schema.file_names import LATEST
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
+from zerotools.formats.deepspeed.schema.new_state_dicts import schedule_of
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
-from zerotools.formats.deepspeed.schema.pt_trees import schedule_of
 from zerotools.formats.deepspeed.schema.zero_settings import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out_mp_rank, unlisted_keys
 from zerotools.formats.deepspeed.writing.notes_for_user import needed_settings
@@ -277,9 +277,9 @@ def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
         groups=groups,
         model=_model_tree(foreign, module),
         optimizer={
-            pt_trees.STATE_DICT: _optimizer_state(foreign),
-            pt_trees.DS_CONFIG: dict(foreign.config),
-            pt_trees.DS_VERSION: pt_trees.VERSION,
+            state_dict_keys.STATE_DICT: _optimizer_state(foreign),
+            state_dict_keys.DS_CONFIG: dict(foreign.config),
+            state_dict_keys.DS_VERSION: new_state_dicts.VERSION,
         },
         shapes={name: Size(shape) for group in groups for name, shape in group.shapes.items()},
         frozen=foreign.frozen,
@@ -296,10 +296,10 @@ def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
     """
     scaler = scaler_of(foreign.training.loss_scale, foreign.config, foreign.precision).keys()
     if foreign.kind == STAGE_3:
-        return pt_trees.zero3_state(scaler, {})
+        return new_state_dicts.zero3_state(scaler, {})
     clip = foreign.config.get("gradient_clipping")
     clip = clip if isinstance(clip, int | float) else None
-    return pt_trees.zero12_state(scaler, clip, {}, foreign.stage, pt_trees.VERSION)
+    return new_state_dicts.zero12_state(scaler, clip, {}, foreign.stage, new_state_dicts.VERSION)
 
 
 def _module(
@@ -344,19 +344,19 @@ def _model_tree(foreign: ForeignCheckpoint, module: Ordered) -> dict[str, Any]:
     elif foreign.stage == 1:
         shapes = fragments = None
     values = {
-        pt_trees.MODULE: module,
-        pt_trees.BUFFER_NAMES: [
+        state_dict_keys.MODULE: module,
+        state_dict_keys.BUFFER_NAMES: [
             key.name for key in foreign.source.tensors if _is_buffer(foreign, key)
         ],
-        pt_trees.FROZEN_SHAPES: shapes,
-        pt_trees.SHARED_PARAMS: dict(foreign.source.aliases),
-        pt_trees.FROZEN_FRAGMENTS: fragments,
-        pt_trees.LR_SCHEDULER: pt_trees.schedule_of(training),
-        pt_trees.GLOBAL_SAMPLES: training.samples or 0,
-        pt_trees.PARALLEL_DIMENSIONS: {"pp_degree": 1, "tp_degree": 1},
-        pt_trees.DS_CONFIG: dict(foreign.config),
+        state_dict_keys.FROZEN_SHAPES: shapes,
+        state_dict_keys.SHARED_PARAMS: dict(foreign.source.aliases),
+        state_dict_keys.FROZEN_FRAGMENTS: fragments,
+        state_dict_keys.LR_SCHEDULER: new_state_dicts.schedule_of(training),
+        state_dict_keys.GLOBAL_SAMPLES: training.samples or 0,
+        state_dict_keys.PARALLEL_DIMENSIONS: {"pp_degree": 1, "tp_degree": 1},
+        state_dict_keys.DS_CONFIG: dict(foreign.config),
     }
-    return {**pt_trees.new_model_tree(training, values), **dict(carried_client(training))}
+    return {**new_state_dicts.new_model_tree(training, values), **dict(carried_client(training))}
 
 
 def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:

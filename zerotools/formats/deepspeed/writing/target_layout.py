@@ -16,7 +16,7 @@ from zerotools.formats.deepspeed.partitioning.flat_groups import (
     deals_in_turn,
 )
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import (
     ALIGNED,
     DEFAULT_SUB_GROUP_SIZE,
@@ -130,8 +130,10 @@ def target_layout_of(
         return TargetLayout(dp_size, kind, stage, data_first=data_first, autoep_size=autoep_size)
     round_robin = settled.round_robin
     if round_robin is None:
-        round_robin = deals_in_turn(logical.zero, stage, logical.model.get(pt_trees.DS_VERSION))
-    given = logical.model.get(pt_trees.DS_CONFIG)
+        round_robin = deals_in_turn(
+            logical.zero, stage, logical.model.get(state_dict_keys.DS_VERSION)
+        )
+    given = logical.model.get(state_dict_keys.DS_CONFIG)
     return TargetLayout(
         dp_size,
         kind,
@@ -159,7 +161,7 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
                 f"{group.ep_size}, not {dp_size}"
             )
     given = settings.ds_config
-    config = logical.model.get(pt_trees.DS_CONFIG) if given is None else given
+    config = logical.model.get(state_dict_keys.DS_CONFIG) if given is None else given
     return logical.has_experts and is_data_first(config)
 
 
@@ -222,9 +224,9 @@ def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: in
     if stage != 1 or logical.precision not in (None, BFLOAT16):
         return False
     if settings.ds_config is None:
-        return was or adds_up_in_fp32(logical.model.get(pt_trees.DS_CONFIG))
+        return was or adds_up_in_fp32(logical.model.get(state_dict_keys.DS_CONFIG))
     # A pipeline in bf16 uses BF16_Optimizer, whatever the configuration says.
-    is_pipeline = logical.model.get(pt_trees.MODULE) is None
+    is_pipeline = logical.model.get(state_dict_keys.MODULE) is None
     return (was and is_pipeline) or adds_up_in_fp32(settings.ds_config)
 
 
@@ -259,12 +261,12 @@ def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, 
     """Yield (key, new value) for each key outside `zero_optimization` that must change in the
     configuration.
     """
-    known = is_data_first(logical.model.get(pt_trees.DS_CONFIG))
+    known = is_data_first(logical.model.get(state_dict_keys.DS_CONFIG))
     if logical.has_experts and known != layout.data_first:
         yield DATA_FIRST, layout.data_first
 
     if layout.autoep_size is not None and layout.autoep_size != logical.autoep_size:
-        config = logical.model.get(pt_trees.DS_CONFIG)
+        config = logical.model.get(state_dict_keys.DS_CONFIG)
         table = config.get(EXPERT_PARALLEL) if isinstance(config, dict) else None
         yield EXPERT_PARALLEL, {**(table or {}), EXPERT_RANKS: layout.autoep_size}
 
@@ -298,12 +300,12 @@ def _differing(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[st
 def _with_config(
     tree: dict[str, Any], changed: dict[str, Any], placed: dict[str, Any]
 ) -> dict[str, Any]:
-    config = tree.get(pt_trees.DS_CONFIG)
+    config = tree.get(state_dict_keys.DS_CONFIG)
     config = config if isinstance(config, dict) else {}
     dropped = mics_keys(zero_optimization(config))
     kept = {key: value for key, value in zero_optimization(config).items() if key not in dropped}
     zero = {**kept, **changed}
-    return {**tree, pt_trees.DS_CONFIG: {**config, "zero_optimization": zero, **placed}}
+    return {**tree, state_dict_keys.DS_CONFIG: {**config, "zero_optimization": zero, **placed}}
 
 
 def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:

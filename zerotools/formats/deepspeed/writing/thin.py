@@ -29,7 +29,7 @@ from zerotools.core.target import FilePlan
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates
 from zerotools.io.torchzip.pt_file import repacked_file
 
@@ -109,7 +109,7 @@ def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
     left = None if keep == Keep.WEIGHTS else without_state(saved)
     if left is saved:
         return {}
-    return {file.name: repacked_file(file, {**file.tree, pt_trees.OPTIMIZER: left})}
+    return {file.name: repacked_file(file, {**file.tree, state_dict_keys.OPTIMIZER: left})}
 
 
 def _without_state_of(optim: OptimStates) -> Any:
@@ -118,11 +118,13 @@ def _without_state_of(optim: OptimStates) -> Any:
     outer = optim.file.tree
     saved: Mapping[str, Any] = optim.fields.tree
     left = without_state(saved)
-    base = saved.get(pt_trees.BASE_STATE)
+    base = saved.get(state_dict_keys.BASE_STATE)
     if isinstance(base, list) and any(base):  # elastic; DeepSpeed fails without the step
-        left = {name: value for name, value in saved.items() if name != pt_trees.ELASTIC_STEP}
-        left[pt_trees.BASE_STATE] = [{} for _ in base]
-    return None if left is saved else {**outer, pt_trees.STATE_DICT: left}
+        left = {
+            name: value for name, value in saved.items() if name != state_dict_keys.ELASTIC_STEP
+        }
+        left[state_dict_keys.BASE_STATE] = [{} for _ in base]
+    return None if left is saved else {**outer, state_dict_keys.STATE_DICT: left}
 
 
 def without_state(saved: Any, depth: int = _DEEPEST) -> Any:
@@ -131,7 +133,7 @@ def without_state(saved: Any, depth: int = _DEEPEST) -> Any:
     """
     if not isinstance(saved, dict) or not depth:
         return saved
-    if saved.get(pt_trees.STATE) and pt_trees.PARAM_GROUPS in saved:
-        return {name: value for name, value in saved.items() if name != pt_trees.STATE}
+    if saved.get(state_dict_keys.STATE) and state_dict_keys.PARAM_GROUPS in saved:
+        return {name: value for name, value in saved.items() if name != state_dict_keys.STATE}
     left = {name: without_state(value, depth - 1) for name, value in saved.items()}
     return left if any(left[name] is not saved[name] for name in saved) else saved

@@ -28,7 +28,7 @@ from zerotools.formats.deepspeed.partitioning.flat_layout import (
     partition_contents,
     partition_size,
 )
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import model_tree_on
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, FlatPartition
 from zerotools.formats.deepspeed.writing.flat_buffers import (
@@ -143,8 +143,8 @@ def _model_file(
 ) -> FileDraft:
     tree = {
         **logical.model,
-        pt_trees.DP_WORLD_SIZE: layout.dp_size,
-        pt_trees.PARAM_SHAPES: param_shapes_of(logical, buffers),
+        state_dict_keys.DP_WORLD_SIZE: layout.dp_size,
+        state_dict_keys.PARAM_SHAPES: param_shapes_of(logical, buffers),
     }
     if (placement := layout.autoep_placement) is not None:
         tree = model_tree_on(tree, placement, 0)
@@ -155,7 +155,9 @@ def _new_partitions(
     logical: LogicalState, buffers: Sequence[FlatBuffer], rank: int
 ) -> dict[BufferRole, StoredTensor]:
     """Return the new partitions of one rank, keyed by (number of the group, role)."""
-    is_cut = logical.kind != BF16_OPTIMIZER and pt_trees.GROUP_PADDINGS in logical.optimizer_state
+    is_cut = (
+        logical.kind != BF16_OPTIMIZER and state_dict_keys.GROUP_PADDINGS in logical.optimizer_state
+    )
     new_partitions = {}
     for number, buffer in enumerate(buffers):
         for role, dtype in buffer.state_part.dtypes.items():
@@ -196,40 +198,48 @@ def _tree(
     """
     saved = logical.optimizer_state
     geometries = [buffer.geometry for buffer in buffers]
-    base = saved.get(pt_trees.BASE_STATE)
-    groups = [pt_trees.param_group(group.options, [n]) for n, group in enumerate(logical.groups)]
+    base = saved.get(state_dict_keys.BASE_STATE)
+    groups = [
+        new_state_dicts.param_group(group.options, [n]) for n, group in enumerate(logical.groups)
+    ]
     state = optimizer_state_of(buffers, {**new_partitions, **scalars.found})
     for number, entries in state.items():
         for role in buffers[number].whole_roles:
             if (number, role) not in new_partitions:
                 del entries[role]
     new = {
-        **{key: value for key, value in saved.items() if key != pt_trees.ELASTIC_STEP},
-        pt_trees.BASE_STATE: {
+        **{key: value for key, value in saved.items() if key != state_dict_keys.ELASTIC_STEP},
+        state_dict_keys.BASE_STATE: {
             **(base if isinstance(base, dict) else {}),
-            **pt_trees.torch_state(state, groups),
+            **new_state_dicts.torch_state(state, groups),
         },
-        pt_trees.PARTITIONS: [new_partitions[number, "param"] for number in range(len(buffers))],
+        state_dict_keys.PARTITIONS: [
+            new_partitions[number, "param"] for number in range(len(buffers))
+        ],
     }
-    if isinstance(saved.get(pt_trees.PARTITION_COUNT), int):
-        new[pt_trees.PARTITION_COUNT] = buffers[0].expert_placement.dp_size
-    elif pt_trees.PARTITION_COUNT in saved:
-        new[pt_trees.PARTITION_COUNT] = [each.expert_placement.expert_dp_size for each in buffers]
-    if pt_trees.GROUP_PADDINGS in saved:
-        new[pt_trees.GROUP_PADDINGS] = [
+    if isinstance(saved.get(state_dict_keys.PARTITION_COUNT), int):
+        new[state_dict_keys.PARTITION_COUNT] = buffers[0].expert_placement.dp_size
+    elif state_dict_keys.PARTITION_COUNT in saved:
+        new[state_dict_keys.PARTITION_COUNT] = [
+            each.expert_placement.expert_dp_size for each in buffers
+        ]
+    if state_dict_keys.GROUP_PADDINGS in saved:
+        new[state_dict_keys.GROUP_PADDINGS] = [
             _group_paddings(logical.kind, buffer, rank) for buffer in buffers
         ]
-    if pt_trees.ALIGNMENT_PADDINGS in saved or any(any(each.paddings) for each in geometries):
-        new[pt_trees.ALIGNMENT_PADDINGS] = [
+    if state_dict_keys.ALIGNMENT_PADDINGS in saved or any(
+        any(each.paddings) for each in geometries
+    ):
+        new[state_dict_keys.ALIGNMENT_PADDINGS] = [
             list(each.paddings) or [0] * len(each.shapes) for each in geometries
         ]
-    if pt_trees.SLICE_MAPPINGS in saved:
-        kind = pt_trees.fragment_class(pt_trees.slice_mappings(saved))
-        new[pt_trees.SLICE_MAPPINGS] = [
+    if state_dict_keys.SLICE_MAPPINGS in saved:
+        kind = new_state_dicts.fragment_class(state_dict_keys.slice_mappings(saved))
+        new[state_dict_keys.SLICE_MAPPINGS] = [
             _mapping(content, list(group.shapes), kind)
             for content, group in zip(contents, logical.groups, strict=True)
         ]
-    return {**logical.optimizer, pt_trees.STATE_DICT: new}
+    return {**logical.optimizer, state_dict_keys.STATE_DICT: new}
 
 
 def _group_paddings(kind: str, buffer: FlatBuffer, rank: int) -> int:
@@ -246,4 +256,6 @@ def _mapping(content: PartitionContents, order: Sequence[str], kind: Opaque) -> 
     optimizer's order, which may differ from the order in the buffer.
     """
     places = {name: (start, count) for name, start, count in content.parts}
-    return pt_trees.slice_mapping(kind, ((name, *places[name]) for name in order if name in places))
+    return new_state_dicts.slice_mapping(
+        kind, ((name, *places[name]) for name in order if name in places)
+    )

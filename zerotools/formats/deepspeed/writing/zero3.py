@@ -18,7 +18,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.target import FilePlan
 from zerotools.formats.deepspeed.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_contents
-from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import model_tree_on, partition_groups_on
 from zerotools.formats.deepspeed.writing.flat_buffers import (
     BufferRole,
@@ -118,7 +118,10 @@ def _on_rank(
     listed = partition_groups_on(placements, [buffer.is_stacked for buffer in buffers], rank)
     return {
         **tree,
-        pt_trees.STATE_DICT: {**tree[pt_trees.STATE_DICT], pt_trees.ZERO3_GROUPS: listed},
+        state_dict_keys.STATE_DICT: {
+            **tree[state_dict_keys.STATE_DICT],
+            state_dict_keys.ZERO3_GROUPS: listed,
+        },
     }
 
 
@@ -170,17 +173,19 @@ def _tree(
     buffers = [buffer for group in grouped for buffer in group]
     groups, first = [], 0
     for group, own in zip(logical.groups, grouped, strict=True):
-        groups.append(pt_trees.param_group(group.options, range(first, first + len(own))))
+        groups.append(new_state_dicts.param_group(group.options, range(first, first + len(own))))
         first += len(own)
-    state = pt_trees.torch_state(optimizer_state_of(buffers, values), groups)
+    state = new_state_dicts.torch_state(optimizer_state_of(buffers, values), groups)
     new = {
         **saved,
-        pt_trees.STATE_DICT: {**saved[pt_trees.STATE_DICT], **state},
-        pt_trees.SUB_GROUPS: [new_partitions[number, "param"] for number in range(len(buffers))],
+        state_dict_keys.STATE_DICT: {**saved[state_dict_keys.STATE_DICT], **state},
+        state_dict_keys.SUB_GROUPS: [
+            new_partitions[number, "param"] for number in range(len(buffers))
+        ],
     }
-    if pt_trees.PARTITION_COUNT in saved:
-        new[pt_trees.PARTITION_COUNT] = ranks
-    return {**logical.optimizer, pt_trees.STATE_DICT: new}
+    if state_dict_keys.PARTITION_COUNT in saved:
+        new[state_dict_keys.PARTITION_COUNT] = ranks
+    return {**logical.optimizer, state_dict_keys.STATE_DICT: new}
 
 
 def _model_tree(tree: dict[str, Any], layout: TargetLayout, rank: int) -> dict[str, Any]:
@@ -214,18 +219,18 @@ def _model_files(
     }
     tree = {
         **logical.model,
-        pt_trees.DP_WORLD_SIZE: ranks,
-        pt_trees.PARAM_SHAPES: param_shapes_of(logical, buffers),
+        state_dict_keys.DP_WORLD_SIZE: ranks,
+        state_dict_keys.PARAM_SHAPES: param_shapes_of(logical, buffers),
     }
     if new_partitions:
-        tree[pt_trees.FROZEN_FRAGMENTS] = Ordered(new_partitions)
+        tree[state_dict_keys.FROZEN_FRAGMENTS] = Ordered(new_partitions)
     filled = [*new_partitions.values(), *logical.weights.values()]
     first = FileDraft.of(_model_tree(tree, layout, 0), logical.model_file, filled).at(names[0])
     outputs = [first]
     if ranks > 1:
         # Only the first rank's model file lists tied weights.
-        tied = tree.get(pt_trees.SHARED_PARAMS)
-        others = {**tree, pt_trees.SHARED_PARAMS: {}} if tied else tree
+        tied = tree.get(state_dict_keys.SHARED_PARAMS)
+        others = {**tree, state_dict_keys.SHARED_PARAMS: {}} if tied else tree
         drafts = [
             FileDraft.of(_model_tree(others, layout, rank), logical.model_file, filled)
             for rank in _differing_ranks(layout)
