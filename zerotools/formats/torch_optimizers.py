@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.numeric.scalar_tensors import scalars_below
 
@@ -210,23 +209,3 @@ def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[K
         if key.role == "step" or weight is None or weight.shape:
             found[key] = tensor
     return scalars_below(checkpoint.root, {**found, **plain})
-
-
-def weights_dtype(checkpoint: Checkpoint) -> DType | None:
-    """Return the floating-point dtype of most bytes of the weights."""
-    sizes: dict[DType, int] = {}
-    for key, tensor in checkpoint.tensors.items():
-        if key.role == "param" and tensor.dtype.is_float:
-            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.nbytes
-    return max(sizes, key=sizes.__getitem__, default=None)
-
-
-def trained_precision(checkpoint: Checkpoint) -> DType | None:
-    """Return the dtype that the model computes in, derived from the dtype of the weights that the
-    optimizer updates.
-
-    This is the dtype of the weights if it has 16 bits. For fp32 weights, return None, because the
-    model may cast them.
-    """
-    dtype = weights_dtype(checkpoint)
-    return dtype if dtype in (FLOAT16, BFLOAT16) else None

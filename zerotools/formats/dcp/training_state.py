@@ -24,7 +24,8 @@ from zerotools.core.training_state import LossScale, ParamGroup, Scalar, Trainin
 from zerotools.formats.dcp.flat_keys import STATE_ROLE
 from zerotools.formats.dcp.kept_for_writer import native_of
 from zerotools.formats.dcp.several_directories import is_replicated
-from zerotools.formats.torch_optimizers import optimizer_of, scalars_of, trained_precision
+from zerotools.formats.torch_optimizers import optimizer_of, scalars_of
+from zerotools.formats.trained_precision import trained_precision
 from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.runs.checkpoint_job_record import JobRecord
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.orbax.tree_names import TreeNames
-from zerotools.formats.torch_optimizers import trained_precision
+from zerotools.formats.trained_precision import trained_precision
 from zerotools.io.numeric.scalar_tensors import read_scalar, scalars_below
 
 

@@ -24,7 +24,7 @@ from zerotools.formats.safetensors.rank_files import (
     shard_numbers,
     sharded_tensors,
 )
-from zerotools.formats.torch_optimizers import weights_dtype
+from zerotools.formats.trained_precision import weights_dtype
 from zerotools.io.files.tolerated_damage import (
     raise_or_record,
     record_lost_tensor,

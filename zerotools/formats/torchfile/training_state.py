@@ -16,13 +16,7 @@ from zerotools.core.training_state import (
     Scalar,
     TrainingState,
 )
-from zerotools.formats.torch_optimizers import (
-    WEIGHT_ROLES,
-    optimizer_of,
-    scalars_of,
-    trained_precision,
-    weights_dtype,
-)
+from zerotools.formats.torch_optimizers import WEIGHT_ROLES, optimizer_of, scalars_of
 from zerotools.formats.torchfile.opened_file import TorchFileNative, numbered_name
 from zerotools.formats.torchfile.sort_state_dict import (
     BUFFER_NAMES,
@@ -39,6 +33,7 @@ from zerotools.formats.torchfile.sort_state_dict import (
     STEPS,
     VERSION,
 )
+from zerotools.formats.trained_precision import trained_precision, weights_dtype
 
 _SCHEDULERS = (SCHEDULER, "lr_schedulers", "scheduler")
 _OWN = ("param_groups", "optimizer", *_SCHEDULERS)

@@ -29,7 +29,7 @@ _KEYS = ("dtype", "torch_dtype")
 LARGEST_CONFIG = 2**24
 
 
-def weights_dtype(tensors: Iterable[Tensor]) -> DType | None:
+def dtype_for_config(tensors: Iterable[Tensor]) -> DType | None:
     """Return the floating-point dtype (16 bits or more) in which the most bytes are stored. Return
     None if no tensor has such a dtype.
     """

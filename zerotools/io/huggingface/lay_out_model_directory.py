@@ -13,7 +13,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import FilePlan, Target
-from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
+from zerotools.io.huggingface.config_json import adapted_config, dtype_for_config
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.files_without_tensors import carried_file, file_of_bytes
 
@@ -141,6 +141,6 @@ def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, Fi
     plans: dict[str, FilePlan] = {}
     for name, path in source.model_sidecars.items():
         plans[name] = carried_file(path)
-        if name == CONFIG and (text := adapted_config(path, weights_dtype(tensors))) is not None:
+        if name == CONFIG and (text := adapted_config(path, dtype_for_config(tensors))) is not None:
             plans[name] = file_of_bytes(text)
     return plans

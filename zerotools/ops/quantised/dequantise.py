@@ -11,7 +11,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import FilePlan, Target
 from zerotools.io.files.regular_files import read_user_file
-from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
+from zerotools.io.huggingface.config_json import adapted_config, dtype_for_config
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.files_without_tensors import file_of_bytes
 from zerotools.ops.quantised.find_quantised import find_quantised
@@ -169,7 +169,7 @@ def with_config(
     path = source.model_sidecars.get(CONFIG)
     if path is None or CONFIG not in target.files:
         return target
-    text = adapted_config(path, weights_dtype(target.checkpoint.tensors.values()))
+    text = adapted_config(path, dtype_for_config(target.checkpoint.tensors.values()))
     text = config_text(path, settings, text)
     if text is None:
         return target

@@ -1,0 +1,26 @@
+"""Find the dtype of a checkpoint's weights, and the dtype that its model computes in."""
+
+from __future__ import annotations
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
+
+
+def weights_dtype(checkpoint: Checkpoint) -> DType | None:
+    """Return the floating-point dtype of most bytes of the weights."""
+    sizes: dict[DType, int] = {}
+    for key, tensor in checkpoint.tensors.items():
+        if key.role == "param" and tensor.dtype.is_float:
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.nbytes
+    return max(sizes, key=sizes.__getitem__, default=None)
+
+
+def trained_precision(checkpoint: Checkpoint) -> DType | None:
+    """Return the dtype that the model computes in, derived from the dtype of the weights that the
+    optimizer updates.
+
+    This is the dtype of the weights if it has 16 bits. For fp32 weights, return None, because the
+    model may cast them.
+    """
+    dtype = weights_dtype(checkpoint)
+    return dtype if dtype in (FLOAT16, BFLOAT16) else None
