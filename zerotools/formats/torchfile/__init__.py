@@ -4,6 +4,7 @@ per rank.
 file_names             the torch files of a directory that form one checkpoint
 opened_file            one opened file, and the keys of its tensors
 sort_state_dict        the tensors of a saved tree: weights, optimizer and others
+training_file_keys     keys of the training file that zerotools writes
 sharded_tensors        the part of a tensor in one file: DTensor (FSDP2), ShardedTensor (FSDP1)
 refuse_non_model       errors for files that do not hold a whole model
 rank_files             one file per rank -> Checkpoint

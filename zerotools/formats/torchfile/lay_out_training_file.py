@@ -4,7 +4,7 @@ values.
     {"model": OrderedDict of names to tensors, tied names as views of one storage,
      "optimizer": {"state": {number: {role: tensor}}, "param_groups": [{..., "params": [number],
                    "param_names": [name]}]},
-     "buffer_names": [name], "lr_scheduler", "steps" and the other keys in `state_dict`}
+     "buffer_names": [name], "lr_scheduler", "steps" and the other keys in `training_file_keys`}
 
 The file has only plain values and tensors, so `torch.load(weights_only=True)` can read it.
 Parameter numbers, and `step` as a 0-d float32 tensor, are as torch saves them
@@ -28,7 +28,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS, extra_roles
 from zerotools.core.target import Checksum, Dropped, FilePlan, LiteralBytes, Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.formats.torchfile import sort_state_dict
+from zerotools.formats.torchfile import training_file_keys
 from zerotools.formats.torchfile.file_names import TRAINING
 from zerotools.formats.torchfile.lay_out_pytorch_model import stored_tensor
 from zerotools.formats.torchfile.opened_file import FORMAT, numbered_name
@@ -57,7 +57,7 @@ def lay_out_training_file(source: Checkpoint, training: TrainingState, destinati
     optimizer = _optimizer(source, training, file, drops)
     if optimizer is not None:
         tree["optimizer"] = optimizer
-    tree[sort_state_dict.BUFFER_NAMES] = [
+    tree[training_file_keys.BUFFER_NAMES] = [
         key.name for key in source.tensors if key.role == "buffer"
     ]
     tree |= _run_values(training, drops)
@@ -262,16 +262,16 @@ def _run_values(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     """
     scale = training.loss_scale
     values: dict[str, Any] = {
-        sort_state_dict.MARK: sort_state_dict.VERSION,
-        sort_state_dict.FROZEN: sorted(training.frozen) or None,
-        sort_state_dict.PRECISION: training.precision and training.precision.name,
-        sort_state_dict.OPTIMIZER: training.optimizer,
-        sort_state_dict.STEPS: training.steps,
-        sort_state_dict.SKIPPED: training.skipped,
-        sort_state_dict.SAMPLES: training.samples,
-        sort_state_dict.LOSS_SCALE: scale
+        training_file_keys.MARK: training_file_keys.VERSION,
+        training_file_keys.FROZEN: sorted(training.frozen) or None,
+        training_file_keys.PRECISION: training.precision and training.precision.name,
+        training_file_keys.OPTIMIZER: training.optimizer,
+        training_file_keys.STEPS: training.steps,
+        training_file_keys.SKIPPED: training.skipped,
+        training_file_keys.SAMPLES: training.samples,
+        training_file_keys.LOSS_SCALE: scale
         and {"scale": scale.scale, "dynamic": scale.dynamic, **scale.options},
-        sort_state_dict.SCHEDULER: training.lr_scheduler,
+        training_file_keys.SCHEDULER: training.lr_scheduler,
     }
     for name, value in values.items():
         if not is_plain(value):
@@ -283,7 +283,7 @@ def _run_values(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     if training.ds_config is not None:
         drops.add("ds_config", "plain torch does not use it")
     kept = {n: value for n, value in values.items() if value is not None and is_plain(value)}
-    return kept | ({sort_state_dict.CLIENT: client} if client else {})
+    return kept | ({training_file_keys.CLIENT: client} if client else {})
 
 
 @dataclass

@@ -1,9 +1,4 @@
-"""Sort the tensors of a saved tree into weights, the state of one torch optimizer, and others.
-
-This module also defines the keys of `checkpoint.pt`, a training file that zerotools writes. A file
-has all these keys if its key `MARK` has the value `VERSION`. `BUFFER_NAMES` is also a key of
-DeepSpeed's model files.
-"""
+"""Sort the tensors of a saved tree into weights, the state of one torch optimizer, and others."""
 
 from __future__ import annotations
 
@@ -291,10 +286,3 @@ def _put(tree: dict[str, Any], path: tuple[Any, ...], leaf: Any) -> None:
             raise BadFile(f"it holds two values that are both called {dotted_name(path)}")
         tree = inner
     tree[str(last)] = leaf
-
-
-BUFFER_NAMES = "buffer_names"
-MARK, VERSION = "written_as", "zerotools.training/1"
-FROZEN, PRECISION, OPTIMIZER = "frozen_names", "precision", "optimizer_name"
-STEPS, SKIPPED, SAMPLES = "steps", "skipped_steps", "samples"
-LOSS_SCALE, SCHEDULER, CLIENT = "loss_scale", "lr_scheduler", "client"

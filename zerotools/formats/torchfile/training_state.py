@@ -18,7 +18,8 @@ from zerotools.core.training_state import (
 )
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES, optimizer_of, scalars_of
 from zerotools.formats.torchfile.opened_file import TorchFileNative, numbered_name
-from zerotools.formats.torchfile.sort_state_dict import (
+from zerotools.formats.torchfile.sort_state_dict import STATE_ROLE
+from zerotools.formats.torchfile.training_file_keys import (
     BUFFER_NAMES,
     CLIENT,
     FROZEN,
@@ -29,7 +30,6 @@ from zerotools.formats.torchfile.sort_state_dict import (
     SAMPLES,
     SCHEDULER,
     SKIPPED,
-    STATE_ROLE,
     STEPS,
     VERSION,
 )
