@@ -28,8 +28,9 @@ from zerotools.formats.dcp.lay_out_rank_files import (
 )
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.formats.dcp.training_state import training_of as training_of_dcp
+from zerotools.io.distcp.lay_out_data_file import archive_of
 from zerotools.io.distcp.metadata import Item
-from zerotools.io.distcp.metadata_writer import WrittenItem, archive_of, metadata_bytes
+from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 
 
 class Command:

@@ -51,7 +51,7 @@ from zerotools.formats.megatron.writing.torch_dist_files import (
     stored_places,
 )
 from zerotools.formats.torch_optimizers import STATE_ROLE
-from zerotools.io.distcp.metadata_writer import archive_of
+from zerotools.io.distcp.lay_out_data_file import archive_of
 from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG as MODEL_CONFIG

@@ -20,7 +20,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.target import FilePlan
 from zerotools.formats.megatron.writing.resumable_optimizer import WrittenOptimizer
 from zerotools.io.distcp.file_names import METADATA
-from zerotools.io.distcp.metadata_writer import PlannedFile, WrittenItem, archive_of, metadata_bytes
+from zerotools.io.distcp.lay_out_data_file import PlannedFile, archive_of
+from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 from zerotools.io.output.files_without_tensors import file_of_bytes
 
 LARGEST_CHUNK = 2**28
