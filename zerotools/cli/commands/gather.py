@@ -21,7 +21,8 @@ from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.gathering.check_gathered import StagedCheck
 from zerotools.ops.gathering.gather_files import SCHEMA, Gathered
-from zerotools.ops.gathering.gather_plan import GatherPlan, varying_numbers
+from zerotools.ops.gathering.gather_plan import GatherPlan
+from zerotools.ops.gathering.numbered_names import varying_numbers
 from zerotools.ops.verification.findings import Soundness
 from zerotools.public.command_options.option import bind_options
 from zerotools.public.gather_shards import GatherKeywords, gathered, refuse_nameless

@@ -18,9 +18,10 @@ from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.conversions.conversion import allocated_bytes, check_space
 from zerotools.ops.gathering.check_gathered import StagedCheck
 from zerotools.ops.gathering.fetch_files import Fetching
-from zerotools.ops.gathering.gather_plan import GatherPlan, names_alike
+from zerotools.ops.gathering.gather_plan import GatherPlan
 from zerotools.ops.gathering.node_source import for_each
 from zerotools.ops.gathering.node_survey import fixed_identity, start_over
+from zerotools.ops.gathering.numbered_names import names_alike
 from zerotools.ops.gathering.read_node_files import Listing, refuse_changed
 
 

@@ -2,34 +2,24 @@
 prints it.
 
 `why_no_checkpoint` checks the file names before any file is fetched: the formats examine a
-directory of empty files with these names. `missing_in_series` compares the numbers in file names to
-find files that seem to be missing:
-
-    zero_pp_rank_0_mp_rank_00_optim_states.pt
-    zero_pp_rank_1_mp_rank_00_optim_states.pt       2 would be missing
-    zero_pp_rank_3_mp_rank_00_optim_states.pt
-
-A gap is a hint and not a proof: a layer without parameters has no file. And a missing last rank
-leaves no gap. The files themselves are checked after the fetch.
+directory of empty files with these names. `numbered_names` finds files that seem to be missing. The
+files themselves are checked after the fetch.
 """
 
 from __future__ import annotations
 
-import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from math import prod
 from pathlib import Path
-from typing import NamedTuple
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.gathering.node_source import for_each
 from zerotools.ops.gathering.node_survey import NodeSurvey, difference_refusal, differing_sources
+from zerotools.ops.gathering.numbered_names import missing_in_series
 from zerotools.ops.gathering.read_node_files import FarFile, Listing, make_digests
 
 
@@ -193,70 +183,3 @@ def why_no_checkpoint(
         except (BadFile, BadRequest) as error:
             return str(error).replace(str(root), str(destination))
     return None
-
-
-_NUMBER = re.compile(r"\d{1,9}")
-_MOST = 1 << 20
-
-
-class Numbered(NamedTuple):
-    """The name of a file, split into its numbers and the texts between them. Numbers in the names
-    of directories count as text."""
-
-    texts: tuple[str, ...]
-    numbers: tuple[str, ...]
-
-
-def numbers_in_name(name: str) -> Numbered:
-    """Return the numbers in the name of a file."""
-    directory, slash, base = name.rpartition("/")
-    first, *rest = _NUMBER.split(base)
-    return Numbered((directory + slash + first, *rest), tuple(_NUMBER.findall(base)))
-
-
-def missing_in_series(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names that are missing in a series of numbered files, if most files of the series
-    exist."""
-    families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for name in names:
-        texts, numbers = numbers_in_name(name)
-        if numbers:
-            families.setdefault(texts, []).append(numbers)
-    for texts, there in families.items():
-        ranges = [_range({row[place] for row in there}) for place in range(len(texts) - 1)]
-        if not len(there) < prod(map(len, ranges)) <= min(2 * len(there), _MOST):
-            continue
-        known = set(there)
-        for numbers in product(*ranges):
-            if numbers not in known:
-                yield texts[0] + "".join(map("".join, zip(numbers, texts[1:], strict=True)))
-
-
-def _range(there: set[str]) -> list[str]:
-    """Return the expected numbers, up to the largest existing number. They begin at 1 if the
-    smallest existing number is 1, else at 0."""
-    values = {int(each) for each in there}
-    if len(there) < len(values) or len(there) == 1:
-        return sorted(there)
-    first = 1 if min(values) == 1 else 0
-    if max(values) - first >= _MOST:
-        return sorted(there)
-    width = min(map(len, there))
-    return [f"{value:0{width}d}" for value in range(first, max(values) + 1)]
-
-
-def names_alike(name: str, names: Iterable[str]) -> list[str]:
-    """Return the other `names` that differ from `name` only in their numbers."""
-    texts = numbers_in_name(name).texts
-    return [each for each in names if each != name and numbers_in_name(each).texts == texts]
-
-
-def varying_numbers(name: str, others: Iterable[str]) -> list[int] | None:
-    """Compare `name` with the names `others`, which come from `names_alike`. If all of `others`
-    differ from `name` in the same one number, return the values that `others` have there, sorted.
-    Otherwise return None.
-    """
-    rows = [numbers_in_name(each).numbers for each in others]
-    own = numbers_in_name(name).numbers
-    places = [n for n, number in enumerate(own) if any(row[n] != number for row in rows)]
-    return sorted(int(row[places[0]]) for row in rows) if len(places) == 1 else None
