@@ -23,10 +23,8 @@ from zerotools.public.command_options.model_output_options import (
     FormatOption,
     MastersOption,
     ModelOptions,
-    ZeroOptions,
     export_options,
     overflow_check,
-    zero_settings,
 )
 from zerotools.public.command_options.option import (
     OPTIMIZER,
@@ -41,6 +39,7 @@ from zerotools.public.command_options.option import (
 )
 from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions, TagOption
 from zerotools.public.command_options.run_options import PartOptions, WritingOptions
+from zerotools.public.command_options.zero_options import ZeroOptions, zero_settings
 from zerotools.public.progress import ProgressWanted
 from zerotools.public.run_conversion import ConversionResult, carry_out
 

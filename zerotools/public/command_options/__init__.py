@@ -4,6 +4,7 @@ The option of the command and the keyword of the function are made from this dec
 option                how options are declared, and functions that take them
 read_options          the checkpoint, and how it is read
 run_options           memory, threads, dry runs, overwriting, the part that this process does
-model_output_options  exported weights and their shards, and settings of DeepSpeed's ZeRO
+model_output_options  exported weights and their shards
+zero_options          settings of DeepSpeed's ZeRO
 map_options           the layout of another program
 """

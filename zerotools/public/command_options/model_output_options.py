@@ -1,11 +1,9 @@
-"""Options of conversions: the weights, their names and types, and settings of ZeRO."""
+"""Options of conversions: the weights, their names and types."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypedDict
 
-from zerotools.formats.deepspeed.schema.ds_config import read_config
-from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.consolidate import (
     DTYPES,
     Options,
@@ -19,12 +17,10 @@ from zerotools.ops.weights.layout_mapping import MapRequest
 from zerotools.public.command_options.option import (
     NAMES,
     OUTPUT,
-    TRAINING,
     WHAT,
     Option,
     PathOption,
     Size,
-    Switch,
     Words,
 )
 
@@ -191,51 +187,3 @@ def overflow_check(given: Mapping[str, Any]) -> Callable[[WriteReport], None]:
     """Return a function that raises an error if weights became infinite in a cast. With the option
     `allow_overflow`, the function accepts such weights."""
     return (lambda _: None) if given["allow_overflow"] else refuse_overflow
-
-
-class ZeroOptions(TypedDict, total=False):
-    """Options for the ZeRO settings of the DeepSpeed run that will resume."""
-
-    stage: Annotated[
-        Literal[1, 2, 3] | None,
-        Option(group=TRAINING, help="ZeRO stage to write. Default: as in the source."),
-    ]
-    sub_group_size: Annotated[
-        int | None,
-        Option(
-            group=TRAINING,
-            metavar="N",
-            help="Stage 3's sub_group_size to write. Default: as in the source.",
-        ),
-    ]
-    round_robin: Annotated[
-        Switch | None,
-        Option(
-            group=TRAINING,
-            help="round_robin_gradients of stages 1 and 2. Default: as in the source.",
-        ),
-    ]
-    ds_config: Annotated[
-        PathOption | None,
-        Option(
-            group=TRAINING,
-            metavar="FILE",
-            help="Take the settings of ZeRO and of the optimizer from the DeepSpeed config of "
-            "the run that will resume.",
-        ),
-    ]
-
-
-def zero_settings(given: Mapping[str, Any]) -> WriteOptions:
-    """Return the settings for the writer of DeepSpeed checkpoints.
-
-    Raises:
-        BadRequest: `ds_config` cannot be read.
-    """
-    config = given["ds_config"]
-    return WriteOptions(
-        stage=given["stage"],
-        sub_group_size=given["sub_group_size"],
-        round_robin=given["round_robin"],
-        ds_config=None if config is None else read_config(config),
-    )
