@@ -17,10 +17,8 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.change_stage import new_stored_tensor
 from zerotools.formats.deepspeed.logical_state import LogicalGroup, StatePart
-from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, STAGE_3, first_of
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, STAGE_3
 from zerotools.formats.deepspeed.schema.state_dict_keys import ZERO_STAGE
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
 from zerotools.formats.torch_optimizers import CLASSES
 from zerotools.io.numeric.scalar_tensors import scalar_bytes
 from zerotools.io.torchzip.pickle_values import StoredTensor
@@ -284,24 +282,3 @@ def completed_options(
             'an "optimizer"'
         )
     return {**_defaults(*_section(config)), **options}
-
-
-def hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str, Any]:
-    """Return the options, from the configuration, for param groups that have no options in their
-    files. The result is empty if the files have all options.
-
-    Raises:
-        BadRequest: the state is elastic, and no configuration names the optimizer.
-    """
-    optim = first_of(mp_shard.optim_states)
-    if optim.is_rigid:
-        return {}
-    config = settings.ds_config or mp_shard.model.ds_config
-    options = options_from(config)
-    if options is None:
-        raise BadRequest(
-            f"{optim.file.path} has elastic optimizer state, which lacks lr, betas and the "
-            "like, and its configuration does not have them: pass --ds-config with an Adam, "
-            'AdamW or SGD "optimizer" and its "params"'
-        )
-    return options

@@ -7,16 +7,17 @@ to the tag. Every model-parallel rank is laid out separately.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.formats.deepspeed.change_stage import COPY, change_stage
-from zerotools.formats.deepspeed.foreign_param_groups import hyperparameters_of
+from zerotools.formats.deepspeed.foreign_param_groups import options_from
 from zerotools.formats.deepspeed.logical_state import LogicalState, logical_state_of
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
@@ -113,7 +114,7 @@ def _lay_out_one(source: Checkpoint, mp_rank: int, settings: ZeroSettings, ranks
     mp_shards = native_of(source).mp_shards
     mp_shard, tag = mp_shards[mp_rank], source.root.name
     check_supported(source.root, mp_shard, len(mp_shards), settings)
-    logical = logical_state_of(mp_shard, hyperparameters_of(mp_shard, settings))
+    logical = logical_state_of(mp_shard, _hyperparameters_of(mp_shard, settings))
     layout = target_layout_of(logical, settings, ranks, len(mp_shard.optim_states))
     check_masters(source, mp_rank)
     made = with_config(change_stage(logical, layout.kind, layout.stage), layout)
@@ -129,6 +130,27 @@ def _lay_out_one(source: Checkpoint, mp_rank: int, settings: ZeroSettings, ranks
     if len(mp_shards) > 1:
         files = _with_rank_in_keys(files, mp_rank, mp_shard)
     return _Laid(logical, layout, files)
+
+
+def _hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str, Any]:
+    """Return the options, from the configuration, for param groups that have no options in their
+    files. The result is empty if the files have all options.
+
+    Raises:
+        BadRequest: the state is elastic, and no configuration names the optimizer.
+    """
+    optim = first_of(mp_shard.optim_states)
+    if optim.is_rigid:
+        return {}
+    config = settings.ds_config or mp_shard.model.ds_config
+    options = options_from(config)
+    if options is None:
+        raise BadRequest(
+            f"{optim.file.path} has elastic optimizer state, which lacks lr, betas and the "
+            "like, and its configuration does not have them: pass --ds-config with an Adam, "
+            'AdamW or SGD "optimizer" and its "params"'
+        )
+    return options
 
 
 def lay_out_mp_rank(
