@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.output.journal import NAME, Journal
+from zerotools.io.output.journal import NAME, Journal, is_of_journals
 
 IDENTITY = {"source files": "1", "options": "2"}
 HEAD = '{"schema": "zerotools.journal/1", "identity": {"source files": "1", "options": "2"}}\n'
@@ -78,3 +78,9 @@ def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / NAME)
     with pytest.raises(BadRequest, match="is a named pipe"):
         Journal(tmp_path, IDENTITY, resume=True)
+
+
+def test_journals_are_known_by_name() -> None:
+    assert [is_of_journals(name) for name in (NAME, f"{NAME}.7", "a", f"x{NAME}")] == [
+        True, True, False, False,
+    ]  # fmt: skip

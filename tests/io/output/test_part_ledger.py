@@ -11,12 +11,7 @@ import pytest
 from zerotools.core.errors import BadRequest
 from zerotools.io.output import part_ledger
 from zerotools.io.output.journal import NAME, Journal
-from zerotools.io.output.part_ledger import (
-    PartLedger,
-    is_of_journals,
-    parts_begun,
-    remove_journals,
-)
+from zerotools.io.output.part_ledger import PartLedger, parts_begun, remove_journals
 
 IDENTITY = {"source files": "1", "options": "2"}
 
@@ -81,9 +76,3 @@ def test_a_file_system_without_locks_is_refused(
     with pytest.raises(BadRequest, match=r"cannot be locked .*-o flock"):
         PartLedger(tmp_path, IDENTITY, 3)
     assert fcntl.flock is none
-
-
-def test_journals_are_known_by_name() -> None:
-    assert [is_of_journals(name) for name in (NAME, f"{NAME}.7", "a", f"x{NAME}")] == [
-        True, True, False, False,
-    ]  # fmt: skip

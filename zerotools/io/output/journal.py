@@ -156,3 +156,8 @@ def refuse_another(
 
 def _is_noted(line: Any) -> bool:
     return isinstance(line, dict) and isinstance(line.get("file"), str) and "noted" in line
+
+
+def is_of_journals(name: str) -> bool:
+    """Return whether `name` is the name of a journal, or of the ledger (`part_ledger`)."""
+    return name == NAME or name.startswith(f"{NAME}.")

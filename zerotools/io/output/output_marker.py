@@ -27,7 +27,7 @@ import xxhash
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.read_json import read_json
-from zerotools.io.output.part_ledger import is_of_journals
+from zerotools.io.output.journal import is_of_journals
 from zerotools.version import version
 
 MARKER = ".zerotools-output.json"

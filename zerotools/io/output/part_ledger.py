@@ -27,7 +27,7 @@ from typing import Any
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.regular_files import regular_file
-from zerotools.io.output.journal import NAME, Journal, read_journal, refuse_another
+from zerotools.io.output.journal import NAME, Journal, is_of_journals, read_journal, refuse_another
 
 SCHEMA = "zerotools.parts/1"
 _LONGEST_HEAD = 2**16
@@ -184,11 +184,6 @@ def _refuse_other_count(directory: Path, begun: int, parts: int) -> None:
 def is_begun(directory: Path, part: int) -> bool:
     """Return whether a run has begun part number `part` in `directory`."""
     return (directory / _name(part)).exists()
-
-
-def is_of_journals(name: str) -> bool:
-    """Return whether `name` is the name of a journal or of the ledger."""
-    return name == NAME or name.startswith(f"{NAME}.")
 
 
 def _name(part: int) -> str:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.output.journal import NAME, Journal
-from zerotools.io.output.part_ledger import is_of_journals
+from zerotools.io.output.journal import NAME, Journal, is_of_journals
 from zerotools.io.output.staging import Staging
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.conversions.conversion import allocated_bytes, check_space

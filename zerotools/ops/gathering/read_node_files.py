@@ -18,7 +18,7 @@ from types import TracebackType
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.files.directory_entries import stays_below_root
-from zerotools.io.output.part_ledger import is_of_journals
+from zerotools.io.output.journal import is_of_journals
 from zerotools.io.ssh.remote_shell import BLOCK, SILENT_SECONDS, FarShell, OpenShells
 from zerotools.ops.gathering.node_source import NodeSource
 
