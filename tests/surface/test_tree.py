@@ -27,6 +27,7 @@ ROLES = {
     "rank_files",
     "read",
     "training_state",
+    "weight_pairs",
     # what each package or process has
     "__init__",
     "engine",

@@ -116,7 +116,7 @@ class DeepSpeedFormat(Format):
         check_weights(source)
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        from zerotools.formats.deepspeed.partitioning.kept_for_writer import weight_pairs
+        from zerotools.formats.deepspeed.partitioning.weight_pairs import weight_pairs
 
         return weight_pairs(source)
 

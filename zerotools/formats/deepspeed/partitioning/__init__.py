@@ -9,5 +9,6 @@ flat_groups       the flat buffers of one model-parallel rank, from its files; p
 stack_experts     blocks of AutoEP's experts, as parts of the stacked tensors
 assemble_mp_rank  the tensors of one model-parallel rank
 swap_files        optimizer state in files on NVMe
-kept_for_writer   values that the reader stores for the writers; pairs of master and weight
+kept_for_writer   values that the reader stores for the writers
+weight_pairs      pairs of a master and the weight that was cast from it
 """

@@ -19,11 +19,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Problem, Tensor
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.kept_for_writer import (
-    PLAIN,
-    TIED,
-    layers_of_ties,
-)
+from zerotools.formats.deepspeed.partitioning.weight_pairs import PLAIN, TIED, layers_of_ties
 from zerotools.formats.deepspeed.schema.file_names import (
     ANY_LAYER,
     TagListing,

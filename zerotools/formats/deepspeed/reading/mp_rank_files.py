@@ -22,8 +22,8 @@ from zerotools.formats.deepspeed.partitioning.flat_groups import (
     is_round_robin,
     ranks_of_group,
 )
-from zerotools.formats.deepspeed.partitioning.kept_for_writer import PLAIN, TIED
 from zerotools.formats.deepspeed.partitioning.swap_files import with_swap_files
+from zerotools.formats.deepspeed.partitioning.weight_pairs import PLAIN, TIED
 from zerotools.formats.deepspeed.reading.check_same_save import (
     compare_model,
     compare_mp_ranks,

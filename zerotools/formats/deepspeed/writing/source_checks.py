@@ -13,7 +13,8 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import ranges_of
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of, pairs_of
+from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
+from zerotools.formats.deepspeed.partitioning.weight_pairs import pairs_of
 from zerotools.formats.deepspeed.schema.ds_config import mics_keys, zero_optimization
 from zerotools.formats.deepspeed.schema.file_names import is_layer_file, name_for_rank
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from zerotools.formats.deepspeed.partitioning.kept_for_writer import layers_of_ties
+from zerotools.formats.deepspeed.partitioning.weight_pairs import layers_of_ties
 
 TIED = "tied_modules.embed.weight"
 NAMES = [f"{layer}.weight" for layer in range(6)]
