@@ -1,10 +1,10 @@
 """Reports the errors that a rank would find in its model and data, before the job is queued.
 
-`python -P dry_run.py SPEC SHOW` runs under the job's interpreter. It builds the model of the job
-file SPEC on the meta device, without memory for weights. It compares the model with the tokenizer
-and with the tensors in the model's directory. If the job continues from a checkpoint of another
-program, the model is also compared with this checkpoint. The first examples are read as a rank
-would read them. The program prints one JSON object: `{"problem": sentence or null, "notes":
+`python -P check_model_and_data.py SPEC SHOW` runs under the job's interpreter. It builds the model
+of the job file SPEC on the meta device, without memory for weights. It compares the model with the
+tokenizer and with the tensors in the model's directory. If the job continues from a checkpoint of
+another program, the model is also compared with this checkpoint. The first examples are read as a
+rank would read them. The program prints one JSON object: `{"problem": sentence or null, "notes":
 [sentences], "sample": null or the first SHOW examples}`.
 """
 

@@ -19,7 +19,7 @@ from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 from zerotoolsd.users.start_as_submitter import USUAL_PATH, given_env
 
 KILL_SECONDS = 5.0
-_RUNNING = (sys.executable, "-I", "-S", str(Path(__file__).with_name("run_command.py")))
+_RUNNING = (sys.executable, "-I", "-S", str(Path(__file__).with_name("notify_command_process.py")))
 _BY_SHELL = ("/bin/sh", "-c", 'exec "$@"', "sh")
 """Prefix of the command: a shell finds and opens the program, which may be on a file system that
 hangs.
