@@ -78,6 +78,24 @@ def test_a_flipped_byte_is_red_where_it_lies(tmp_path: Path) -> None:
     assert WHOLE in states.values()
 
 
+def test_a_damaged_record_of_a_job_is_red_where_it_lies(tmp_path: Path) -> None:
+    """The manifest of the job has another digest of the whole file."""
+    path = copy(JOB, tmp_path)
+    checkpoint = formats.read_any(path)
+    key, tensor = max(checkpoint.tensors.items(), key=lambda item: item[1].nbytes)
+    chunk = tensor.chunks[0]
+    flip(checkpoint.root / chunk.file, chunk.offset)
+    found = shown(path)
+    (index,) = [n for n, row in enumerate(found["files"]) if row[0].endswith(chunk.file)]
+    state, why, strip = found["checks"]["files"][index]
+    assert state == DAMAGED
+    assert "CRC-32" in why
+    assert {*strip[1::2]} == {DAMAGED, WHOLE}
+    states = dict(zip(checkpoint.tensors, found["checks"]["tensors"], strict=True))
+    assert states[key] == DAMAGED
+    assert {*states.values()} == {DAMAGED, WHOLE}
+
+
 def test_a_missing_file_and_its_tensors_are_damaged(tmp_path: Path) -> None:
     path = copy(JOB, tmp_path)
     (path / "dcp" / "__1_0.distcp").unlink()

@@ -132,9 +132,9 @@ class _Faults:
     Attributes:
         reasons: the messages about each file.
         spans: the damaged byte ranges of each file.
-        broken: the files that count as damaged completely.
-        changed: the files with another digest than in a manifest or record. Some of their bytes are
-            damaged.
+        broken: the files without `spans` that count as damaged completely.
+        changed: the files without `spans` that have another digest than in a manifest or record.
+            Some of their bytes are damaged.
     """
 
     reasons: dict[str, list[str]]
@@ -156,8 +156,13 @@ def _faults(found: Verification, names: Sequence[str], below: str) -> _Faults:
         faults.reasons.setdefault(name, []).append(each.message)
         if each.span is not None:
             faults.spans.setdefault(name, []).append(each.span)
+        elif each.check is Check.MANIFEST:
+            faults.changed.add(name)
         else:
-            (faults.changed if each.check is Check.MANIFEST else faults.broken).add(name)
+            faults.broken.add(name)
+    # The checksums of a file's records say more than the digest of the whole file.
+    faults.broken.difference_update(faults.spans)
+    faults.changed.difference_update(faults.spans)
     return faults
 
 
