@@ -35,7 +35,7 @@ TOLERANCES = {"bf16": 1e-3, "muon": 1e-4}
 MESHES = [(2, 2), (3, 3), (4, 2), (4, 4)] if FULL else [(2, 2)]
 """Ranks, and how many of them compute a sequence: 3 do not divide its 32 tokens, nor 4 the 2
 key/value heads; what else differs between them does so in one process, too
-(`stretches/test_over_ranks`)."""
+(`sequence_parallel/test_sequence_attention`)."""
 WAYS: dict[str, dict[str, Any]] = {
     "in-parts": {
         "train": {"micro_batch_size": 2, "activation_checkpointing": True, "chunked_loss": "on"},

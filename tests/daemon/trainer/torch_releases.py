@@ -23,5 +23,5 @@ def since_torch(release: str, why: str) -> pytest.MarkDecorator:
 
 
 HAS_TENSOR_RANKS = not is_before("2.12")
-"""False: a job with `zero.tensor_ranks` is refused at submit (`test_tensor_parallel_check`)."""
+"""False: a job with `zero.tensor_ranks` is refused at submit (`test_tensor_parallel_self_test`)."""
 needs_tensor_ranks = since_torch("2.12", "zero.tensor_ranks is refused")

@@ -179,7 +179,7 @@ def test_p12_no_command_goes_on_after_a_stop(
     assert found.record["outcome"] == ("killed" if ORPHANS in script else "stopped"), script
 
 
-@pytest.mark.skipif(not FULL, reason="its kind is in test_stopping")
+@pytest.mark.skipif(not FULL, reason="its kind is in test_stop_programs")
 def test_a_trap_for_exit_may_run_programs_that_are_asked_in_turn(tmp_path: Path) -> None:
     found = stop(tmp_path, "trap '$T publish' EXIT; $T train", "train")
     after = tuple(each.replace("train", "publish") for each in SAVED)
