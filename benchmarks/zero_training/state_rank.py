@@ -84,12 +84,12 @@ def by_place(live: LiveState, before: Collection[int]) -> Counter[str]:
     """Bytes that were not there before, by place; room that updates are made in aside."""
     ledger, found = live.memory.ledger, Counter[str]()
     with_parameter = {
-        _address(p.grad): ledger.place_of(_local(p))
+        _address(p.grad): ledger.tier_of(_local(p))
         for p in live.model.parameters()
         if p.grad is not None
     }
     for tensor in made_since(before):
-        known = ledger.place_of(tensor) or with_parameter.get(_address(tensor))
+        known = ledger.tier_of(tensor) or with_parameter.get(_address(tensor))
         found[known or DEVICE] += tensor.untyped_storage().nbytes()
     for place in PLACES:
         found[place] -= ledger.live[place, SCRATCH]

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from zerotools.cli.output.messages import say_error
+from zerotools.cli.output.messages import print_error
 from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_SYSTEM, BadRequest
 from zerotools.jobs.client.daemon_compatibility import NEEDED, missing_package
 from zerotoolsd.app.command_line import discard_stdout, parse_options
@@ -17,14 +17,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_stdout()
         if isinstance(error, BrokenPipeError):
             return EXIT_BROKEN_PIPE
-        say_error(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        print_error(f"{error.filename or 'standard output'}: {error.strerror or error}")
         return EXIT_SYSTEM
     try:
         from zerotoolsd.app.run_daemon import main as run
     except ModuleNotFoundError as error:
         if error.name != NEEDED:
             raise
-        say_error(str(missing_package()))
+        print_error(str(missing_package()))
         return BadRequest.exit_code  # as for bad configuration: the unit is not started again
     return run(arguments)
 

@@ -253,7 +253,7 @@ def packed(device: str, directory: Path) -> Found:
     weight, buffers = torch.randn(256, 320), []
     for place in dict.fromkeys(("cpu", device)):
         layer = PackedLinear(torch.nn.Linear(320, 256, device=place), double_quant=True)
-        layer.take(weight.to(place))
+        layer.pack_weight(weight.to(place))
         buffers.append({name: value.cpu() for name, value in layer.named_buffers()})
     differing = [
         f"{name}: {int((value != buffers[-1][name]).sum())} of {value.numel()} differ"

@@ -34,13 +34,15 @@ def test_what_is_refused_has_no_transition(row: states.VerbRow) -> None:
 
 
 def test_two_words_stand_for_every_kind_of_hold() -> None:
-    words = {states.word_of(each) for row in VERB_ROWS if "held" in row.job for each in row.states}
+    words = {
+        states.display_name(each) for row in VERB_ROWS if "held" in row.job for each in row.states
+    }
     assert words == {"held", "holding"}
     assert states.states_of("held") == (states.ON_HOLD, states.PAUSED, states.HELD)
     assert states.states_of("holding") == (states.PAUSING,)
     assert [states.states_of(word) for word in ("running", "on_hold")] == [("running",), ()]
     assert states.states_of("starting") == (states.LAUNCHING, states.RUNNING)
-    stored = {states.word_of(state) for state in states.STATES}
+    stored = {states.display_name(state) for state in states.STATES}
     assert set(states.STATE_WORDS) == stored | set(states.RUNNING_WORDS) == set(states.MEANINGS)
 
 
@@ -67,9 +69,9 @@ def test_a_running_job_has_a_word_for_its_progress_and_since_when(
     changes: dict[str, Any], age_seconds: float, word: str, since: float
 ) -> None:
     phase = {**PHASE, **changes}
-    assert states.word_of("running", phase, age_seconds) == word
+    assert states.display_name("running", phase, age_seconds) == word
     assert states.since_of(word, phase, 10.0) == since
-    assert states.word_of("yielding", phase, age_seconds) == "yielding"
+    assert states.display_name("yielding", phase, age_seconds) == "yielding"
 
 
 def test_old_names_of_commands_are_those_of_requests() -> None:

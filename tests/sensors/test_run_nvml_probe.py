@@ -18,7 +18,7 @@ from tests.sensors.conftest import compiled
 from tests.sensors.double import Double
 from zerotools.sensors.run_nvml_probe import FIRST_ANSWER_SECONDS, NvmlProbe
 from zerotools.sensors.snapshot import GpuProcess
-from zerotools.sensors.xids import in_words, is_fault
+from zerotools.sensors.xids import describe, is_fault
 
 MIB = 2**20
 HEALTHY = ("gpu GPU-a 81920 2048 0", "gpu GPU-b 81920 512 0", "hold 0 4242 2000")
@@ -133,7 +133,7 @@ def test_a_driver_that_asks_for_no_recovery_any_more_reports_no_fault(double: Do
     first, _ = double.probe().read().gpus
     assert [(xid.code, xid.clock) for xid in first.xids] == [(154, 7.5)]
     assert not is_fault(63)  # a row that is remapped at the next reset
-    assert in_words(63) == "XID 63 (row of memory remapped at the next reset)"
+    assert describe(63) == "XID 63 (row of memory remapped at the next reset)"
 
 
 def test_xids_of_the_kernels_log_have_their_time_and_their_gpu(double: Double) -> None:

@@ -55,7 +55,7 @@ COVERED: dict[str, str] = {
     "test_job_requests.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
     f"{TRAINER}/background_saves.py _in_thread": f"{OF_TRAINER}/test_background_saves.py "
     "test_the_thread_writes_on_the_device_of_its_rank",
-    f"{TRAINER}/engine_torch/save_shards.py HostCopy.take": f"{OF_TRAINER}/engine_torch/"
+    f"{TRAINER}/engine_torch/save_shards.py HostCopy.copy": f"{OF_TRAINER}/engine_torch/"
     "test_save_shards.py test_the_copy_is_complete_before_training_goes_on",
     f"{TRAINER}/engine_torch/save_shards.py HostCopy._buffer_for": f"{OF_TRAINER}/engine_torch/"
     "test_save_shards.py "
@@ -78,7 +78,7 @@ COVERED: dict[str, str] = {
     "test_muon.py test_gpus_without_bf16_iterate_in_fp32",
     f"{TRAINER}/memory_tiers.py PinnedArena._lock": f"{OF_TRAINER}/test_memory_tiers.py "
     "test_pages_are_locked_by_torch_s_runtime",
-    f"{TRAINER}/memory_tiers.py _take_error": f"{GPU} tests of mark gpu",
+    f"{TRAINER}/memory_tiers.py _clear_cuda_error": f"{GPU} tests of mark gpu",
     f"{TRAINER}/model/sharding.py free_reduction_buffers": f"{OF_TRAINER}/model/"
     "test_sharding.py test_parameters_on_the_host_leave_their_buffers_on_a_gpu_alone",
     f"{TRAINER}/model/sharding.py _Reduced.__call__": f"{OF_TRAINER}/model/"

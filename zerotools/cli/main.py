@@ -162,10 +162,10 @@ def _invoke(group: click.Group, arguments: list[str]) -> int:
         return leaving.exit_code
     except Exception as error:  # no command was found, so there is no context to report it in yet
         with click.Context(group, info_name="zerotools") as context:
-            json_answer.open_in(context).is_asked = json_answer.is_asked(arguments)
+            json_answer.open_in(context).is_requested = json_answer.is_requested(arguments)
             return _reported(error, arguments)
     with context:
-        json_answer.open_in(context).is_asked = json_answer.is_asked(arguments)
+        json_answer.open_in(context).is_requested = json_answer.is_requested(arguments)
         try:
             status = group.invoke(context)
         except click.exceptions.Exit as leaving:

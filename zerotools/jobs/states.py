@@ -129,7 +129,7 @@ OLD_VERBS: Mapping[str, str] = {"pause": "hold", "unpause": "release", "resume":
 """
 
 
-def word_of(
+def display_name(
     state: str, phase: Mapping[str, Any] | None = None, age_seconds: float | None = None
 ) -> str:
     """Return the displayed name of a stored state.
@@ -177,12 +177,12 @@ def states_of(word: str) -> tuple[str, ...]:
     )
 
 
-def in_words(state: str) -> str:
+def display_text(state: str) -> str:
     """Return a state as text for users, such as "waiting retry".
 
     The text is "held" for every state of a job that starts only after a release.
     """
-    return word_of(state).replace("_", " ")
+    return display_name(state).replace("_", " ")
 
 
 class VerbRow(NamedTuple):

@@ -95,7 +95,7 @@ class Curves:
     scores: dict[str, CurvePoints] = field(default_factory=dict)
     score_time: CurvePoints = field(default_factory=dict)
 
-    def take(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def add_reports(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add the reports of one attempt.
 
         If earlier attempts reported the first step of this attempt or later steps, those reports
@@ -111,7 +111,7 @@ class Curves:
         for record in told:
             self._add(record)
 
-    def take_scores(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def add_scores(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add the scores that another job, an evaluation job, computed for this job's
         checkpoints.
         """

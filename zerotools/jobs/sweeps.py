@@ -113,8 +113,8 @@ def each_member(
     for index, (chosen, _) in enumerate(numbered):
         member = copy.deepcopy(dict(tree))
         for key, value in zip(keys, chosen, strict=True):
-            put_key(member, key, str(value) if key.startswith(_ENV) else value)
-        put_key(member, f"{_ENV}{INDEX_VARIABLE}", str(index))
+            set_key(member, key, str(value) if key.startswith(_ENV) else value)
+        set_key(member, f"{_ENV}{INDEX_VARIABLE}", str(index))
         if isinstance(member.get("name"), str):
             member["name"] = f"{member['name']}-{index}"[:200]
         if isinstance(member.get("output_dir"), str):
@@ -149,7 +149,7 @@ def check_key(key: str, what: str, own: frozenset[str]) -> None:
         raise BadRequest(f"{what}: {format_value(key, bare=True)}: unknown key{hint}")
 
 
-def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
+def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set the dotted `key` in the job `tree` to `value`.
 
     If `tree` has a valid scalar where `key` needs a table (`gpus = 4` for `gpus.min`), the table

@@ -105,7 +105,7 @@ def _second(group: Path) -> CgroupMemory:
     events = _counts(group / "memory.events.local")
     stall = None if limit is None else read_stall(group / "memory.pressure")
     return CgroupMemory(
-        left_bytes=_left(group / "memory.current", limit, group, "inactive_file"),
+        left_bytes=_available_bytes(group / "memory.current", limit, group, "inactive_file"),
         limit_bytes=limit,
         reclaims=_sum((events.get("high"), events.get("max"))),
         ooms=events.get("oom"),
@@ -117,14 +117,16 @@ def _first(group: Path) -> CgroupMemory:
     limit = _number(group / "memory.limit_in_bytes")
     limit = None if limit is None or limit >= _NO_LIMIT else limit
     return CgroupMemory(
-        left_bytes=_left(group / "memory.usage_in_bytes", limit, group, "total_inactive_file"),
+        left_bytes=_available_bytes(
+            group / "memory.usage_in_bytes", limit, group, "total_inactive_file"
+        ),
         limit_bytes=limit,
         reclaims=_number(group / "memory.failcnt"),
         ooms=_counts(group / "memory.oom_control").get("oom_kill"),
     )
 
 
-def _left(usage: Path, limit: int | None, group: Path, given_back: str) -> int | None:
+def _available_bytes(usage: Path, limit: int | None, group: Path, given_back: str) -> int | None:
     used = _number(usage)
     if limit is None or used is None or not (stat := _counts(group / "memory.stat")):
         return None

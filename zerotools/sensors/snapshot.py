@@ -87,7 +87,7 @@ class Gpu:
         """Read a GPU from the values that `to_json` returned. Raises ValueError if they are
         wrong.
         """
-        known = _known(cls, tree)
+        known = _known_fields(cls, tree)
         processes = [_build(GpuProcess, p) for p in known.pop("processes", ())]
         known["xids"] = tuple(_build(GpuXid, xid) for xid in known.get("xids", ()))
         for name in ("mig_instances", "throttle_reasons"):
@@ -145,9 +145,9 @@ class Host:
         """Read a host from the values that `to_json` returned. Raises ValueError if they are
         wrong.
         """
-        known = _known(cls, tree)
+        known = _known_fields(cls, tree)
         if known.get("pressure") is not None:
-            stalls = _known(Pressure, known["pressure"])
+            stalls = _known_fields(Pressure, known["pressure"])
             known["pressure"] = Pressure(
                 **{name: _build(Stall, stall) for name, stall in stalls.items() if stall}
             )
@@ -186,7 +186,7 @@ class Snapshot:
 
         Unknown fields are ignored, so that a newer daemon can be used.
         """
-        known = _known(cls, tree)
+        known = _known_fields(cls, tree)
         known["host"] = Host.from_json(known.get("host", {}))
         known["gpus"] = tuple(Gpu.from_json(gpu) for gpu in known.get("gpus", ()))
         return _build(cls, known)
@@ -200,7 +200,7 @@ def _capability(tree: object) -> tuple[int, int] | None:
     return int(tree[0]), int(tree[1])
 
 
-def _known(kind: type[Any], tree: object) -> dict[str, Any]:
+def _known_fields(kind: type[Any], tree: object) -> dict[str, Any]:
     if not isinstance(tree, Mapping):
         raise ValueError(f"{kind.__name__} is {tree!r}, not an object")
     names = {f.name for f in fields(kind)}
@@ -209,6 +209,6 @@ def _known(kind: type[Any], tree: object) -> dict[str, Any]:
 
 def _build(kind: type[T], tree: object) -> T:
     try:
-        return kind(**_known(kind, tree))
+        return kind(**_known_fields(kind, tree))
     except TypeError as error:
         raise ValueError(f"{kind.__name__}: {error}") from error

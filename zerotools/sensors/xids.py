@@ -50,7 +50,7 @@ def is_fault(code: int) -> bool:
     return code in FAULTS
 
 
-def in_words(code: int) -> str:
+def describe(code: int) -> str:
     """Return the XID with its meaning: `XID 79 (the GPU has fallen off the bus)`."""
     known = FAULTS.get(code) or NOTICES.get(code)
     return f"XID {code}" if known is None else f"XID {code} ({known})"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import zerotools
-from zerotools.cli.output.messages import say_error
+from zerotools.cli.output.messages import print_error
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import EXIT_SYSTEM, BadFile, BadRequest, DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.daemon_address import default_socket, default_state_dir
@@ -88,18 +88,18 @@ def main(
     except ZerotoolsError as error:
         if options.debug:
             raise
-        say_error(str(error))
+        print_error(str(error))
         return error.exit_code
     except MemoryError:
         if options.debug:
             raise
-        say_error("no memory is left: raise the memory limit of the service, or queue fewer jobs")
+        print_error("no memory is left: raise the memory limit of the service, or queue fewer jobs")
         return EXIT_SYSTEM
     except (OSError, sqlite3.OperationalError) as error:
         # A transient error (disk, descriptors): the service manager must not take it for permanent.
         if options.debug:
             raise
-        say_error(f"the operating system refuses an operation: {error}; --debug shows where")
+        print_error(f"the operating system refuses an operation: {error}; --debug shows where")
         return EXIT_SYSTEM
     finally:
         way.close()

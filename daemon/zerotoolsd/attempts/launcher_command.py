@@ -54,7 +54,7 @@ def _program(spec: JobSpec) -> Iterator[str]:
 
 def _torchrun(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
     ranks = ("--nproc-per-node", str(spec.world_size))
-    if (place := spec.rendezvous.place) is not None:
+    if (place := spec.rendezvous.host_and_port) is not None:
         nodes = ("--nnodes", str(spec.rendezvous.nodes), *("--node-rank", str(_node(spec))))
         address = ("--master-addr", place[0], "--master-port", str(place[1]))
         return ("-m", "torch.distributed.run", *nodes, *address, *ranks)
@@ -72,7 +72,7 @@ def _accelerate(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
     ranks = (*machines, "--num_processes", str(spec.all_ranks), "--gpu_ids", "all")
     cpu = ("--cpu",) if spec.device == "cpu" else ()
     host, port, node = "127.0.0.1", PORT, "0"  # its own port is the same for every job
-    if (place := spec.rendezvous.place) is not None:
+    if (place := spec.rendezvous.host_and_port) is not None:
         host, port, node = place[0], str(place[1]), str(_node(spec))
     address = ("--main_process_ip", host, "--main_process_port", port, "--machine_rank", node)
     here = ("--deepspeed_multinode_launcher", "standard")

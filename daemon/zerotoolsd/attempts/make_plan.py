@@ -286,7 +286,7 @@ def _meeting_address(spec: JobSpec) -> dict[str, Any]:
     """Return the address at which the ranks of several nodes meet, as a dict. It is empty for a
     job on one node.
     """
-    rendezvous, place = spec.rendezvous, spec.rendezvous.place
+    rendezvous, place = spec.rendezvous, spec.rendezvous.host_and_port
     if rendezvous.nodes == 1 or place is None:
         return {}
     return {

@@ -103,7 +103,7 @@ class AttemptRecovery:
             return
         if not is_open:
             raise LookupError(
-                f"it is {states.in_words(job.state)}, but it has no unfinished attempt"
+                f"it is {states.display_text(job.state)}, but it has no unfinished attempt"
             )
         attempt = attempts[-1]
         if not self._watcher.watches(attempt):

@@ -147,7 +147,7 @@ class Cleaner:
                 why = f"job {job_id} does not exist"
                 found.append(KeptJob(id=job_id, name="", why=why, gone=True))
                 continue
-            why = f"it is {states.in_words(job.state)}; only a finished job can be removed"
+            why = f"it is {states.display_text(job.state)}; only a finished job can be removed"
             if job.state in states.TERMINAL:
                 why = "the options for state, age or number of jobs to keep exclude it"
             found.append(KeptJob(id=job.id, name=_name_for(owner, job), why=why))
@@ -230,7 +230,7 @@ class Cleaner:
             other, mention = used
             where = f"{mention.key} = {mention.text}"
             raise NotRemovable(
-                f"job {other.id}, which is {states.in_words(other.state)}, needs these files "
+                f"job {other.id}, which is {states.display_text(other.state)}, needs these files "
                 f"({where if named.owner in (None, other.uid) else 'it belongs to another user'})"
             )
         if not (request.outputs and files.outputs):

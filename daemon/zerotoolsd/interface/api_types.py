@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.jobs.states import TERMINAL, word_of
+from zerotools.jobs.states import TERMINAL, display_name
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class JobView:
         """The displayed name of the state."""
         started = self.attempt.started if self.attempt else None
         age_seconds = None if started is None else time.time() - started
-        return word_of(self.state, self.phase, age_seconds)
+        return display_name(self.state, self.phase, age_seconds)
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields keyed by name, `state_word`, and `attempt`, the newest of

@@ -103,7 +103,7 @@ class DirectoryWriters:
             if state is not None and state not in states.TERMINAL and job_id != own:
                 raise Conflict(
                     f"output_dir = {spec.output_dir}: job {job_id}, which is "
-                    f"{states.in_words(state)}, writes there; name another directory"
+                    f"{states.display_text(state)}, writes there; name another directory"
                 )
 
     def _jobs_at(self, place: str) -> list[int]:

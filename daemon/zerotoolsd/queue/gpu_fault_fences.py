@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zerotools.sensors.snapshot import Snapshot
-from zerotools.sensors.xids import GpuXid, in_words, is_fault
+from zerotools.sensors.xids import GpuXid, describe, is_fault
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
 
@@ -86,4 +86,4 @@ def listed(xids: Sequence[GpuXid]) -> str:
     """Return the codes of `xids` with their names as text. A code that occurs several times is
     named once.
     """
-    return ", ".join(in_words(code) for code in sorted({xid.code for xid in xids}))
+    return ", ".join(describe(code) for code in sorted({xid.code for xid in xids}))

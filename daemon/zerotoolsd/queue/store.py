@@ -283,7 +283,7 @@ class Store:
                 (*values, after.eligible_at, over, job.id, job.state),
             )
             if cursor.rowcount != 1:
-                raise Changed(f"job {job.id} is no longer {states.in_words(job.state)}")
+                raise Changed(f"job {job.id} is no longer {states.display_text(job.state)}")
             yield Change(self._sql, job.id)
             self.gpu_use.bookings += 1
             said = reason if why is None else shortened_reason(why)
@@ -351,7 +351,7 @@ class Store:
             self._sql(f"DELETE FROM job_text WHERE number = ({text})", (job.id,))
             gone = self._sql("DELETE FROM job WHERE id = ? AND state = ?", (job.id, job.state))
             if gone.rowcount != 1:
-                raise Changed(f"job {job.id} is no longer {states.in_words(job.state)}")
+                raise Changed(f"job {job.id} is no longer {states.display_text(job.state)}")
             self._sql("DELETE FROM event WHERE job_id = ?", (job.id,))
             self.dependencies.removed(job)
             self.yields.removed(job.id)

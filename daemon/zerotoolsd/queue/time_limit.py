@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zerotools.jobs.binding.durations import in_words, seconds_of
+from zerotools.jobs.binding.durations import duration_text, seconds_of
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotoolsd.queue.clocks import Moment, seconds_in
 from zerotoolsd.queue.rows import ENDED, AttemptRow
@@ -59,4 +59,4 @@ def that_ended(
     heard = record.get("stop_reason")
     if spec is None or spec.time_limit is None or heard not in (REASON, *(OUTSIDE,) * asked):
         return None
-    return in_words(seconds_of(spec.time_limit))
+    return duration_text(seconds_of(spec.time_limit))

@@ -81,7 +81,7 @@ class RunCurves:
 
     def take(self, job: int, attempt: int, world_size: int | None, found: StepRecords) -> None:
         """Add the reports `found` of one attempt of job `job`."""
-        self.curves.take(found.records)
+        self.curves.add_reports(found.records)
         told = (each for each in found.records if each.get("event") in ("step", "eval"))
         first = min((step for each in told if (step := step_of(each)) is not None), default=None)
         if first is not None:
@@ -97,7 +97,7 @@ class RunCurves:
 
     def take_scores(self, found: StepRecords) -> None:
         """Add the scores that an attempt of an evaluation job reported."""
-        self.curves.take_scores(found.records)
+        self.curves.add_scores(found.records)
 
     def to_json(self, points: int) -> dict[str, Any]:
         """Return the columns as JSON values, with at most `points` points. A value is null if a

@@ -129,17 +129,17 @@ def _depends(model: Any, whole: Example, changed: Example, *, seeing: slice, on:
     `changed` is the sequence `whole` with other tokens at the positions `on`.
     """
     with _embeddings(model) as embedded:
-        said = _say(model, whole)[seeing]
+        said = _compute_logits(model, whole)[seeing]
         # Of the sine, because a sum of logits may have no gradient at all.
         [gradient] = torch.autograd.grad(said.sin().sum(), embedded, materialize_grads=True)
         if bool(gradient[0, on].ne(0).any()):
             return True
         with torch.no_grad():
-            difference = (_say(model, changed)[seeing] - said).abs().max()
+            difference = (_compute_logits(model, changed)[seeing] - said).abs().max()
         return not bool(difference <= TOLERANCE * said.abs().max())
 
 
-def _say(model: Any, example: Example) -> torch.Tensor:
+def _compute_logits(model: Any, example: Example) -> torch.Tensor:
     arguments, _ = collate(model, [example], torch.device("cpu"))
     torch.manual_seed(SEED)  # for its dropout
     logits: torch.Tensor = model(**arguments, use_cache=False).logits

@@ -52,7 +52,7 @@ class CheckpointMetrics:
         """Set the newest evaluation loss: `loss`, measured after step `step`."""
         self._evaluated = (step, loss)
 
-    def take(self, step: int) -> dict[str, float]:
+    def pop_losses(self, step: int) -> dict[str, float]:
         """Return the losses for the record of the checkpoint of `step`, and clear the list of
         training losses.
 
@@ -86,7 +86,7 @@ class Checkpointing:
         """
         if not outcome.is_skipped:
             self.measured.stepped(outcome.loss)
-        self._tell()
+        self._report_ended()
 
     def save(self, record: JobRecord, *, last: bool) -> None:
         """Save the state as the checkpoint of step `record.step`.
@@ -99,14 +99,14 @@ class Checkpointing:
             Diverged: the state has a value that is not finite, so that no run can continue from it.
         """
         self.reporter.enter("save")
-        self.saves.begin(replace(record, measured=self.measured.take(record.step)))
+        self.saves.begin(replace(record, measured=self.measured.pop_losses(record.step)))
         if last:
             self.saves.settle()
-        self._tell(must_be=record.step if last else None)
+        self._report_ended(must_be=record.step if last else None)
         self.reporter.enter("train")
 
-    def _tell(self, must_be: int | None = None) -> None:
-        for ended in self.saves.over():
+    def _report_ended(self, must_be: int | None = None) -> None:
+        for ended in self.saves.collect_results():
             if ended.saved is not None:
                 self.reporter.saved(ended.saved, ended.stall_seconds)
             elif ended.step == must_be:
@@ -125,7 +125,7 @@ class Checkpointing:
         except BaseException:  # raised again
             with suppress(Exception):
                 self.saves.settle()
-                self._tell()
+                self._report_ended()
             raise
 
 
@@ -150,7 +150,7 @@ def make_checkpointing(
     named = checkpoint_dirs.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None
     keeping = KeepPolicy(wanted.keep_last, wanted.keep_every, wanted.best, named, needed)
     output_dir = Path(spec.output_dir or "")
-    committer = Committer(output_dir, keeping, add_files, before_commit, reporter.say)
+    committer = Committer(output_dir, keeping, add_files, before_commit, reporter.log_line)
     if not (wanted.asynchronous and isinstance(engine, CopyingEngine)):
         return Checkpointing(Saves(Saver(committer, group), lambda: engine.write), reporter)
     own = replace(group, control=control_group())
@@ -244,7 +244,7 @@ class Saves:
         if self._diverged is not None:
             raise self._diverged
 
-    def over(self) -> list[SaveResult]:
+    def collect_results(self) -> list[SaveResult]:
         """Return the results of the saves that ended since the last call of this method."""
         if self._task is not None and self._task.is_over:
             self._wait()

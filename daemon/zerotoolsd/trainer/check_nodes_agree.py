@@ -33,10 +33,10 @@ def rendezvous_of(
     Returns None for a job on one node.
     """
     rendezvous = spec.rendezvous
-    if rendezvous.nodes == 1 or rendezvous.place is None:
+    if rendezvous.nodes == 1 or rendezvous.host_and_port is None:
         return None
     return MeetingPlace(
-        *rendezvous.place,
+        *rendezvous.host_and_port,
         nodes=rendezvous.nodes,
         node=rendezvous.node_rank,
         seconds=rendezvous.timeout_seconds,

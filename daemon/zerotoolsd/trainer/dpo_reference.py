@@ -82,10 +82,10 @@ class ReferenceRun:
             path = self.directory / f"{name}-{weights[:_SHORT]}.f32"
             if not self.group.decided_by_rank_zero(path.exists):
                 if is_given:
-                    raise BadRequest(_gone(self.directory))
+                    raise BadRequest(_missing_message(self.directory))
                 if not self._compute(pairs, path):
                     return ()
-            pairs.known(_read(path, len(pairs)))
+            pairs.set_references(_read(path, len(pairs)))
             files.append(path)
         return tuple(files)
 
@@ -101,14 +101,14 @@ class ReferenceRun:
         `begins` is True if the run has no checkpoint of its own yet.
         """
         try:
-            return self._known_weights(start, begins)
+            return self._read_or_write_digest(start, begins)
         except OSError as error:
             raise BadRequest(
                 f"{error.filename or self.directory}: the reference log-probabilities cannot be "
                 f"stored: {error.strerror}"
             ) from None
 
-    def _known_weights(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
+    def _read_or_write_digest(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
         note = self.directory / WEIGHTS
         self.directory.mkdir(parents=True, exist_ok=True)
         saved = None if start is None else start.path / DIRECTORY
@@ -116,7 +116,7 @@ class ReferenceRun:
             for path in saved.iterdir():
                 shutil.copyfile(path, self.directory / path.name)
         elif not begins and not note.exists():
-            raise BadRequest(_gone(self.directory))
+            raise BadRequest(_missing_message(self.directory))
         if not begins or (saved is not None and saved.exists()):
             return note.read_text("ascii"), True
         found = self._digest(start)
@@ -155,7 +155,7 @@ class ReferenceRun:
         data_ranks = rank.data_ranks
         size = self.spec.train.micro_batch_size or max(1, self.spec.train.batch_size // data_ranks)
         begin = self.group.decided_by_rank_zero(lambda: _done(draft, size))
-        self.reporter.say(
+        self.reporter.log_line(
             f"computing the reference log-probabilities of {len(pairs) - begin} pairs of "
             f"{len(pairs)}"
         )
@@ -191,7 +191,7 @@ def _is_in(path: Path, directory: Path) -> bool:
     return path.resolve().is_relative_to(directory.resolve())
 
 
-def _gone(directory: Path) -> str:
+def _missing_message(directory: Path) -> str:
     return (
         f"{directory}: has no reference log-probabilities for this data: the data, the "
         "tokenizer or the lengths have changed since the run began, or files were removed; undo "

@@ -78,7 +78,7 @@ def _restore_random(path: Path) -> None:
         raise BadCheckpoint(str(error)) from error
 
 
-def check_steps_left(spec: JobSpec, start: ResumePoint) -> None:
+def check_remaining_steps(spec: JobSpec, start: ResumePoint) -> None:
     """Check that a run that continues from `start` has steps left.
 
     If a run continues in its own output directory, it is no error that no step is left: perhaps
@@ -108,7 +108,7 @@ def warn_of_changes(
     if record.made_from is not None:  # it does not know what these were
         if start.foreign is None:
             for note in make_foreign_start(start.path, spec, meta_model).notes:
-                reporter.say(f"note: {note}")
+                reporter.log_line(f"note: {note}")
         return
     pairs = [
         ("seed", record.seed, spec.seed),
@@ -121,25 +121,25 @@ def warn_of_changes(
         )
     for name, before, now in pairs:
         if before != now:
-            reporter.say(
+            reporter.log_line(
                 f"note: {name} was {before} when {start.path.name} was saved, and is {now} now"
             )
     changes = schedule_changes(record.schedule, schedule_of(spec.train))
     if changes:
-        reporter.say(
+        reporter.log_line(
             "note: from here on the learning rate follows the current schedule of the job: "
             f"{changes} when {start.path.name} was saved"
         )
     count = record.data.sequences if record.data is not None else None
     if count is not None and count != data.record.sequences:
-        reporter.say(
+        reporter.log_line(
             f"note: an epoch had {count} sequences when {start.path.name} was saved and has "
             f"{data.record.sequences} now (data, data.packing or eval.fraction changed): their "
             "order changes, and this epoch repeats some and leaves out others"
         )
     changes = "" if record.data is None else record.data.changes(data.record)
     if changes:
-        reporter.say(
+        reporter.log_line(
             f"note: the data has changed since {start.path.name} was saved ({changes}): "
             "this epoch repeats some sequences and leaves out others"
         )

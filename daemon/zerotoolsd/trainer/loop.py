@@ -68,9 +68,9 @@ class TrainingRun:
             try:
                 return self._train(batches)
             except Diverged as error:
-                raise Diverged(f"{error}; {self._how_to_go_on()}") from error
+                raise Diverged(f"{error}; {self._resume_advice()}") from error
 
-    def _how_to_go_on(self) -> str:
+    def _resume_advice(self) -> str:
         saved = checkpoint_dirs.list_checkpoints(Path(self.spec.output_dir or ""))
         if not saved:
             return "no checkpoint was saved; submit the changed job again, from the start"
@@ -78,9 +78,9 @@ class TrainingRun:
 
     def _train(self, batches: Prefetch) -> int:
         steps, every = self.spec.train.total_steps, self.spec.checkpoint.every
-        stop = self._asked_before_the_first_step()
+        stop = self._stop_requested_before_first_step()
         if self.step >= steps:
-            self.reporter.say(f"all {steps} steps are done already")
+            self.reporter.log_line(f"all {steps} steps are done already")
         first = self.step
         while self.step < steps and not stop:
             self.reporter.enter("train") if self.step == first else None
@@ -92,17 +92,17 @@ class TrainingRun:
                 self.checkpoints.save(self._record(), last=last)
         return self._end(stopped=stop and self.step < steps)
 
-    def _asked_before_the_first_step(self) -> bool:
-        return self.group.total([float(self.stop.asked())])[0] > 0
+    def _stop_requested_before_first_step(self) -> bool:
+        return self.group.total([float(self.stop.is_requested())])[0] > 0
 
     def _one_step(self, first: int, batches: Prefetch) -> StepResult:
         started = time.monotonic()
         train = self.spec.train
         batch = batches.rank_batch(self.consumed)
-        outcome = self.engine.step(batch, self.step, self.stop.asked)
+        outcome = self.engine.step(batch, self.step, self.stop.is_requested)
         if self.step == first:
             self.phases.done("first step")
-            self.reporter.say(f"ready in {self.phases}")
+            self.reporter.log_line(f"ready in {self.phases}")
         self.step += 1
         if self.step - first == (COMPILING_STEPS if train.compile else 1):
             self.reporter.warmed_up()
@@ -116,7 +116,7 @@ class TrainingRun:
     def _evaluate(self, evaluation: Evaluation) -> None:
         self.reporter.enter("eval")
         found = evaluation.run(
-            self.engine, self.group, self.step, self.reporter.alive, self.stop.asked
+            self.engine, self.group, self.step, self.reporter.alive, self.stop.is_requested
         )
         self.reporter.evaluated(self.step, found)
         self.checkpoints.measured.evaluated(self.step, found.loss)
@@ -129,7 +129,7 @@ class TrainingRun:
     def _end(self, *, stopped: bool) -> int:
         if stopped:
             self._check_own_stop()
-            self.reporter.say(f"stopped at step {self.step} on request ({self.stop.reason()})")
+            self.reporter.log_line(f"stopped at step {self.step} on request ({self.stop.reason()})")
         self.reporter.enter("stopped" if stopped else "done")
         return EXIT_STOPPED if stopped else EXIT_DONE
 

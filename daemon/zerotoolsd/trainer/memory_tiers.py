@@ -71,7 +71,7 @@ class PinnedArena:
 
     def __init__(self, runtime: Any = None, take_error: Callable[[], None] | None = None) -> None:
         self._runtime = runtime
-        self._take_error = take_error or _take_error
+        self._clear_error = take_error or _clear_cuda_error
         self._chunk: LockedPages | None = None
         self._used = 0
 
@@ -99,7 +99,7 @@ class PinnedArena:
         address = torch.frombuffer(pages, dtype=torch.uint8).data_ptr()
         status = int(runtime.cudaHostRegister(address, len(pages), 1))  # for all devices
         if status:
-            self._take_error()
+            self._clear_error()
             raise LockFailed(status)
         pages.unlock = lambda: runtime.cudaHostUnregister(address)
         return pages
@@ -111,7 +111,7 @@ def _cut(pages: LockedPages, offset: int, shape: torch.Size, dtype: torch.dtype)
     return flat.view(shape)
 
 
-def _take_error() -> None:
+def _clear_cuda_error() -> None:
     """Clear the error that CUDA stores, by running a small kernel.
 
     CUDA would report the error for the next kernel, although this kernel is correct. torch has no
@@ -137,7 +137,7 @@ class Ledger:
 
     live: Counter[tuple[str, str]] = field(default_factory=Counter)
     peak: Counter[tuple[str, str]] = field(default_factory=Counter)
-    _places: dict[int, str] = field(default_factory=dict)
+    _tiers: dict[int, str] = field(default_factory=dict)
 
     def enter(self, tensor: torch.Tensor, tier: str, kind: str) -> None:
         """Record that `tensor` was allocated in the tier `tier`, for data of the kind `kind`.
@@ -148,21 +148,21 @@ class Ledger:
         address, size = storage.data_ptr(), tensor.nbytes
         if not size:
             return
-        self._places[address] = tier
+        self._tiers[address] = tier
         self.live[key] += size
         self.peak[key] = max(self.peak[key], self.live[key])
         weakref.finalize(storage, self._leave, address, key, size).atexit = False
 
-    def place_of(self, tensor: torch.Tensor) -> str | None:
+    def tier_of(self, tensor: torch.Tensor) -> str | None:
         """Return the name of the tier that has the memory of `tensor`; None if unknown.
 
         A view has the tier of its base tensor.
         """
-        return self._places.get(tensor.untyped_storage().data_ptr())
+        return self._tiers.get(tensor.untyped_storage().data_ptr())
 
     def _leave(self, address: int, key: tuple[str, str], size: int) -> None:
         self.live[key] -= size
-        self._places.pop(address, None)
+        self._tiers.pop(address, None)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def main(run_dir: Path, started: float) -> NoReturn:
     rank = rank_from(os.environ)
     heartbeat = open_heartbeat(os.environ, rank.local)
     if heartbeat.connected:
-        _print_stacks_when_asked(heartbeat)
+        _print_stacks_on_signal(heartbeat)
     heartbeat.enter("importing")
     notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.local, heartbeat)
     notifier.enter("init")
@@ -72,7 +72,7 @@ def set_library_defaults() -> None:
         os.environ.setdefault(name, value)
 
 
-def _print_stacks_when_asked(heartbeat: HeartbeatWriter) -> None:
+def _print_stacks_on_signal(heartbeat: HeartbeatWriter) -> None:
     """Print the stacks of all threads whenever the supervisor sends DUMP_SIGNAL.
 
     The signal handler is C code, so it works while the interpreter waits.

@@ -229,11 +229,11 @@ class _Table:
     """The tensors that the threads exchange, and the barrier at which they wait for each other."""
 
     ranks: int
-    told: list[torch.Tensor] = field(init=False)
+    blocks: list[torch.Tensor] = field(init=False)
     barrier: threading.Barrier = field(init=False)
 
     def __post_init__(self) -> None:
-        self.told = [torch.empty(0)] * self.ranks
+        self.blocks = [torch.empty(0)] * self.ranks
         self.barrier = threading.Barrier(self.ranks, timeout=LONGEST_WAIT)
 
 
@@ -254,8 +254,8 @@ class _OverThreads:
         return torch.stack(self._everyone(values)).sum(0)
 
     def _everyone(self, own: torch.Tensor) -> list[torch.Tensor]:
-        self.table.told[self.index] = own
+        self.table.blocks[self.index] = own
         self.table.barrier.wait()
-        told = list(self.table.told)
+        told = list(self.table.blocks)
         self.table.barrier.wait()
         return told

@@ -53,7 +53,7 @@ from zerotoolsd.trainer.evaluation.evaluate import make_evaluation
 from zerotoolsd.trainer.initial_state import (
     begin_training,
     check_base,
-    check_steps_left,
+    check_remaining_steps,
     describe_run,
     recorded_base,
     warn_of_changes,
@@ -115,7 +115,7 @@ def run_training(
     meeting = rendezvous_of(spec, run_dir)
     if meeting is not None:
         if is_finished(spec):
-            reporter.say("all steps are done already")
+            reporter.log_line("all steps are done already")
             return EXIT_DONE
         reporter.prepares(f"waiting for the other nodes at {meeting.address}")
     with (
@@ -159,11 +159,11 @@ def prepare_training(
     check_same_model(meta_model.model, config, group)
     set_attention(spec, meta_model.model)
     if (kernel := choose_kernel(spec, meta_model.model, group.device)) is not None:
-        reporter.say(kernel)
+        reporter.log_line(kernel)
     attend_over_ranks(meta_model.model, spec.zero.sequence_ranks)
     check_same_layers_on_ranks(meta_model.model, group.rank.world_size, spec.engine)
     for note in check_cuts(meta_model.model, spec.zero.tensor_ranks).notes:
-        reporter.say(note)
+        reporter.log_line(note)
     check_decoder_start(meta_model.model)
     reporter.measure_by(
         make_utilization(
@@ -194,7 +194,7 @@ def prepare_training(
         start = foreign_resume_point(decision.foreign, spec, meta_model)
     if group.rank.leads:
         done = None if start is None else start.record.step
-        reporter.track(start_tracking(spec, run_dir, done, reporter.say))
+        reporter.track(start_tracking(spec, run_dir, done, reporter.log_line))
     data = None
     if spec.train.steps is None and spec.engine == "deepspeed":  # its scheduler needs the number
         data = _opened(reading, reporter, phases)
@@ -210,7 +210,7 @@ def prepare_training(
         if layout.packs_frozen:
             check_base(spec, meta_model, pretrained)
         for note in pretrained.notes():
-            reporter.say(note)
+            reporter.log_line(note)
     wait_for_base = recorded_base(spec, pretrained, start, group)
     engine = make_engine(spec, layout, meta_model, group, reporter, start, pretrained)
     base = wait_for_base()
@@ -227,14 +227,14 @@ def prepare_training(
     if data.pairs:
         reporter.prepares("computing the reference")
         text = as_json(config.to_dict())
-        run = ReferenceRun(spec, text, engine, group, reporter, stop.asked)
+        run = ReferenceRun(spec, text, engine, group, reporter, stop.is_requested)
         references = run.find(data, start)
     reporter.expect(spec.train.total_steps)
     if data.longest_read is not None:
         reporter.expect_state(predicted(loss_size_of(spec, config, data.longest_read)))
     evaluation = make_evaluation(spec, data.held_out, meta_model, group)
     for note in evaluation.notes if evaluation is not None else ():
-        reporter.say(note)
+        reporter.log_line(note)
     if loss_size.is_cut():
         engine.evaluate([data.batches.pool.example(0)])  # sees whether it can be
     if start is not None:
@@ -283,7 +283,7 @@ def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> Trainin
     reporter.prepares("reading the data")
     data = reading.opened(reporter.reads)
     for note in data.notes:
-        reporter.say(note)
+        reporter.log_line(note)
     check_data_fits(reading.config, data.vocabulary, None)
     phases.done("data")
     return data
@@ -296,7 +296,7 @@ def _counted(spec: JobSpec, data: TrainingData, start: ResumePoint | None) -> Jo
     """
     counted = with_steps(spec, len(data.batches.pool))
     if start is not None and spec.train.epochs is not None:
-        check_steps_left(counted, start)
+        check_remaining_steps(counted, start)
     return counted
 
 

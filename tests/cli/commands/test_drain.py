@@ -4,7 +4,7 @@ import json
 
 from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
-from zerotools.jobs.doctor.service import look_at_drain
+from zerotools.jobs.doctor.service import check_drain
 
 
 def test_the_queue_says_that_it_is_drained(zerotools: Command, service: FakeService) -> None:
@@ -15,11 +15,11 @@ def test_the_queue_says_that_it_is_drained(zerotools: Command, service: FakeServ
     assert first.startswith("drained since ")
     assert first.endswith("by uid 0 (new driver): nothing starts until zerotools undrain")
     assert service.drained is not None
-    (finding,) = look_at_drain(service.drained.to_json())
+    (finding,) = check_drain(service.drained.to_json())
     assert (finding.level, finding.found) == (
         "warning",
         "is drained by uid 0 (new driver): no job starts",
     )
     assert zerotools("undrain").out == "the queue is not drained any more: jobs start again\n"
     assert "drained" not in zerotools("queue").out
-    assert list(look_at_drain(None)) == []
+    assert list(check_drain(None)) == []

@@ -129,7 +129,7 @@ def test_a_terminal_gets_one_line_that_is_rewritten() -> None:
     line = ProgressLine(out)
     line.show(STEP | {"step": 1})
     line.show(STEP | {"step": 2})
-    line.say("saved")
+    line.print_line("saved")
     line.show(STEP | {"step": 3})
     line.finish()
     lines = out.getvalue().split("\r\x1b[K")
@@ -174,11 +174,11 @@ def test_a_daemon_that_restarts_is_waited_for(capsys: pytest.CaptureFixture[str]
     def pause(seconds: float) -> None:
         now[0] += 20
 
-    assert Poller(pause=pause, clock=lambda: now[0]).ask(question) == 7
+    assert Poller(pause=pause, clock=lambda: now[0]).call(question) == 7
     assert capsys.readouterr().err == "warning: gone; trying again for a minute\n"
     answers = iter([DaemonUnreachable("gone")] * 9)
     with pytest.raises(DaemonUnreachable):
-        Poller(pause=pause, clock=lambda: now[0]).ask(question)
+        Poller(pause=pause, clock=lambda: now[0]).call(question)
 
 
 def test_an_evaluation_is_one_line() -> None:

@@ -13,7 +13,7 @@ from zerotools.cli.job_views.describe_job import reason_text, shown_state
 from zerotools.cli.job_views.machine_screen import MonitorView, draw
 from zerotools.cli.job_views.process_owners import Owners
 from zerotools.cli.job_views.queue_table import queue_lines
-from zerotools.cli.top.drawing.job_detail_rows import _standing
+from zerotools.cli.top.drawing.job_detail_rows import _describe_state
 from zerotools.cli.top.drawing.job_rows import JobColumns, job_line
 from zerotools.jobs.states import since_of
 
@@ -68,7 +68,7 @@ def test_the_state_is_the_same_in_every_view(
         "show": show.page(found, 200),
         "explain": explain.page(found, tree, NOW),
         "top": [text_of(line)],
-        "detail": ["".join(_standing(found, a_look(found), NOW))],
+        "detail": ["".join(_describe_state(found, a_look(found), NOW))],
     }
     assert {name: state in "\n".join(lines) for name, lines in pages.items()} == dict.fromkeys(
         pages, True

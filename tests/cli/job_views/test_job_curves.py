@@ -125,7 +125,7 @@ def test_the_command_line_does_not_import_matplotlib() -> None:
 
 def test_a_plot_fits_the_window() -> None:
     curves = Curves()
-    curves.take([step(n, gpu_peak_bytes=2**30) for n in range(1, 99)])
+    curves.add_reports([step(n, gpu_peak_bytes=2**30) for n in range(1, 99)])
     curves.lr.update({n: 3e-4 - n * 1e-6 for n in range(1, 99)})
     for height in (24, 30, 60):
         drawn = charts([("job 1", curves)], 80, braille=True, height=height)

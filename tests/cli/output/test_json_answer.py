@@ -12,7 +12,7 @@ import pytest
 from zerotools.cli.main import run
 from zerotools.cli.output import render
 from zerotools.cli.output.failure import report_error
-from zerotools.cli.output.json_answer import ERROR_SCHEMA, is_asked, schema_of
+from zerotools.cli.output.json_answer import ERROR_SCHEMA, is_requested, schema_of
 from zerotools.core.errors import EXIT_INTERRUPTED, BadFile, BadRequest
 
 Answered = Callable[..., tuple[int, list[dict[str, Any]], str]]
@@ -134,6 +134,6 @@ def test_without_json_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_words_behind_two_dashes_are_no_options() -> None:
-    assert is_asked(["show", "--json", "--", "x"])
-    assert not is_asked(["submit", "--convert", "--", "verify", "x", "--json"])
+    assert is_requested(["show", "--json", "--", "x"])
+    assert not is_requested(["submit", "--convert", "--", "verify", "x", "--json"])
     assert schema_of("import") == "zerotools.import/1"

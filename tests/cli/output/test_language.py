@@ -18,7 +18,7 @@ from zerotools.cli.output.language import (
     read_catalogue,
     translated,
 )
-from zerotools.cli.output.messages import say_error, wrapped
+from zerotools.cli.output.messages import print_error, wrapped
 
 ROOT = Path(__file__).resolve().parents[3]
 LEAST_PIECE = 12
@@ -48,22 +48,22 @@ def test_a_hint_is_chinese_and_the_error_and_the_json_are_english(
     message = "out exists; choose another output, or pass --overwrite"
     monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
     stream = StringIO()
-    say_error(message, stream)
+    print_error(message, stream)
     error, hint = stream.getvalue().splitlines()
     assert error == "error: out exists"
     assert hint.startswith("提示: 输出 out 已经存在")
     assert Failure(message, 2, "bad_request").to_json()["hint"].startswith("choose another")
-    say_error("this is in no catalogue; pass --other", stream)
+    print_error("this is in no catalogue; pass --other", stream)
     assert stream.getvalue().endswith("hint: pass --other\n")
     monkeypatch.setenv("ZEROTOOLS_LANG", "en")
-    say_error(message, stream)
+    print_error(message, stream)
     assert stream.getvalue().endswith("hint: choose another output, or pass --overwrite\n")
 
 
 def test_a_stream_of_ascii_has_the_english_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
     stream = TextIOWrapper(BytesIO(), encoding="ascii", errors="backslashreplace")
-    say_error("out exists; choose another output, or pass --overwrite", stream)
+    print_error("out exists; choose another output, or pass --overwrite", stream)
     shown = stream.buffer.getvalue()  # type: ignore[attr-defined]
     assert shown.endswith(b"hint: choose another output, or pass --overwrite\n")
 

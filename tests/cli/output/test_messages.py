@@ -65,14 +65,14 @@ def test_what_to_do_is_a_hint(message: str, what: str, hint: str) -> None:
 
 def test_elsewhere_than_on_a_terminal_each_message_is_one_plain_line() -> None:
     out = io.StringIO()
-    messages.say_error(f"{'word ' * 40}end; use less", out)
+    messages.print_error(f"{'word ' * 40}end; use less", out)
     assert out.getvalue() == f"error: {'word ' * 40}end\nhint: use less\n"
 
 
 def test_a_terminal_gets_whole_words(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     path = "/a/long/path/" + "x" * 60
-    messages.say(
+    messages.print_message(
         "error", f"the shard {path} is truncated: it has 10 bytes and 20 expected", terminal
     )
     lines = terminal.getvalue().splitlines()
@@ -85,7 +85,7 @@ def test_a_terminal_gets_whole_words(terminal: Terminal, monkeypatch: pytest.Mon
 
 def test_lists_of_problems_stay_lists(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    messages.say_error(f"2 problems:\n  one {'more ' * 14}\n  two", terminal)
+    messages.print_error(f"2 problems:\n  one {'more ' * 14}\n  two", terminal)
     lines = terminal.getvalue().splitlines()
     assert lines[0] == "error: 2 problems:"
     assert lines[1].startswith("  one more")
@@ -95,7 +95,7 @@ def test_lists_of_problems_stay_lists(terminal: Terminal, monkeypatch: pytest.Mo
 
 
 def test_names_cannot_move_the_cursor(terminal: Terminal) -> None:
-    messages.say_error("bad\x1b[2J name", terminal)
+    messages.print_error("bad\x1b[2J name", terminal)
     assert "\x1b[2J" not in terminal.getvalue()
     assert "bad\\x1b[2J name" in terminal.getvalue()
 

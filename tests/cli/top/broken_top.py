@@ -16,7 +16,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 class BrokenReads:
     """The log cannot be read, by a defect."""
 
-    def look(self, chosen: int | None) -> ScreenData:
+    def read(self, chosen: int | None) -> ScreenData:
         """A machine."""
         return a_look(job_of(3))
 

@@ -108,10 +108,10 @@ def reported(steps: int = 1000) -> JobReports:
     """A loss that falls, with evaluations, and checkpoints."""
     loss, evals, speed = LongCurve(), LongCurve(), LongCurve()
     for step in range(1, steps + 1):
-        loss.put(step, 5.0 / step**0.3)
-        speed.put(step, 15300.0)
+        loss.add(step, 5.0 / step**0.3)
+        speed.add(step, 15300.0)
         if step % 250 == 0:
-            evals.put(step, 5.2 / step**0.3)
+            evals.add(step, 5.2 / step**0.3)
     saved = tuple(
         ReportedCheckpoint(step, f"/out/{step}", NOW - 240, 13 * GIB, 3.2, "at_save")
         for step in (1000, 750, 500)

@@ -16,7 +16,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import leave_attempt, running
 from tests.daemon.made_attempts import own_token
 from tests.runs.test_checkpoint_dirs import make
-from zerotools.jobs.binding.durations import in_words, seconds_of
+from zerotools.jobs.binding.durations import duration_text, seconds_of
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import time_limit
 from zerotoolsd.queue.clocks import Moment
@@ -49,7 +49,7 @@ ATTEMPT = AttemptRow(
 )
 def test_spans_of_time(span: int | str, seconds: int, words: str) -> None:
     assert seconds_of(span) == seconds
-    assert in_words(seconds) == words
+    assert duration_text(seconds) == words
 
 
 @pytest.mark.parametrize("span", ["3651d", "9" * 400 + "d", 2**62, "999999999d999999999d"])
@@ -154,7 +154,7 @@ def test_a_job_at_its_limit_saves_and_is_stopped_and_goes_on_by_one_request(
             job = make_job("stop", time_limit=limit, output_dir=str(tmp_path / "out"))
             one, _ = await it.service.submit(job, uid=os.geteuid(), idempotency_key=None)
             ended = await it.reach(one.id, "stopped")
-            over = f"its time limit of {in_words(limit)} is over"
+            over = f"its time limit of {duration_text(limit)} is over"
             assert ended.reason == f"{over}; saved at step 7 and stopped"
             shutil.rmtree(tmp_path / "out")
             make(tmp_path / "out", 7)

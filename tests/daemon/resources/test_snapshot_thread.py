@@ -11,7 +11,7 @@ import pytest
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
 from tests.daemon.waiting import wait_async
-from zerotools.jobs.doctor.gpus import look_at_gpus
+from zerotools.jobs.doctor.gpus import check_gpus
 from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.host_sensor import HostSensor
@@ -182,7 +182,7 @@ def test_gpus_that_are_let_go_of_are_not_read_and_stay_known() -> None:
 def test_doctor_tells_a_silent_driver_from_none() -> None:
     host = HostSensor().read()
     silent = Snapshot(1.0, host, gpus_error="the NVIDIA driver has not answered", gpus_silent=True)
-    (found,) = look_at_gpus(silent)
+    (found,) = check_gpus(silent)
     assert (found.level, "Xid" in str(found.do)) == ("problem", True)
-    (found,) = look_at_gpus(Snapshot(1.0, host, gpus_error="no NVML: no driver"))
+    (found,) = check_gpus(Snapshot(1.0, host, gpus_error="no NVML: no driver"))
     assert found.level == "warning"

@@ -38,7 +38,7 @@ def nodes() -> dict[str, list[int]]:
     found: dict[str, set[int]] = {}
     for each in gc.get_objects():
         if isinstance(each, Ledger):
-            for address, tier in each._places.items():
+            for address, tier in each._tiers.items():
                 found.setdefault(tier, set()).add(node_of(address))
     return {tier: sorted(of) for tier, of in found.items()}
 

@@ -147,7 +147,7 @@ def whereabouts(live: LiveState, group: WorldGroup) -> dict[str, Any]:
     }
     places = {
         sort: {
-            str(ledger.place_of(local_tensor(t)))
+            str(ledger.tier_of(local_tensor(t)))
             for t in tensors.values()
             if local_tensor(t).numel() > 1
         }

@@ -54,7 +54,7 @@ def test_a_state_that_is_not_fit_is_raised_where_all_ranks_wait(wait: str) -> No
     saves = Saves(spoilt, lambda: write, in_background=True)
     saves.begin(RECORD)
     over()
-    assert saves.over() == []  # another rank may hear of it a step later
+    assert saves.collect_results() == []  # another rank may hear of it a step later
     with pytest.raises(Diverged):
         saves.begin(RECORD) if wait == "begin" else saves.settle()
 

@@ -238,7 +238,7 @@ def reference_run(out: Path, scorer: Any, **train: Any) -> Any:
         model=ModelSpec(path=str(GOLDEN / "model")),
         train=TrainSpec(batch_size=2, **train),
     )
-    said = SimpleNamespace(say=lambda text: None, alive=lambda: None)
+    said = SimpleNamespace(log_line=lambda text: None, alive=lambda: None)
     return ReferenceRun(spec, "{}", scorer, Lone(), said, scorer.is_over)  # type: ignore[arg-type]
 
 
@@ -313,7 +313,7 @@ class Known:
     def digest(self) -> str:
         return self.file.name.split("-")[0]
 
-    def known(self, references: Any) -> None:
+    def set_references(self, references: Any) -> None:
         assert references.tobytes() == self.file.read_bytes()
 
 

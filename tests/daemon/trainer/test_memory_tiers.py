@@ -28,7 +28,7 @@ def test_bytes_are_counted_by_place_and_sort_until_they_are_freed(tmp_path: Path
     moments = [memory.state.zeros((3,), torch.float32, MOMENTS) for _ in range(2)]
     buffer = memory.transfer.empty((5,), torch.bfloat16, GRADIENTS)
     part = master.view(-1)[7:]
-    assert [ledger.place_of(t) for t in (master, part, buffer)] == ["disk", "disk", "host"]
+    assert [ledger.tier_of(t) for t in (master, part, buffer)] == ["disk", "disk", "host"]
     assert [moment.tolist() for moment in moments] == [[0.0] * 3] * 2
     del master
     assert ledger.live["disk", "masters"] == 128
@@ -227,7 +227,7 @@ def test_a_tier_that_cannot_pin_says_what_to_do() -> None:
     assert ledger.live[HOST, GRADIENTS] == 120
     del made[0]
     assert ledger.live[HOST, GRADIENTS] == 80
-    assert {ledger.place_of(tensor) for tensor in made} == {HOST}
+    assert {ledger.tier_of(tensor) for tensor in made} == {HOST}
 
 
 def test_pages_are_locked_by_torch_s_runtime(monkeypatch: pytest.MonkeyPatch) -> None:

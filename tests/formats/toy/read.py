@@ -13,7 +13,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.files.regular_files import read_regular
-from zerotools.io.files.source_stamps import note_source
+from zerotools.io.files.source_stamps import record_source_path
 from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 
 VERSION = 1
@@ -69,7 +69,7 @@ def _read_json(path: Path) -> tuple[Any, int]:
 
 def _size(path: Path) -> int | None:
     try:
-        return note_source(path)
+        return record_source_path(path)
     except OSError:
         return None
 

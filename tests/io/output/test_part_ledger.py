@@ -11,7 +11,7 @@ import pytest
 from zerotools.core.errors import BadRequest
 from zerotools.io.output import part_ledger
 from zerotools.io.output.journal import NAME, Journal
-from zerotools.io.output.part_ledger import PartLedger, parts_begun, remove_journals
+from zerotools.io.output.part_ledger import PartLedger, count_parts, remove_journals
 
 IDENTITY = {"source files": "1", "options": "2"}
 
@@ -28,7 +28,7 @@ def test_runs_know_what_each_has_completed(tmp_path: Path) -> None:
             journal.add("a", [1])
             assert second.done_of(1) == {"a": [1]}
         assert second.done_of(2) == {}
-        assert parts_begun(tmp_path) == 3
+        assert count_parts(tmp_path) == 3
     (tmp_path / "a").touch()
     remove_journals(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
@@ -61,7 +61,7 @@ def test_other_parts_and_runs_without_parts_are_told_apart(tmp_path: Path) -> No
     journal = Journal(alone, IDENTITY, resume=False)
     journal.add("a", ["x" * 2**17])  # longer than any ledger
     journal.close()
-    assert parts_begun(alone) is None
+    assert count_parts(alone) is None
     with pytest.raises(BadRequest, match="of a run without --part; finish that run with --resume"):
         PartLedger(alone, IDENTITY, 3)
 

@@ -87,7 +87,7 @@ def leave(destination: Path, error: BaseException, *, keep: bool, take_over: boo
         with Staging(destination, keep=keep) as staging:
             (staging.directory / "file").write_text("x")
             if take_over:
-                staging.take_over()
+                staging.adopt_files()
             raise error
 
     with pytest.raises(type(error)):

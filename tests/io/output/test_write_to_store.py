@@ -62,7 +62,7 @@ def killed(*names: str) -> None:
     for name in names:
         send(staging, name)
     staging._last_reported_at = 0.0
-    staging._put(staging._record)
+    staging._write_record(staging._record)
 
 
 def test_an_output_has_its_objects_and_a_marker(store: GcsServer) -> None:

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.chaos.chaos_options import LEAST_ROOM, ChaosOptions, check_room, make_request
+from zerotools.jobs.chaos.chaos_options import (
+    LEAST_ROOM,
+    ChaosOptions,
+    check_free_space,
+    make_request,
+)
 
 
 def asked(tmp_path: Path, **changes: Any) -> ChaosOptions:
@@ -48,8 +53,8 @@ def test_a_seed_is_chosen_where_none_is_given(tmp_path: Path) -> None:
 
 def test_a_disk_that_would_be_full_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest) as refused:
-        check_room(tmp_path, LEAST_ROOM - 1)
+        check_free_space(tmp_path, LEAST_ROOM - 1)
     assert "63 MiB are free there, but zerotools chaos needs 64 MiB; free some space" in str(
         refused.value
     )
-    check_room(tmp_path, LEAST_ROOM)
+    check_free_space(tmp_path, LEAST_ROOM)

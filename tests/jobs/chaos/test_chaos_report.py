@@ -43,7 +43,7 @@ def test_a_job_that_is_there_once_and_succeeded(tmp_path: Path) -> None:
         chaos_report.of_processes(tmp_path),
     ]
     assert [each.broken for each in found] == [[]] * 8
-    assert all(each.held for each in found)
+    assert all(each.is_upheld for each in found)
 
 
 def test_a_job_that_is_lost_or_there_twice(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_another_end_than_the_right_one(tmp_path: Path) -> None:
         "job 1 (toy-1) is failed, but should be succeeded: it crashed"
     ]
     one.ends |= {"failed"}
-    assert chaos_report.of_ends([one], runs([]), None).held
+    assert chaos_report.of_ends([one], runs([]), None).is_upheld
     assert chaos_report.of_ends([one], runs([]), "too late").broken == ["too late"]
 
 

@@ -35,7 +35,7 @@ def test_every_promise_holds_and_nothing_is_left(tmp_path: Path) -> None:
         ChaosOptions(minutes=0.06, seed=4, every=0.3, jobs=2, directory=place), said.append
     )
     assert [each.broken for each in report.promises] == [[]] * 8
-    assert report.held
+    assert report.is_upheld
     assert report.faults
     assert [str(fault) for fault in report.faults] == said[:-1]
     kinds = [fault.kind for fault in report.faults][:11]

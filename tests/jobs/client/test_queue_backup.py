@@ -20,7 +20,7 @@ from zerotools.jobs.client.queue_backup import (
     LOCK,
     RESTORED,
     back_up_queue,
-    remove_left_behind,
+    remove_leftovers,
     restore_queue,
     unfinished_copy,
 )
@@ -151,7 +151,7 @@ def test_what_is_written_to_and_what_is_not_ours_stays(tmp_path: Path) -> None:
     (tmp_path / ".directory.7.copying").mkdir()
     before = sorted(tmp_path.iterdir())
     with unfinished_copy(tmp_path / "copy.db") as staged:
-        assert remove_left_behind(tmp_path) == []
+        assert remove_leftovers(tmp_path) == []
         assert staged.exists()
         with pytest.raises(FileExistsError), unfinished_copy(tmp_path / "copy.db"):
             pass

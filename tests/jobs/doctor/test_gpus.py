@@ -14,11 +14,11 @@ from tests.daemon.queue.scheduling.deciding import seen
 from tests.sensors.numa_machines import EIGHT, a_topology, dual_socket
 from zerotools.jobs.doctor.finding import DoctorFinding
 from zerotools.jobs.doctor.gpus import (
-    look_at_fences,
-    look_at_gpu_choice,
-    look_at_gpu_locks,
-    look_at_gpus,
-    look_at_memory_nodes,
+    check_fences,
+    check_gpu_choice,
+    check_gpu_locks,
+    check_gpus,
+    check_memory_nodes,
 )
 from zerotools.sensors.fake_gpus import fake_gpu
 from zerotools.sensors.numa import NumaTopology
@@ -26,9 +26,9 @@ from zerotools.sensors.snapshot import Gpu, GpuProcess
 
 
 def test_a_machine_without_a_driver_runs_jobs_on_its_cpus() -> None:
-    [found] = look_at_gpus(seen(error="no NVML: the NVIDIA driver is not loaded"))
+    [found] = check_gpus(seen(error="no NVML: the NVIDIA driver is not loaded"))
     assert (found.level, found.found) == ("warning", "no NVML: the NVIDIA driver is not loaded")
-    [found] = look_at_gpus(seen())
+    [found] = check_gpus(seen())
     assert found.found == "the driver shows no GPU"
 
 
@@ -45,30 +45,30 @@ def test_a_machine_without_a_driver_runs_jobs_on_its_cpus() -> None:
     ],
 )
 def test_each_gpu_is_looked_at(gpu: Gpu, level: str, said: str) -> None:
-    first, found = look_at_gpus(seen(gpu))
+    first, found = check_gpus(seen(gpu))
     assert (first.level, found.level) == ("ok", level)
     assert said in found.found
     assert (found.do is None) == (level == "ok")
 
 
 def test_what_our_own_jobs_hold_is_well() -> None:
-    _, found = look_at_gpus(seen(fake_gpu(0, used_gib=20)), frozenset({"GPU-fake-0"}))
+    _, found = check_gpus(seen(fake_gpu(0, used_gib=20)), frozenset({"GPU-fake-0"}))
     assert found.level == "ok"
 
 
 def test_a_gpu_that_stays_reserved_is_named_with_who_holds_it() -> None:
     held = {"gpu_uuid": "GPU-1", "job_id": 7, "held_by": "pid 812 (python), in state D (nfs_wait)"}
-    [found] = look_at_fences([{"gpu_uuid": "GPU-0", "job_id": 8, "held_by": None}, held])
+    [found] = check_fences([{"gpu_uuid": "GPU-0", "job_id": 8, "held_by": None}, held])
     assert (found.level, found.what) == ("warning", "GPU GPU-1")
     assert "pid 812 (python), in state D (nfs_wait), which outlived job 7" in found.found
 
 
 def test_what_only_draws_is_well_and_advice_names_the_keys() -> None:
     screen = [GpuProcess(812, 2 << 30, graphics=True)]
-    _, found = look_at_gpus(seen(fake_gpu(0, total_gib=8, used_gib=2.3, processes=screen)))
+    _, found = check_gpus(seen(fake_gpu(0, total_gib=8, used_gib=2.3, processes=screen)))
     assert found.level == "ok"
     busy = fake_gpu(0, total_gib=8, used_gib=4, processes=[*screen, GpuProcess(9, 1 << 30)])
-    _, found = look_at_gpus(seen(busy))
+    _, found = check_gpus(seen(busy))
     assert found.found == "2.0 GiB are in use by pid 9"
     assert "more than 0.5 GiB (5 % of the GPU's memory, at least 512 MiB)" in str(found.do)
     assert "limits.foreign_memory_bytes" in str(found.do)
@@ -76,17 +76,17 @@ def test_what_only_draws_is_well_and_advice_names_the_keys() -> None:
 
 
 def test_gpus_that_no_job_gets_are_said_and_entries_that_are_none() -> None:
-    _, found = look_at_gpus(seen(fake_gpu(0, used_gib=20)), excluded=frozenset({"GPU-fake-0"}))
+    _, found = check_gpus(seen(fake_gpu(0, used_gib=20)), excluded=frozenset({"GPU-fake-0"}))
     assert (found.level, "gpus.exclude" in found.found) == ("ok", True)
-    [warned] = look_at_gpu_choice({"unknown": ['gpus.prefer: "GPU-5"']})
+    [warned] = check_gpu_choice({"unknown": ['gpus.prefer: "GPU-5"']})
     assert warned.found == 'gpus.prefer: "GPU-5" matches no GPU of this machine'
-    assert not [*look_at_gpu_choice(None)]
+    assert not [*check_gpu_choice(None)]
 
 
 def test_what_the_daemon_says_counts() -> None:
-    (fine,) = look_at_gpu_locks({"directory": "/run/zerotools/gpus", "trouble": None})
+    (fine,) = check_gpu_locks({"directory": "/run/zerotools/gpus", "trouble": None})
     assert fine.level == "ok"
-    (found,) = look_at_gpu_locks({"directory": "/x", "trouble": "/x: No such file or directory"})
+    (found,) = check_gpu_locks({"directory": "/x", "trouble": "/x: No such file or directory"})
     assert found.level == "warning"
     assert "two daemons may give one GPU to two jobs: /x: No such file" in found.found
     assert found.do is not None
@@ -94,15 +94,15 @@ def test_what_the_daemon_says_counts() -> None:
 
 
 def test_without_a_daemon_the_directory_is_looked_at(tmp_path: Path) -> None:
-    (found,) = look_at_gpu_locks(None, tmp_path / "gpus")
+    (found,) = check_gpu_locks(None, tmp_path / "gpus")
     assert "No such file or directory" in found.found
     (tmp_path / "gpus").mkdir(mode=0o755)
-    (found,) = look_at_gpu_locks(None, tmp_path / "gpus")
+    (found,) = check_gpu_locks(None, tmp_path / "gpus")
     assert found.level == "warning"
     (tmp_path / "gpus").chmod(0o1777)
     if os.geteuid() != 0:
         pytest.skip("the directory must be root's")
-    assert [each.level for each in look_at_gpu_locks(None, tmp_path / "gpus")] == ["ok"]
+    assert [each.level for each in check_gpu_locks(None, tmp_path / "gpus")] == ["ok"]
 
 
 def look(
@@ -111,7 +111,7 @@ def look(
     def here(*, cores: bool = False) -> NumaTopology:
         return a_topology("0-63") if told else topology
 
-    return list(look_at_memory_nodes(EIGHT, topology.to_json() if told else None, here, policy))
+    return list(check_memory_nodes(EIGHT, topology.to_json() if told else None, here, policy))
 
 
 def test_of_one_node_nothing_is_said() -> None:
@@ -141,7 +141,7 @@ def test_words_of_a_newer_daemon_are_not_believed_half() -> None:
     def here(*, cores: bool = False) -> NumaTopology:
         return dual_socket()
 
-    (found,) = look_at_memory_nodes(EIGHT, {"sockets": []}, here, lambda: None)
+    (found,) = check_memory_nodes(EIGHT, {"sockets": []}, here, lambda: None)
     assert found.level == "ok"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.jobs.doctor.finding import DoctorFinding
-from zerotools.jobs.doctor.kernel import BUILT, clock_is_synchronised, look_at_kernel
+from zerotools.jobs.doctor.kernel import BUILT, check_kernel, clock_is_synchronised
 
 STALL = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 
@@ -27,7 +27,7 @@ def make_machine(root: Path, controllers: str = "cpu memory pids") -> Path:
 
 
 def look(root: Path, now: float = BUILT + 1, *, synced: bool = True) -> dict[str, DoctorFinding]:
-    found = look_at_kernel(root, lambda: now, lambda: synced, lambda: 65536)
+    found = check_kernel(root, lambda: now, lambda: synced, lambda: 65536)
     return {each.what: each for each in found}
 
 
@@ -61,7 +61,7 @@ def test_cgroups_of_attempts_in_units_are_those_of_their_systemd(
         place = tmp_path / "sys/fs/cgroup" / manager.lstrip("/")
         place.mkdir(parents=True, exist_ok=True)
         (place / "cgroup.controllers").write_text(controllers)
-        return next(look_at_kernel(tmp_path, manager=manager))
+        return next(check_kernel(tmp_path, manager=manager))
 
     assert cgroups("cpu memory pids").level == "ok"
     found = cgroups("cpu pids")
@@ -74,7 +74,7 @@ def test_a_kernel_without_pressure_a_wrong_clock_and_few_descriptors(tmp_path: P
     assert look(tmp_path)["pressure"].level == "warning"
     assert look(tmp_path, 86400.0)["clock"].level == "problem"
     assert look(tmp_path, synced=False)["clock"].found == "it is not synchronised"
-    found = look_at_kernel(tmp_path, lambda: BUILT, lambda: None, lambda: 1024)
+    found = check_kernel(tmp_path, lambda: BUILT, lambda: None, lambda: 1024)
     assert "descriptors" in {each.what for each in found}
 
 

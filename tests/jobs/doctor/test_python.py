@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
+from zerotools.jobs.doctor.python import ask_python, check_compilers, check_python
 
 WHOLE = {"torch": "2.9", "cuda": "12.8", "nccl": "2.27", "transformers": "5", "gpus": 8}
 
@@ -26,12 +26,12 @@ WHOLE = {"torch": "2.9", "cuda": "12.8", "nccl": "2.27", "transformers": "5", "g
     ],
 )
 def test_what_an_interpreter_has(changes: dict[str, Any], levels: dict[str, str]) -> None:
-    found = look_at_python("python", {**WHOLE, **changes}, has_gpus=True)
+    found = check_python("python", {**WHOLE, **changes}, has_gpus=True)
     assert {each.what: each.level for each in found} == levels
 
 
 def test_on_a_machine_without_gpus_a_build_for_cpus_is_well() -> None:
-    found = look_at_python("python", {**WHOLE, "cuda": None, "gpus": 0}, has_gpus=False)
+    found = check_python("python", {**WHOLE, "cuda": None, "gpus": 0}, has_gpus=False)
     assert [each.level for each in found] == ["ok"]
 
 
@@ -39,7 +39,7 @@ def test_an_interpreter_that_cannot_say(tmp_path: Path) -> None:
     missing = str(tmp_path / "python")
     answer = ask_python(missing)
     assert answer == "cannot be started: No such file or directory"
-    [found] = look_at_python(missing, answer, has_gpus=False)
+    [found] = check_python(missing, answer, has_gpus=False)
     assert (found.level, found.found) == ("problem", f"{missing} {answer}")
     assert ask_python("/bin/false") == "ended with status 1 when it listed its packages"
     assert ask_python(sys.executable, 0.0) == "did not answer within 0 s"
@@ -56,7 +56,7 @@ def test_an_interpreter_that_cannot_say(tmp_path: Path) -> None:
 )
 def test_compilers(programs: set[str], level: str, said: str) -> None:
     lacking = None if "nvcc" in programs else "the CUDA toolkit is missing"
-    [found] = look_at_compilers(
+    [found] = check_compilers(
         lambda name: name if name in programs else None, lambda: lacking, has_gpus=True
     )
     assert (found.level, said in found.found) == (level, True)

@@ -12,8 +12,8 @@ import pytest
 from zerotools.jobs.doctor.finding import OK, DoctorFinding
 from zerotools.jobs.doctor.service import (
     LINGERING,
-    look_at_fork_servers,
-    look_at_service,
+    check_fork_servers,
+    check_service,
     manager_group,
 )
 
@@ -34,7 +34,7 @@ SERVER = {
 
 
 def levels(launch: dict[str, str] | None, root: Path) -> list[tuple[str, str]]:
-    return [(each.what, each.level) for each in look_at_service(launch, os.geteuid(), root)]
+    return [(each.what, each.level) for each in check_service(launch, os.geteuid(), root)]
 
 
 def test_without_a_daemon_or_from_an_older_one_nothing_is_said(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_without_a_daemon_or_from_an_older_one_nothing_is_said(tmp_path: Path) -
 
 def test_jobs_in_units_of_their_own_are_well(tmp_path: Path) -> None:
     launch = {"by": "systemd", "why": "started by systemd"}
-    (found,) = look_at_service(launch, 0, tmp_path)
+    (found,) = check_service(launch, 0, tmp_path)
     assert found.found == "are started by systemd, each attempt in a separate unit"
     assert found.level == "ok"
 
@@ -60,7 +60,7 @@ def test_children_are_worth_a_word_where_systemd_runs_the_machine(
 @pytest.mark.parametrize(("by", "level"), [("systemd", "problem"), ("child", "warning")])
 def test_a_systemd_that_starts_nothing_is_named(tmp_path: Path, by: str, level: str) -> None:
     launch = {"by": by, "why": "", "trouble": "systemd-run: Access denied"}
-    (found,) = look_at_service(launch, 0, tmp_path)
+    (found,) = check_service(launch, 0, tmp_path)
     assert found.level == level
     assert "(systemd-run: Access denied)" in found.found
 
@@ -80,12 +80,12 @@ def test_the_group_of_whoever_makes_the_units() -> None:
 
 def found(launch: dict[str, Any] | None = None, **warm: Any) -> list[DoctorFinding]:
     told = {"enabled": True, "trouble": None, "servers": [], **warm}
-    return list(look_at_fork_servers(told, CHILD_FORK_SERVERS if launch is None else launch))
+    return list(check_fork_servers(told, CHILD_FORK_SERVERS if launch is None else launch))
 
 
 def test_nothing_is_said_of_what_is_off_or_unknown() -> None:
     assert found(enabled=False) == []
-    assert list(look_at_fork_servers(None, CHILD_FORK_SERVERS)) == []
+    assert list(check_fork_servers(None, CHILD_FORK_SERVERS)) == []
 
 
 def test_each_server_is_shown_with_its_memory() -> None:

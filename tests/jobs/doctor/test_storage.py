@@ -17,9 +17,9 @@ from zerotools.jobs.doctor import storage
 from zerotools.jobs.doctor.finding import DoctorFinding
 from zerotools.jobs.doctor.storage import (
     OLD_SECONDS,
-    look_at_locks,
-    look_at_room,
-    look_at_state,
+    check_free_space,
+    check_locks,
+    check_state,
     result_within,
 )
 
@@ -44,7 +44,7 @@ def disk(free: int, *, inodes: int = 10**6, left: int = 10**6, flag: int = 0) ->
 )
 def test_room_and_inodes(tmp_path: Path, found: Any, level: str, said: str) -> None:
     places = {"the queue": tmp_path / "not/yet", "home": tmp_path}
-    [finding] = look_at_room(places, lambda path: found)
+    [finding] = check_free_space(places, lambda path: found)
     assert (finding.what, finding.level) == ("disk of the queue", level)
     assert said in finding.found
 
@@ -53,7 +53,7 @@ def test_a_file_system_that_fails_or_hangs(tmp_path: Path) -> None:
     def fail(path: Path) -> Any:
         raise OSError(5, "Input/output error")
 
-    [found] = look_at_room({"x": tmp_path}, fail)
+    [found] = check_free_space({"x": tmp_path}, fail)
     assert (found.level, found.found) == ("problem", f"{tmp_path}: Input/output error")
     hung = Event()
     assert result_within(0.01, hung.wait) is None
@@ -63,7 +63,7 @@ def test_a_file_system_that_fails_or_hangs(tmp_path: Path) -> None:
 def state(tmp_path: Path, mode: int = 0o700, uid: int | None = None) -> dict[str, DoctorFinding]:
     tmp_path.chmod(mode)
     uid = os.geteuid() if uid is None else uid
-    return {each.what: each for each in look_at_state(tmp_path, tmp_path / "api.sock", uid)}
+    return {each.what: each for each in check_state(tmp_path, tmp_path / "api.sock", uid)}
 
 
 def test_a_state_that_is_not_this_user_s_alone(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_locks_of_compilers_that_are_old(tmp_path: Path) -> None:
     lock.touch()
     made = lock.stat().st_mtime
     here = {"HOME": str(tmp_path)}
-    assert not list(look_at_locks(here, made + OLD_SECONDS - 1))
-    [found] = look_at_locks(here, made + 3600)
+    assert not list(check_locks(here, made + OLD_SECONDS - 1))
+    [found] = check_locks(here, made + 3600)
     assert found.found == f"{lock} is 60 minutes old"
 
 
@@ -107,11 +107,11 @@ def test_a_directory_that_never_answers_is_told_and_keeps_no_command_from_ending
         hung.hang()
         before = threading.active_count()
         place, home = hung.door / "state", hung.door / "home"
-        [found] = look_at_state(place, place / "api.sock", 0)
+        [found] = check_state(place, place / "api.sock", 0)
         assert found.what == "state"
         assert "the daemon's jobs continue" in str(found.do)
-        [found] = look_at_locks({"HOME": str(home)})
+        [found] = check_locks({"HOME": str(home)})
         assert found.found == f"{home} did not answer within 0.2 s"
-        [found] = look_at_room({"the state directory": place})
+        [found] = check_free_space({"the state directory": place})
         assert "hangs" in str(found.do)
         assert threading.active_count() == before

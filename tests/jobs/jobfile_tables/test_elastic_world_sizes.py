@@ -15,7 +15,7 @@ from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict, p
 from zerotools.jobs.jobfile.stored_job import read_stored
 from zerotools.jobs.jobfile_tables.elastic_world_sizes import at_size, largest_spec
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.sweeps import check_key, put_key, remove_key
+from zerotools.jobs.sweeps import check_key, remove_key, set_key
 
 
 def tree(ranks: Any, batch: int = 24, device: str = "cpu", **tables: Any) -> dict[str, Any]:
@@ -129,10 +129,10 @@ def test_its_ends_can_be_set_one_by_one() -> None:
     job: dict[str, Any] = {"gpus": 4}
     for key in ("gpus.min", "gpus.max", "ranks.min"):
         check_key(key, "edit", frozenset())
-    put_key(job, "gpus.min", 2)
+    set_key(job, "gpus.min", 2)
     assert job == {"gpus": {"min": 2}}  # the job is refused as long as gpus.max is missing
-    put_key(job, "gpus.max", 8)
+    set_key(job, "gpus.max", 8)
     remove_key(job, "gpus.min")
     assert job == {"gpus": {"max": 8}}
-    put_key(job, "gpus", 4)
+    set_key(job, "gpus", 4)
     assert job == {"gpus": 4}

@@ -7,7 +7,7 @@ from zerotools.jobs.jobfile_tables.job_for_each_node import of_node, on_nodes
 def test_each_node_runs_it_as_one_of_several_machines() -> None:
     spec = on_nodes(job({"nodes": 2}), 2, address="n1:29500", node_rank=1)
     assert (spec.backend, spec.all_ranks, spec.rendezvous.node_rank) == ("local", 4, 1)
-    assert spec.rendezvous.place == ("n1", 29500)
+    assert spec.rendezvous.host_and_port == ("n1", 29500)
 
 
 def test_one_node_needs_no_meeting() -> None:

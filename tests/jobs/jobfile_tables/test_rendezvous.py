@@ -29,7 +29,7 @@ def job(rendezvous: dict[str, Any], **changes: Any) -> JobSpec:
 def test_the_ranks_of_all_nodes_divide_the_batch_and_share_the_model() -> None:
     spec = job({**TWO, "node_rank": 1})
     assert (spec.world_size, spec.all_ranks) == (2, 4)
-    assert spec.rendezvous.place == ("10.0.0.1", 29500)
+    assert spec.rendezvous.host_and_port == ("10.0.0.1", 29500)
     assert spec.rendezvous.timeout_seconds == 1800
     with pytest.raises(BadRequest, match="must be divisible by the 4 ranks"):
         job(TWO, train={"steps": 1, "batch_size": 6})
@@ -55,7 +55,7 @@ def test_each_node_has_a_copy_of_the_weights_by_default(
 
 @pytest.mark.parametrize("address", ["node0.local:29500", "[fe80::1]:1", "10.0.0.1:65535"])
 def test_addresses(address: str) -> None:
-    place = job({"address": address, "nodes": 2}).rendezvous.place
+    place = job({"address": address, "nodes": 2}).rendezvous.host_and_port
     assert place is not None
     assert place[0] == address.rpartition(":")[0].strip("[]")
 

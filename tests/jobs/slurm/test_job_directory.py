@@ -28,7 +28,7 @@ def test_a_submission_is_made_by_one_alone(tmp_path: Path) -> None:
     assert found.new_submission("b") == 3
     assert found.submissions() == [1, 2, 3]
     assert (found.submission(3) or {})["token"] == "b"
-    found.note_number(3, "17")
+    found.record_number(3, "17")
     assert (found.submission(3) or {})["job_id"] == "17"
 
 

@@ -11,7 +11,7 @@ from tests.jobs.jobfile_tables.test_slurm import job
 from tests.jobs.slurm.fake_programs import programs
 from zerotools.jobs.slurm.slurm_commands import ControllerJob
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
-from zerotools.jobs.slurm.state_from_slurm import Known, standing_of
+from zerotools.jobs.slurm.state_from_slurm import Known, state_and_reason
 from zerotools.jobs.slurm.submit_to_slurm import submit_job
 
 RUNS = {"state": "running", "reason": None}
@@ -61,32 +61,32 @@ def slurm(state: str, reason: str = "") -> ControllerJob:
     ],
 )
 def test_by_the_word_of_slurm(changes: dict[str, Any], state: str, words: str) -> None:
-    found, reason = standing_of(known(**changes))
+    found, reason = state_and_reason(known(**changes))
     assert (found, words in (reason or "")) == (state, True), reason
 
 
 def test_an_end_that_was_written_counts_whatever_slurm_says() -> None:
     end = {"state": "succeeded", "reason": None}
     for controller in (None, slurm("RUNNING"), slurm("CANCELLED")):
-        assert standing_of(known(view=RUNS, end=end, controller=controller))[0] == "succeeded"
-    assert standing_of(known(view=RUNS, end=end, silent="no answer"))[0] == "succeeded"
+        assert state_and_reason(known(view=RUNS, end=end, controller=controller))[0] == "succeeded"
+    assert state_and_reason(known(view=RUNS, end=end, silent="no answer"))[0] == "succeeded"
 
 
 def test_of_silence_nothing_follows() -> None:
-    state, reason = standing_of(known(view=RUNS, silent="no answer", quiet_seconds=400.0))
+    state, reason = state_and_reason(known(view=RUNS, silent="no answer", quiet_seconds=400.0))
     assert state == "running"
     assert "400 s ago" in (reason or "")
-    assert standing_of(known(silent="no answer", asked=True))[0] == "queued"
+    assert state_and_reason(known(silent="no answer", asked=True))[0] == "queued"
 
 
 def test_a_job_that_slurm_does_not_know_is_judged_by_its_records() -> None:
-    assert standing_of(known(view=RUNS, quiet_seconds=5.0))[0] == "running"
-    state, reason = standing_of(known(view=RUNS, quiet_seconds=600.0))
+    assert state_and_reason(known(view=RUNS, quiet_seconds=5.0))[0] == "running"
+    state, reason = state_and_reason(known(view=RUNS, quiet_seconds=600.0))
     assert state == "failed"
     assert "it has made no progress for 10 min" in (reason or "")
-    assert standing_of(known(submitted_seconds=5.0))[0] == "queued"
-    assert standing_of(known(submitted_seconds=500.0))[0] == "failed"
-    assert standing_of(known(view=RUNS, quiet_seconds=600.0, asked=True))[0] == "cancelled"
+    assert state_and_reason(known(submitted_seconds=5.0))[0] == "queued"
+    assert state_and_reason(known(submitted_seconds=500.0))[0] == "failed"
+    assert state_and_reason(known(view=RUNS, quiet_seconds=600.0, asked=True))[0] == "cancelled"
 
 
 def test_one_damaged_record_hides_no_other_job(tmp_path: Path) -> None:

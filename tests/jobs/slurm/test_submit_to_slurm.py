@@ -145,7 +145,7 @@ def test_of_many_submits_in_one_instant_one_writes_into_the_directory(tmp_path: 
     def submit(number: int) -> str:
         home = tmp_path / f"home-{number % 2}"  # also where the records are in two directories
         jobs = SlurmJobs(commands, home)
-        jobs.refuse_taken(spec)
+        jobs.check_output_dir_free(spec)
         ready.wait()
         try:
             claim = partial(jobs.claim_output, spec)
@@ -242,7 +242,7 @@ def test_a_wrapper_of_sbatch_that_fails_after_it_has_queued(tmp_path: Path) -> N
 def test_a_resume_that_is_refused_leaves_all_as_it_was(tmp_path: Path) -> None:
     home = tmp_path / "home"
     directory, _ = submit_job(programs(tmp_path), home, job({}))
-    directory.ask_stop("me")
+    directory.request_stop("me")
     refused = programs(tmp_path, sbatch="echo 'Invalid qos' >&2; exit 1", squeue="exit 0")
     with pytest.raises(BadRequest, match="Invalid qos"):
         submit_again(refused, directory, job({}))

@@ -12,7 +12,7 @@ from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.durations import in_words, seconds_of
+from zerotools.jobs.binding.durations import duration_text, seconds_of
 from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
 
@@ -67,7 +67,7 @@ def command(
     if job["reason"]:
         click.echo(f"the process is not watched yet: {render.clean(str(job['reason']))}")
     if (limit := wanted["time_limit"]) is not None:
-        click.echo(f"the process is stopped after {in_words(limit)} if it still runs then")
+        click.echo(f"the process is stopped after {duration_text(limit)} if it still runs then")
 
 
 def _limit(text: str | None) -> int | None:

@@ -44,23 +44,23 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
     Only the user who submitted a job, and root, may cancel it.
     """
     client = jobs_client(socket, references)
-    told = None if as_json else lambda job: _asked(job, wait)
+    told = None if as_json else lambda job: _describe_outcome(job, wait)
     jobs, errors = request_each(client, references, client.cancel, told, {"do": "cancel"})
     if wait:
         if as_json:  # printed even if the wait is interrupted
             render.print_json({"jobs": jobs})
-        jobs = [_until_over(client, job, as_json) for job in jobs]
+        jobs = [_wait_until_ended(client, job, as_json) for job in jobs]
     print_changed(jobs, errors, as_json=as_json)
 
 
-def _asked(job: Job, wait: bool) -> str:
+def _describe_outcome(job: Job, wait: bool) -> str:
     if is_over(job):
         return f"{title(job)} is cancelled; it was not running"
     hint = "" if wait else f" (see its progress: {command_name()} show {job['id']})"
     return f"{title(job)} {how_it_stops(job)}{hint}"
 
 
-def _until_over(
+def _wait_until_ended(
     client: DaemonClient | SlurmJobs, job: dict[str, Any], quiet: bool
 ) -> dict[str, Any]:
     poller = Poller()
@@ -68,7 +68,7 @@ def _until_over(
     for _ in poller.rounds():
         if is_over(job):
             break
-        job = poller.ask(lambda: client.job(asked["id"]))
+        job = poller.call(lambda: client.job(asked["id"]))
     if not quiet and not is_over(asked):
         path = checkpoint_path(job)
         click.echo(

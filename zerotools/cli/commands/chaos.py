@@ -13,7 +13,7 @@ import click
 from zerotools.cli.options.click_options import json_option
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
-from zerotools.cli.output.messages import say as say_message
+from zerotools.cli.output.messages import print_message as say_message
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE
 from zerotools.jobs.chaos.chaos_options import ChaosOptions, make_request
@@ -108,7 +108,7 @@ def perform(request: ChaosOptions, *, as_json: bool) -> int:
         render.print_json(report.to_json())
     else:
         render.print_lines(lines_of(report))
-    return EXIT_DONE if report.held else EXIT_DIFFERENCES
+    return EXIT_DONE if report.is_upheld else EXIT_DIFFERENCES
 
 
 def lines_of(report: ChaosReport) -> Iterator[str]:
@@ -136,14 +136,14 @@ def lines_of(report: ChaosReport) -> Iterator[str]:
     yield from MEANING
     yield ""
     for promise in report.promises:
-        word, meaning = ("held", "good") if promise.held else ("broken", "bad")
+        word, meaning = ("held", "good") if promise.is_upheld else ("broken", "bad")
         yield f"{paint(word.ljust(6), meaning, sys.stdout)}  {promise.text}"
         for sentence in promise.broken[:SHOWN]:
             yield from _wrapped(sentence)
         if len(promise.broken) > SHOWN:
             yield f"{INDENT}and {len(promise.broken) - SHOWN} more"
     yield ""
-    broken = sum(not promise.held for promise in report.promises)
+    broken = sum(not promise.is_upheld for promise in report.promises)
     if broken:
         yield f"{broken} of {len(report.promises)} promises were broken."
     else:

@@ -9,7 +9,7 @@ import click
 
 from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import say
+from zerotools.cli.output.messages import print_message
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
@@ -43,9 +43,9 @@ def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
         render.print_json(found.to_json())
         return
     for note in found.notes:
-        say("note", note)
+        print_message("note", note)
     if found.new_tensors:
-        say(
+        print_message(
             "note",
             f"{count_text(len(found.new_tensors), 'tensor')} only in B, stored whole",
         )

@@ -19,7 +19,7 @@ from zerotools.cli.options.click_options import (
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
-from zerotools.cli.output.messages import say
+from zerotools.cli.output.messages import print_message
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
@@ -79,9 +79,9 @@ def command(
     else:
         render.print_lines(describe(difference, top, render.terminal_columns()))
         for note in difference.notes:
-            say("note", note)
+            print_message("note", note)
         for problem in difference.problems:
-            say("warning", problem)
+            print_message("warning", problem)
         if html is not None:
             click.echo(render.page_line(html))
     return 0 if difference.is_equal and not difference.problems else EXIT_DIFFERENCES
@@ -104,7 +104,7 @@ def _series(paths: Sequence[Path], html: Path | None, as_json: bool, given: dict
     for pair in found.pairs:
         render.print_lines([_verdict(pair), *_origins(pair)])
         for problem in pair.problems:
-            say("warning", problem)
+            print_message("warning", problem)
     click.echo(render.page_line(html))
     has_problems = any(pair.problems for pair in found.pairs)
     return 0 if found.is_equal and not has_problems else EXIT_DIFFERENCES

@@ -21,22 +21,22 @@ from zerotools.jobs.client.daemon_compatibility import why_no_daemon
 from zerotools.jobs.doctor.bug_report import bug_report, write_report
 from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
 from zerotools.jobs.doctor.gpus import (
-    look_at_fences,
-    look_at_gpu_choice,
-    look_at_gpu_locks,
-    look_at_gpus,
-    look_at_memory_nodes,
+    check_fences,
+    check_gpu_choice,
+    check_gpu_locks,
+    check_gpus,
+    check_memory_nodes,
 )
-from zerotools.jobs.doctor.kernel import look_at_kernel
-from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
+from zerotools.jobs.doctor.kernel import check_kernel
+from zerotools.jobs.doctor.python import ask_python, check_compilers, check_python
 from zerotools.jobs.doctor.service import (
-    look_at_daemon_package,
-    look_at_drain,
-    look_at_fork_servers,
-    look_at_service,
+    check_daemon_package,
+    check_drain,
+    check_fork_servers,
+    check_service,
     manager_group,
 )
-from zerotools.jobs.doctor.storage import look_at_locks, look_at_room, look_at_state
+from zerotools.jobs.doctor.storage import check_free_space, check_locks, check_state
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource
 
@@ -99,33 +99,33 @@ def examine(
     """
     state_dir = default_state_dir()
     if not machine:
-        yield from look_at_daemon_package(why_no_daemon())
-    yield from look_at_drain(health.get("drain"))
+        yield from check_daemon_package(why_no_daemon())
+    yield from check_drain(health.get("drain"))
     leased = frozenset(str(lease["gpu_uuid"]) for lease in machine.get("leases", ()))
     seen = machine.get("snapshot", {}).get("gpus", ())
     excluded = frozenset(str(gpu.get("uuid")) for gpu in seen if gpu.get("excluded"))
-    yield from look_at_gpus(snapshot, leased, excluded)
-    yield from look_at_gpu_choice(machine.get("gpu_choice"))
-    yield from look_at_fences(machine.get("leases", ()))
-    yield from look_at_memory_nodes(snapshot.gpus, machine.get("numa"))
+    yield from check_gpus(snapshot, leased, excluded)
+    yield from check_gpu_choice(machine.get("gpu_choice"))
+    yield from check_fences(machine.get("leases", ()))
+    yield from check_memory_nodes(snapshot.gpus, machine.get("numa"))
     if snapshot.gpus:
-        yield from look_at_gpu_locks(machine.get("gpu_locks"))
+        yield from check_gpu_locks(machine.get("gpu_locks"))
     launch, uid = machine.get("launch"), os.geteuid()
-    yield from look_at_kernel(manager=manager_group(launch, uid))
-    yield from look_at_service(launch, uid)
-    yield from look_at_fork_servers(machine.get("warm_start"), launch)
+    yield from check_kernel(manager=manager_group(launch, uid))
+    yield from check_service(launch, uid)
+    yield from check_fork_servers(machine.get("warm_start"), launch)
     places = {
         "the queue": state_dir,
         "this directory": Path.cwd(),
         "temporary files": Path(tempfile.gettempdir()),
         "your home": Path(os.environ.get("HOME", "/")),
     }
-    yield from look_at_room(places)
-    yield from look_at_state(state_dir, socket, os.geteuid())
+    yield from check_free_space(places)
+    yield from check_state(state_dir, socket, os.geteuid())
     has_gpus = bool(snapshot.gpus)
-    yield from look_at_python(python, ask_python(python), has_gpus=has_gpus)
-    yield from look_at_compilers(has_gpus=has_gpus)
-    yield from look_at_locks(os.environ)
+    yield from check_python(python, ask_python(python), has_gpus=has_gpus)
+    yield from check_compilers(has_gpus=has_gpus)
+    yield from check_locks(os.environ)
 
 
 def _write(

@@ -15,7 +15,7 @@ from zerotools.cli.job_views.describe_job import Job, paint_state, reason_text, 
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.states import in_words
+from zerotools.jobs.states import display_text
 from zerotools.sensors.cpu_lists import cpu_list
 
 SHOWN_EVENTS = 12
@@ -73,7 +73,10 @@ def _facts(tree: Mapping[str, Any], said: str, now: float) -> Iterator[tuple[str
         yield "place", f"{place['position']} of {jobs} for {place['what']}; needs {place['needs']}"
     yield from _holders(tree["holders"], now)
     for room in tree.get("room", ()):  # an older daemon does not send it
-        yield "preempted" if room["job_id"] == tree["id"] else "preemption", _room(room, tree["id"])
+        yield (
+            "preempted" if room["job_id"] == tree["id"] else "preemption",
+            _describe_preemption(room, tree["id"]),
+        )
     yield from _retries(tree["retries"], now)
     yield from _end(tree["end"])
     if tree["resumed_from"]:
@@ -127,7 +130,7 @@ _PURPOSES = {
 }
 
 
-def _room(room: Mapping[str, Any], own: int) -> str:
+def _describe_preemption(room: Mapping[str, Any], own: int) -> str:
     whose = "" if room["job_id"] == own else f"by job {room['job_id']}, "
     said = f"{whose}attempt {room['attempt']}, {render.moment(room['asked'])}"
     if room["for_job"] not in (None, own):
@@ -178,7 +181,9 @@ def _end(end: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
 
 
 def _event(event: Mapping[str, Any]) -> str:
-    change = " -> ".join(in_words(event[key]) for key in ("from_state", "to_state") if event[key])
+    change = " -> ".join(
+        display_text(event[key]) for key in ("from_state", "to_state") if event[key]
+    )
     attempt = f" attempt {event['attempt']}" if event["attempt"] else ""
     why = f": {render.clean(str(event['why']))}" if event["why"] else ""
     head = f"#{event['seq']} {render.moment(event['time'])} {event['kind'].replace('_', ' ')}"

@@ -13,7 +13,7 @@ import click
 from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
-from zerotools.cli.output.messages import say
+from zerotools.cli.output.messages import print_message
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import ZerotoolsError
@@ -46,12 +46,12 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     command continues.
     """
 
-    def say_notes(plan: GatherPlan) -> None:
+    def print_notes(plan: GatherPlan) -> None:
         for note in _notes(plan) if not as_json else ():
-            say("note", note)
+            print_message("note", note)
 
     with _hint_at_resuming(out), shown_progress() as progress:
-        found = gathered(sources, out, bind_options(GatherKeywords, given), progress, say_notes)
+        found = gathered(sources, out, bind_options(GatherKeywords, given), progress, print_notes)
     if as_json:
         render.print_json(found.to_json())
     elif found.gathered is None:
@@ -71,7 +71,7 @@ def _hint_at_resuming(out: Path) -> Iterator[None]:
     except (KeyboardInterrupt, ZerotoolsError, OSError):
         partial = partial_of(out)
         if partial.exists():
-            say("note", f"{partial} is kept; run the same command to continue")
+            print_message("note", f"{partial} is kept; run the same command to continue")
         raise
 
 

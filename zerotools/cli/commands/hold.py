@@ -56,7 +56,7 @@ def command(
     """
     client = DaemonClient(socket)
     ask = partial(client.hold, lose_steps=lose_steps)
-    told = None if as_json else partial(_asked, wait)
+    told = None if as_json else partial(_describe_outcome, wait)
     body = {"do": "hold", "lose_steps": lose_steps}
     jobs, errors = request_each(client, references, ask, told, body)
     if wait:
@@ -65,13 +65,13 @@ def command(
         numbers = [int(job["id"]) for job in jobs]
         ended = {int(job["id"]): job for job in EndingWatch(client, numbers, Poller()).ends(None)}
         jobs = [ended[number] for number in numbers]
-        errors += [_not_held(job) for job in jobs if not waits_for_user(job)]
+        errors += [_not_held_error(job) for job in jobs if not waits_for_user(job)]
         if not as_json:
-            _say(jobs)
+            _print_held(jobs)
     print_changed(jobs, errors, as_json=as_json)
 
 
-def _asked(wait: bool, job: Job) -> str:
+def _describe_outcome(wait: bool, job: Job) -> str:
     go_on = f"let it start: {command_name()} release {job['id']}"
     if waits_for_user(job):
         return f"{title(job)} is held; {go_on}"
@@ -79,7 +79,7 @@ def _asked(wait: bool, job: Job) -> str:
     return f"{title(job)} {how_it_stops(job)}{then}"
 
 
-def _say(jobs: list[dict[str, Any]]) -> None:
+def _print_held(jobs: list[dict[str, Any]]) -> None:
     for job in jobs:
         if waits_for_user(job):
             path = checkpoint_path(job)
@@ -87,6 +87,6 @@ def _say(jobs: list[dict[str, Any]]) -> None:
             click.echo(f"{title(job)} is held: {render.clean(str(job['reason']))}{newest}")
 
 
-def _not_held(job: Job) -> JobFailed:
+def _not_held_error(job: Job) -> JobFailed:
     how = "ended before it was held" if is_over(job) else "is not held"
     return JobFailed(f"{title(job)} {how}: it is {state_words(job)}")

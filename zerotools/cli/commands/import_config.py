@@ -35,7 +35,7 @@ from zerotools.jobs.imports.combine_configs import Imported, JobFile, job_text
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
-from zerotools.jobs.imports.reading.import_report import Findings, next_steps, note_mends
+from zerotools.jobs.imports.reading.import_report import Findings, add_repairs, next_steps
 from zerotools.jobs.imports.reading.import_report import report_lines as report_lines
 from zerotools.jobs.imports.script_job import import_script
 from zerotools.jobs.text.config_document import LARGEST_FILE, Document, read_text, text_of
@@ -359,14 +359,14 @@ def _text_to_write(
         if named is settings.deepspeed and Path(name).suffix not in (".json", ".yaml", ".yml"):
             return None  # a name that the program itself knows
         what = (
-            f"{named.said} = {name}: does not exist here; correct the path, or import on the "
+            f"{named.label} = {name}: does not exist here; correct the path, or import on the "
             "machine that has this file"
         )
         findings.wrong.append(what)
         return None
     text = read_text(path, "config") if held is None else held
     document = _parsed(text, name, configs.lenient)
-    note_mends(findings, document)
+    add_repairs(findings, document)
     if document.mended is None and held is None:
         return None
     if document.mended is None:

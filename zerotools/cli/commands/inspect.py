@@ -118,17 +118,17 @@ def describe(
         if inspection.run.training.groups:
             lines += ["", *_groups(inspection.run)]
         if inspection.checkpoint.aliases:
-            lines += ["", *_between_words([f"tied: {_tied(inspection)}"])]
+            lines += ["", *_fold([f"tied: {_tied(inspection)}"])]
         lines += ["", *_files(inspection, numbered=tensors)]
     if tensors:
         lines += ["", *_tensors(inspection)]
     if statistics is not None:
         lines += ["", *_statistics(statistics)]
-    lines += _between_words(f"note: {render.clean(note)}" for note in inspection.notes)
-    return [*lines, *_between_words(_problems(inspection))]
+    lines += _fold(f"note: {render.clean(note)}" for note in inspection.notes)
+    return [*lines, *_fold(_problems(inspection))]
 
 
-def _between_words(lines: Iterable[str]) -> list[str]:
+def _fold(lines: Iterable[str]) -> list[str]:
     """Return the lines, folded between words to the width of the terminal."""
     columns = render.terminal_columns()
     return [part for line in lines for part in render.folded(line, columns, 4)]
@@ -191,7 +191,7 @@ def _facts(inspection: Inspection, *, verbose: bool) -> list[str]:
     if render.width(tied) > LONGEST_FACT:
         tied = count_text(len(inspection.checkpoint.aliases), "name")
 
-    def known(value: object) -> str:
+    def text_or_empty(value: object) -> str:
         return "" if value is None else str(value)
 
     return render.fields(
@@ -199,16 +199,16 @@ def _facts(inspection: Inspection, *, verbose: bool) -> list[str]:
             ("path", str(origin.path)),
             ("format", f"{origin.title or origin.format}{version}"),
             ("tag", f"{origin.tag}{others}" if origin.tag else ""),
-            ("step", known(inspection.step)),
-            ("ZeRO stage", known(origin.stage)),
-            ("world size", known(origin.world_size)),
+            ("step", text_or_empty(inspection.step)),
+            ("ZeRO stage", text_or_empty(origin.stage)),
+            ("world size", text_or_empty(origin.world_size)),
             ("parameters", _parameters(inspection.run)),
             ("types", _types(inspection.run)),
             ("quantised", inspection.quantisation.words()),
             ("optimizer", _optimizer(inspection.run)),
             ("groups", "" if verbose else _group_line(inspection.run)),
             ("loss scaler", _scaler(inspection.run)),
-            ("skipped steps", known(inspection.run.training.skipped or None)),
+            ("skipped steps", text_or_empty(inspection.run.training.skipped or None)),
             ("tensors", "" if verbose else _role_line(inspection)),
             ("tied", tied),
             (
@@ -343,7 +343,7 @@ def _run(run: RunListing, *, verbose: bool) -> list[str]:
         broken = sum(checkpoint.fault is not None for checkpoint in run.checkpoints)
         unfinished = f", {broken} of them unfinished" if broken else ""
         count = count_text(len(run.checkpoints), "checkpoint")
-        return _between_words([f"{named} {count}{unfinished} (-v lists them)"])
+        return _fold([f"{named} {count}{unfinished} (-v lists them)"])
     rows = [
         (
             render.clean(checkpoint.name),
@@ -406,11 +406,11 @@ def _statistics(statistics: CheckpointStatistics) -> list[str]:
     ]
     headers = ("MIN", "MAX", "MEAN", "NORM", "ZEROS", "NAN/INF", "ROLE", "TENSOR")
     lines = render.table(headers, rows, right=headers[:6])
-    lines += _between_words(
+    lines += _fold(
         f"{render.clean(str(key))}: stored as {render.clean(words)}"
         for key, words in statistics.stored_as.items()
         if key in statistics.tensors
     )
-    return lines + _between_words(
+    return lines + _fold(
         f"outlier: {render.clean(str(key))}: {why}" for key, why in statistics.outliers.items()
     )

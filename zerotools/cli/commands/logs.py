@@ -197,10 +197,10 @@ class LogReader:
         """
         current = only
         for _ in poller.rounds():
-            job = poller.ask(lambda: self._client.job(self._id))
+            job = poller.call(lambda: self._client.job(self._id))
             newest = job["attempt"]["number"] if job["attempt"] else 0
             current = current or newest
-            ended = current > 0 and self._ask_copy(poller, current)
+            ended = current > 0 and self._request_copy(poller, current)
             if ended and only is not None:
                 return
             if ended and newest > current:
@@ -214,8 +214,8 @@ class LogReader:
                 sys.stderr.write(f"{title(job)} {outcome(job)}\n")
                 return
 
-    def _ask_copy(self, poller: Poller, attempt: int) -> bool:
-        return poller.ask(lambda: self.copy(attempt))
+    def _request_copy(self, poller: Poller, attempt: int) -> bool:
+        return poller.call(lambda: self.copy(attempt))
 
 
 LONGEST_LINE = 1 << 16

@@ -18,7 +18,7 @@ from zerotools.cli.options.click_options import (
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.conversion_report import hint_at_resuming
-from zerotools.cli.output.messages import say
+from zerotools.cli.output.messages import print_message
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES
@@ -50,9 +50,9 @@ def command(path: Path, out: Path, as_json: bool, **given: Any) -> int:
     else:
         render.print_lines(describe(found.salvage_plan))
         for note in _notes(found):
-            say("note", note)
+            print_message("note", note)
         if found.lacking is not None:
-            say("warning", found.lacking)
+            print_message("warning", found.lacking)
         click.echo(_ending(found))
     return 0 if found.is_complete else EXIT_DIFFERENCES
 
@@ -70,7 +70,7 @@ def describe(found: Salvage) -> Iterator[str]:
         some = ", ".join(found.unnamed[:MAX_LISTED])
         yield f"the names of the weights in these files are not known: {render.clean(some)}"
     yield from _filled(found)
-    yield from _left_out(found)
+    yield from _list_omitted(found)
     unchecked = found.examined.unchecked
     if unchecked:
         some = render.clean(", ".join(unchecked[:4]))
@@ -126,7 +126,7 @@ def _filled(found: Salvage) -> Iterator[str]:
         yield from _listed(f"filled from {name}", lines)
 
 
-def _left_out(found: Salvage) -> Iterator[str]:
+def _list_omitted(found: Salvage) -> Iterator[str]:
     """Yield the names of the weights that are left out, each with the reason. The reason is omitted
     if it is a hole that is listed above.
     """

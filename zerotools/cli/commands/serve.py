@@ -13,7 +13,7 @@ import click
 
 from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import say
+from zerotools.cli.output.messages import print_message
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.public.command_options.option import bind_options
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords, serving
@@ -39,14 +39,14 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
         before = signal.signal(signal.SIGTERM, _leave)
         stack.callback(signal.signal, signal.SIGTERM, before)
         server, served = stack.enter_context(
-            serving(path, options, lambda text: say("error", text))
+            serving(path, options, lambda text: print_message("error", text))
         )
         _end_by_sigterm(server)  # a client may send SIGTERM once it has the address
         for note in served.notes:
-            say("note", note)
+            print_message("note", note)
         for warning in served.warnings:
-            say("warning", warning)
-        _tell(served, as_json=as_json)
+            print_message("warning", warning)
+        _print_served(served, as_json=as_json)
         server.serve_forever(poll_interval=0.5)
 
 
@@ -63,7 +63,7 @@ def _end_by_sigterm(server: ModelServer) -> None:
     )
 
 
-def _tell(served: ServedCheckpoint, *, as_json: bool) -> None:
+def _print_served(served: ServedCheckpoint, *, as_json: bool) -> None:
     if as_json:
         render.print_json_line(served.to_json())
         return

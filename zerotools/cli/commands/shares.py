@@ -11,7 +11,7 @@ import click
 
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.jobs.binding.durations import in_words
+from zerotools.jobs.binding.durations import duration_text
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 HEADERS = ("user", "weight", "share", "used", "GPU-hours", "in all", "GPUs", "waiting", "factor")
@@ -37,7 +37,7 @@ def command(socket: Path | None, as_json: bool) -> None:
     columns = render.terminal_columns(sys.stdout)
     rows = [_row(user) for user in found["users"]]
     render.print_lines(render.table(HEADERS, rows, right=HEADERS[1:], columns=columns))
-    click.echo(f"after {in_words(found['half_life_seconds'])}, used GPU time counts only half")
+    click.echo(f"after {duration_text(found['half_life_seconds'])}, used GPU time counts only half")
     if not found["fair"]:
         click.echo("jobs start in the order of their numbers, because [shares] fair is false")
 

@@ -37,7 +37,7 @@ from zerotools.cli.job_views.describe_job import (
     verification,
 )
 from zerotools.cli.job_views.job_curves import curves_of
-from zerotools.cli.job_views.progress_line import evaluation, figures, speed, time_left
+from zerotools.cli.job_views.progress_line import evaluation, figures, remaining_time, speed
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name
@@ -173,7 +173,7 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
         old = f", {since_step(job)} ago" if has_old_step(job) and speed(job["progress"]) else ""
         yield "speed", speed(job["progress"]) + old
         if not is_over(job) and not has_old_step(job):
-            yield "left", time_left(job["progress"])
+            yield "left", remaining_time(job["progress"])
     if found := job.get("evaluation"):  # of an older daemon: not there
         yield "evaluated", f"step {found.get('step')}: {evaluation(found)}"
     if found := job.get("evaluated_by"):
@@ -216,7 +216,7 @@ def _tasks(found: Mapping[str, Any]) -> str:
     """
     by = f"job {found['job']}"
     if found["step"] is None:
-        return f"evaluated by {by} ({states.in_words(found['state'])})"
+        return f"evaluated by {by} ({states.display_text(found['state'])})"
     return f"step {found['step']}: {evaluation(found['scores'])} ({by})"
 
 

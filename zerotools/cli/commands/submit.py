@@ -51,7 +51,7 @@ from zerotools.cli.options.submission_options import (
     waiting_options,
 )
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import command_name, say
+from zerotools.cli.output.messages import command_name, print_message
 from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotools.jobs.client.daemon_address import RemoteMachine, machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -229,7 +229,7 @@ def command(
         "--follow": follow,
         "--name": changes.name,
         "--idempotency-key": idempotency_key,
-        "--sweep or --array": array.asked,
+        "--sweep or --array": array.is_given,
     }
     if (
         not work.convert
@@ -237,12 +237,12 @@ def command(
         and (option := next(filter(single.get, single), None))
     ):
         raise BadRequest(f"{option} is for one job file, but {len(job_files)} are given")
-    if array.asked and follow:
+    if array.is_given and follow:
         raise BadRequest("--follow follows one job; wait for an array with zerotools wait @JOB")
     sweep = array.sweep()
     if dry_run and follow:
         raise BadRequest("--dry-run starts no job that --follow could follow; leave one out")
-    if show is not None and (not dry_run or array.asked or work.convert):
+    if show is not None and (not dry_run or array.is_given or work.convert):
         raise BadRequest(
             "--show works only with --dry-run and job files; add --dry-run, or leave --show out"
         )
@@ -268,7 +268,7 @@ def command(
         ]
     jobs = changes.applied(jobs, machine)
     if machine is None:
-        asked = _members(jobs[0], sweep, array.count) if array.asked else jobs
+        asked = _members(jobs[0], sweep, array.count) if array.is_given else jobs
         _check_stores(asked, writes=not dry_run)
     client = DaemonClient(socket)
     if submits_without_daemon(client, jobs, no_daemon=slurm.no_daemon, dry_run=dry_run):
@@ -279,7 +279,7 @@ def command(
 
         if show is not None:
             raise BadRequest("--show needs a daemon, which Slurm jobs do not use; leave --show out")
-        if array.asked:
+        if array.is_given:
             jobs = members_for_slurm(jobs[0], sweep, array.count)
         return submit_to_slurm(
             jobs,
@@ -292,7 +292,7 @@ def command(
         )
     if terms := waiting.terms(lambda word: job_numbers(client, word)):
         jobs = [replace(each, terms=terms) for each in jobs]
-    if array.asked:
+    if array.is_given:
         return submit_array(client, jobs[0], sweep, array.count, idempotency_key, dry_run, as_json)
     if dry_run:
         return _rehearse(client, jobs, as_json, show or 0)
@@ -300,7 +300,7 @@ def command(
     if follow:
         return follow_submitted(client, queued[0], Poller(), as_json=as_json)
     if not as_json:
-        _say_what_next(queued[-1])
+        _print_next_steps(queued[-1])
     return 0
 
 
@@ -309,7 +309,7 @@ def _refuse_of_training(
 ) -> None:
     if configs.any or configs.lenient:
         raise BadRequest("--convert queues no training; leave --deepspeed and --accelerate out")
-    if array.asked:
+    if array.is_given:
         raise BadRequest("--convert queues one job; use --parts N instead of --array to divide it")
     if machine is not None:
         raise BadRequest(
@@ -417,7 +417,7 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool, s
     except DaemonUnreachable as error:
         if show:
             raise
-        say("warning", f"the files of the job and the machine were not checked: {error}")
+        print_message("warning", f"the files of the job and the machine were not checked: {error}")
     if as_json:
         shown = {"samples": samples} if show else {}
         render.print_json(dry_run_json([each.spec for each in jobs]) | shown)
@@ -451,14 +451,14 @@ def _queue(
         check_all(client, jobs)
     queued: list[Job] = []
 
-    def tell(job: Job) -> None:
+    def report(job: Job) -> None:
         queued.append(job)
         if not as_json:
             said = [plan(job), *usual_start(job)]
             click.echo(f"{title(job)} is {how_it_waits(job)}: {'; '.join(said)}")
 
     try:
-        return queue_all(client, jobs, tell, key)
+        return queue_all(client, jobs, report, key)
     finally:
         if as_json:
             render.print_json({"dry_run": False, "jobs": queued})
@@ -478,7 +478,7 @@ def _resumes_checkpoint(spec: JobSpec) -> bool:
     return spec.resume_from is not None and spec.engine != "script"
 
 
-def _say_what_next(job: Job) -> None:
+def _print_next_steps(job: Job) -> None:
     job_id = job["id"]
     if found := job.get("evaluated_by"):
         click.echo(f"  evaluation     job {found['job']} starts when this job has succeeded")

@@ -58,7 +58,7 @@ def command(paths: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     return next((error.exit_code for error in errors), 0)
 
 
-def _place(plan: ThinPlan) -> Path:
+def _resolved_path(plan: ThinPlan) -> Path:
     return plan.subject.resolve()
 
 
@@ -123,7 +123,7 @@ def _note_on_shell(each: Outcome) -> str | None:
     directory.
     """
     assert each.plan is not None
-    inside = Path.cwd().is_relative_to(_place(each.plan))
+    inside = Path.cwd().is_relative_to(_resolved_path(each.plan))
     if not inside or each.status is not Status.PLANNED:
         return None
     return 'your shell is in this checkpoint: enter the directory again afterwards (cd "$PWD")'

@@ -15,7 +15,7 @@ from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonUnreachable, JobFailed, TimedOut
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.states import SUCCEEDED, in_words
+from zerotools.jobs.states import SUCCEEDED, display_text
 
 
 @click.command("wait")
@@ -81,4 +81,4 @@ def _seconds(text: str) -> int:
 
 
 def _state(job: Job) -> str:
-    return in_words(str(job["state"]))
+    return display_text(str(job["state"]))

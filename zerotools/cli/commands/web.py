@@ -13,7 +13,7 @@ from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.binding.durations import in_words
+from zerotools.jobs.binding.durations import duration_text
 from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
 
@@ -46,7 +46,7 @@ def command(opens: bool, end: bool, socket: Path | None, as_json: bool) -> None:
     else:
         click.echo(found["url"])
         seconds = int(found["expires_seconds"])
-        click.echo(f"The link works once, within {in_words(seconds)}.", err=True)
+        click.echo(f"The link works once, within {duration_text(seconds)}.", err=True)
         if (host := _other_machine(client.socket)) is not None:
             port = found["port"]
             click.echo(

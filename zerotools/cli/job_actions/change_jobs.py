@@ -39,7 +39,7 @@ def request_each(
     errors: list[ZerotoolsError] = []
     for reference in dict.fromkeys(references):
         try:
-            found = _asked(client, reference, ask, of_array, errors)
+            found = _change_each(client, reference, ask, of_array, errors)
         except ZerotoolsError as error:  # the other jobs are still asked
             errors.append(error)
             continue
@@ -50,7 +50,7 @@ def request_each(
     return jobs, errors
 
 
-def _asked(
+def _change_each(
     client: DaemonClient | SlurmJobs,
     reference: str,
     ask: Callable[[Any], dict[str, Any]],
@@ -105,7 +105,7 @@ def continue_job(
     if as_json:
         render.print_json({"jobs": [job]})
         return
-    _say_continued(job, before)
+    _print_continued(job, before)
 
 
 def refuse_nodes(asked: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ def restart_words(job: Job) -> str:
     return "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
 
 
-def _say_continued(job: Job, before: Job) -> None:
+def _print_continued(job: Job, before: Job) -> None:
     click.echo(f"{title(job)} is queued; it {restart_words(job)} in {job['output_dir']}")
     if before["state"] == SUCCEEDED:
         click.echo(f"note: job {before['id']} had already succeeded; its program runs again")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from zerotools.cli.output.messages import say
+from zerotools.cli.output.messages import print_message
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.submission_conflicts import Submission
 from zerotools.jobs.jobfile.make_conversion_job import (
@@ -54,7 +54,7 @@ def conversion_submission(
         way = _tried(words, possible, parts)
     else:
         way = possible[-1]  # works for any source
-        say("note", "the conversion is queued without a trial run")
+        print_message("note", "the conversion is queued without a trial run")
     if parts % nodes:
         raise BadRequest(
             f"--parts {parts}: is not a multiple of --nodes {nodes}; all nodes do the same number "

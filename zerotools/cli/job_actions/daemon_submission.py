@@ -13,7 +13,7 @@ import click
 from zerotools.cli.job_views.describe_job import Job, how_it_waits, plan, title
 from zerotools.cli.output import render
 from zerotools.cli.output.failure import report_error
-from zerotools.cli.output.messages import command_name, say
+from zerotools.cli.output.messages import command_name, print_message
 from zerotools.core.errors import AnswerLost, BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.captured_environment import (
     SLURM_VARIABLES,
@@ -53,7 +53,7 @@ def check_all(
             else:
                 notes = client.check(each.spec, model=models, terms=each.terms)
             for note in notes:
-                say("note", f"{each.source}: {note}")
+                print_message("note", f"{each.source}: {note}")
         except DaemonUnreachable:
             if not refusals:
                 raise
@@ -86,10 +86,10 @@ def queue_all(
         try:
             jobs.append(_queue(client, each, key or uuid.uuid4().hex))
         except KeyboardInterrupt:
-            _tell_rest(submissions, jobs, number, lost=True)
+            _print_unqueued(submissions, jobs, number, lost=True)
             raise
         except ZerotoolsError as error:
-            _tell_rest(submissions, jobs, number, lost=isinstance(error, AnswerLost))
+            _print_unqueued(submissions, jobs, number, lost=isinstance(error, AnswerLost))
             raise with_source(each.source, error) from error
         queued(jobs[-1])
     return jobs
@@ -108,12 +108,12 @@ def _queue(client: DaemonClient, submission: Submission, key: str) -> Job:
             raise lost from None  # the daemon may have queued the job before it ended
 
 
-def _tell_rest(
+def _print_unqueued(
     submissions: Sequence[Submission], jobs: Sequence[Job], failed: int, *, lost: bool
 ) -> None:
     if len(submissions) == 1:
         if lost:
-            say(
+            print_message(
                 "warning",
                 f"{submissions[0].source} may be queued; see {command_name()} queue --all",
             )
@@ -156,14 +156,16 @@ def with_environment_options(
     captured = capture_environment(os.environ if machine is None else machine.environment)
     given = {*named_ones, *(name for each in jobs for name in each.spec.env)}
     if left := [name for name in captured.secret if name not in given]:
-        say(
+        print_message(
             "note",
             f"not passed to the job, because they look like secrets: {', '.join(left)}; pass "
             f"one with --env {left[0]}",
         )
     if captured.not_text:
         names = ", ".join(map(render.clean, captured.not_text))
-        say("note", f"not passed to the job, because their values are not text in UTF-8: {names}")
+        print_message(
+            "note", f"not passed to the job, because their values are not text in UTF-8: {names}"
+        )
     slurm_variables = {name: os.environ[name] for name in SLURM_VARIABLES if name in os.environ}
     return [
         replace(
@@ -218,7 +220,7 @@ def submit_array(
         specs = [job_from_dict(each.tree, source=each.label or "job") for each in members]
         if dry_run:
             for note in client.check(specs[0], model=True, terms=submission.terms):
-                say("note", note)
+                print_message("note", note)
             jobs: list[dict[str, Any]] = []
         else:
             jobs = _queue_array(client, submission, sweep, count, key)

@@ -44,7 +44,7 @@ class Follower:
         """The job, as the daemon described it in its last answer."""
         self._poller = poller
         self._line = ProgressLine(stream)
-        poller.say = self._line.say
+        poller.print_line = self._line.print_line
         self._last_shown: tuple[object, ...] = ()
         self._attempt = 0
         self._offset = 0
@@ -65,7 +65,7 @@ class Follower:
 
     def _watch(self) -> Job:
         for _ in self._poller.rounds():
-            job = self.job = self._poller.ask(lambda: self._client.job(self._id))
+            job = self.job = self._poller.call(lambda: self._client.job(self._id))
             ends = is_over(job) or waits_for_user(job)
             if not ends:
                 self._show_state(job)
@@ -88,7 +88,7 @@ class Follower:
             text += f", attempt {number}"
         if job["reason"]:
             text += f": {render.clean(job['reason'])}"
-        self._line.say(text)
+        self._line.print_line(text)
 
     def _show_phase(self, job: Job) -> None:
         """Show the activity of a job while it makes no steps. On a terminal this is shown at once,
@@ -112,7 +112,7 @@ class Follower:
 
     def _show_progress(self) -> None:
         while True:
-            answer = self._poller.ask(self._progress)
+            answer = self._poller.call(self._progress)
             for record in answer["records"]:
                 self._line.show(record)
             if answer["next"] == self._offset:

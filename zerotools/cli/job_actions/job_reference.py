@@ -22,7 +22,7 @@ from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.submission_conflicts import Submission
 from zerotools.jobs.jobfile_tables.spec import SLURM
-from zerotools.jobs.states import TERMINAL, in_words
+from zerotools.jobs.states import TERMINAL, display_text
 
 if TYPE_CHECKING:
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
@@ -109,11 +109,11 @@ def _complete(
     except ZerotoolsError:
         return []
     described = {
-        str(job["id"]): f"{job['name'] or ''} {in_words(job['state'])}".strip() for job in jobs
+        str(job["id"]): f"{job['name'] or ''} {display_text(job['state'])}".strip() for job in jobs
     }
     if incomplete and not incomplete.isdecimal():
         described = {
-            str(job["name"]): in_words(job["state"]) for job in reversed(jobs) if job["name"]
+            str(job["name"]): display_text(job["state"]) for job in reversed(jobs) if job["name"]
         }
     return [
         CompletionItem(word, help=text)

@@ -18,7 +18,7 @@ from zerotools.cli.job_actions.follow_job import follow_submitted
 from zerotools.cli.job_actions.wait_for_jobs import Poller
 from zerotools.cli.job_views.describe_job import Job, plan, title
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import command_name, say
+from zerotools.cli.output.messages import command_name, print_message
 from zerotools.core.errors import (
     BadRequest,
     SlurmUnreachable,
@@ -66,7 +66,9 @@ def submit_to_slurm(
     ]
     for each, own_key in zip(submissions, keys, strict=True):
         try:
-            jobs.refuse_taken(each.spec, own=None if own_key is None else keyed_name(own_key))
+            jobs.check_output_dir_free(
+                each.spec, own=None if own_key is None else keyed_name(own_key)
+            )
         except BadRequest as error:
             raise with_source(each.source, error) from None
         _check_here(each)
@@ -80,7 +82,7 @@ def submit_to_slurm(
                 commands, slurm_home(), each.spec, key=own_key, options=options, claim=claim
             )
         except ZerotoolsError as error:
-            _tell_rest(submissions, queued)
+            _print_unqueued(submissions, queued)
             if as_json:
                 render.print_json({"dry_run": False, "jobs": queued})
             raise with_source(each.source, error) from error
@@ -212,7 +214,8 @@ def _must_wait_for(commands: SlurmCommands, jobs: SlurmJobs, number: str, condit
     if condition == "ok" and view["state"] != states.SUCCEEDED:
         raise BadRequest(
             f"--after {view['id']}: that job has not succeeded, it is "
-            f"{states.in_words(view['state'])}; retry it first, or give --after {view['id']}:any"
+            f"{states.display_text(view['state'])}; retry it first, or give "
+            f"--after {view['id']}:any"
         )
     return False
 
@@ -249,15 +252,15 @@ def _slurm_dry_run(commands: SlurmCommands, submission: Submission, text: str) -
     Raises BadRequest or Unsupported if Slurm refuses the script.
     """
     try:
-        commands.place_of("sbatch")
+        commands.path_of("sbatch")
     except Unsupported as error:
-        say("warning", f"Slurm did not check the script: {error}")
+        print_message("warning", f"Slurm did not check the script: {error}")
         return None
     try:
         commands.version()
         return commands.test_only(text)
     except SlurmUnreachable as error:
-        say("warning", f"Slurm did not check the script: {error}")
+        print_message("warning", f"Slurm did not check the script: {error}")
         return None
     except (BadRequest, Unsupported) as error:
         raise with_source(submission.source, error) from None
@@ -268,18 +271,18 @@ def _report_queued(
 ) -> dict[str, Any]:
     job = jobs.job(directory.path.name if number is None else number)
     if number is None:
-        say(
+        print_message(
             "warning",
             f"{title(job)}: Slurm's controller did not answer, so it is not known whether the job "
             f"is queued; run {command_name()} queue when it answers again; the job is never queued "
             "twice",
         )
     elif not as_json:
-        click.echo(f"{title(job)} is {states.in_words(job['state'])}: {plan(job)}")
+        click.echo(f"{title(job)} is {states.display_text(job['state'])}: {plan(job)}")
     return job
 
 
-def _tell_rest(submissions: Sequence[Submission], queued: Sequence[Job]) -> None:
+def _print_unqueued(submissions: Sequence[Submission], queued: Sequence[Job]) -> None:
     if len(submissions) == 1:
         return
     done = ", ".join(

@@ -26,8 +26,8 @@ PATIENCE_SECONDS = 60.0
 class Poller:
     """Repeats requests to the daemon at an interval, and waits if the daemon restarts.
 
-    No request is made after `clock` has passed `deadline`. `say` prints a line while the daemon
-    does not answer; a caller that draws on the terminal passes another function. `pause` and
+    No request is made after `clock` has passed `deadline`. `print_line` prints a line while the
+    daemon does not answer; a caller that draws on the terminal sets another function. `pause` and
     `clock` are time.sleep and time.monotonic, except in tests.
     """
 
@@ -45,9 +45,9 @@ class Poller:
         self._pause = pause
         self._clock = clock
         self._deadline = deadline
-        self.say: Callable[[str], None] = _to_stderr
+        self.print_line: Callable[[str], None] = _to_stderr
 
-    def ask(self, question: Callable[[], T]) -> T:
+    def call(self, question: Callable[[], T]) -> T:
         """Call `question`, which sends a request, and return its answer. If the daemon has answered
         before and does not answer now, repeat the call for up to a minute.
         """
@@ -60,7 +60,7 @@ class Poller:
                     raise
                 if until is None:
                     until = self._clock() + self._patience
-                    self.say(f"warning: {error}; trying again for a minute")
+                    self.print_line(f"warning: {error}; trying again for a minute")
                 elif self._clock() > until:
                     raise
             self._pause(self._interval)
@@ -115,11 +115,11 @@ class EndingWatch:
 
         If `deadline` (of the monotonic clock) passes first, set `timed_out` and stop.
         """
-        since = self._poller.ask(self._client.health).get("last_event")
+        since = self._poller.call(self._client.health).get("last_event")
         changed = set(self.open)
         while True:
             for number in sorted(changed & self.open):
-                job = self._poller.ask(partial(self._client.job, number))
+                job = self._poller.call(partial(self._client.job, number))
                 if is_over(job) or waits_for_user(job):
                     self.open.discard(number)
                     yield job
@@ -140,6 +140,6 @@ class EndingWatch:
             return None, set(self.open)
         client = self._client
         assert isinstance(client, DaemonClient)  # only it numbers its events
-        answer = self._poller.ask(lambda: client.events(since, wait_seconds=seconds))
+        answer = self._poller.call(lambda: client.events(since, wait_seconds=seconds))
         found = {event["job_id"] for event in answer["events"]}
         return int(answer["next"]), {number for number in found if number is not None}

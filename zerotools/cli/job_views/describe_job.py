@@ -98,7 +98,7 @@ def shown_state(job: Job) -> str:
     """
     attempt = job.get("attempt")
     age_seconds = time.time() - attempt["started"] if attempt and attempt["started"] else None
-    word = states.word_of(str(job["state"]), job.get("phase"), age_seconds)
+    word = states.display_name(str(job["state"]), job.get("phase"), age_seconds)
     return word.replace("_", " ")
 
 
@@ -114,7 +114,7 @@ def state_text(job: Job, now: float | None = None) -> str:
 
 def state_words(job: Job) -> str:
     """Return the stored state of a job in words. Every kind of hold becomes `held`."""
-    return states.in_words(str(job["state"]))
+    return states.display_text(str(job["state"]))
 
 
 def has_old_step(job: Job) -> bool:

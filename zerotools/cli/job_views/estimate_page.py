@@ -30,12 +30,12 @@ def page(found: Estimate) -> list[str]:
     """
     lines = wrapped(verdict(found))
     lines += [*([] if found.assumed is None else wrapped(translated(found.assumed))), ""]
-    ways = _ways(found)
+    ways = _list_changes(found)
     lines += [*ways, ""] if ways else []
     lines += [*_head(found), "", *_table(found), ""]
     best = found.search.best
     if found.asked is not None:
-        lines += [*wrapped(_asked(found, found.asked)), ""]
+        lines += [*wrapped(_describe_as_written(found, found.asked)), ""]
     lines += wrapped(found.choice.reason)
     for each in found.choice.advice:
         lines += wrapped(each)
@@ -89,7 +89,7 @@ def _name(source: str) -> str:
     return (path.parent.name if path.name == "config.json" else path.name) or source
 
 
-def _ways(found: Estimate) -> list[str]:
+def _list_changes(found: Estimate) -> list[str]:
     ways = found.ways
     if not ways or (len(ways) == 1 and not ways[0].changes and found.fits):
         return []
@@ -190,7 +190,7 @@ def _fits(found: Estimate, row: Row) -> str:
     return f"{said}  <- fastest"
 
 
-def _asked(found: Estimate, row: Row) -> str:
+def _describe_as_written(found: Estimate, row: Row) -> str:
     does = {True: "fits", False: "does not fit", None: "fits without activations"}[row.fits]
     return (
         f"as it is written (stage {row.stage}, offload {row.offload}) it takes "

@@ -261,7 +261,7 @@ def curves_of(client: DaemonClient, job: Job) -> Curves:
     curves = Curves()
     for each in history(client, job):
         for attempt in each["attempts"]:
-            curves.take(_records(client, int(each["id"]), int(attempt["number"])))
+            curves.add_reports(_records(client, int(each["id"]), int(attempt["number"])))
     return curves
 
 

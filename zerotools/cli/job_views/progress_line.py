@@ -36,7 +36,7 @@ class ProgressLine:
         self.host_peak_bytes: int | None = None
         self._next = 0.0
         self._next_wait = clock() + every_seconds
-        self._held: str | None = None
+        self._unprinted: str | None = None
         self._last: ProgressRecord | None = None
 
     def show(self, record: ProgressRecord) -> None:
@@ -44,9 +44,9 @@ class ProgressLine:
         if record.get("event") == "step":
             self._step(record)
         elif text := event_text(record):
-            self.say(text)
+            self.print_line(text)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line that is not overwritten.
 
         On a terminal the progress line is erased first, and the next step draws it again below.
@@ -54,9 +54,9 @@ class ProgressLine:
         """
         if self._tty:
             self._erase()
-        elif self._held is not None:
-            self._stream.write(self._held + "\n")
-            self._held = None
+        elif self._unprinted is not None:
+            self._stream.write(self._unprinted + "\n")
+            self._unprinted = None
         self._stream.write(text + "\n")
         self._stream.flush()
 
@@ -67,8 +67,8 @@ class ProgressLine:
         if self._tty:
             self._erase()
             columns = (render.terminal_columns(self._stream) or 80) - 1
-            self._held = render.shorten(text, columns)
-            self._stream.write(self._held)
+            self._unprinted = render.shorten(text, columns)
+            self._stream.write(self._unprinted)
         elif self._clock() >= self._next_wait:
             self._stream.write(text + "\n")
         else:
@@ -78,11 +78,11 @@ class ProgressLine:
 
     def finish(self) -> None:
         """Print the last step as a line that is not overwritten."""
-        if self._tty and self._last is not None and self._held is None:
+        if self._tty and self._last is not None and self._unprinted is None:
             self._step(self._last)
-        if self._held is not None:
-            self._stream.write("\n" if self._tty else self._held + "\n")
-        self._held = self._last = None
+        if self._unprinted is not None:
+            self._stream.write("\n" if self._tty else self._unprinted + "\n")
+        self._unprinted = self._last = None
         self._stream.flush()
 
     def _step(self, record: ProgressRecord) -> None:
@@ -92,19 +92,19 @@ class ProgressLine:
         if self._tty:
             self._erase()
             self._stream.write(text)
-            self._held = text
+            self._unprinted = text
         elif self._clock() >= self._next:
             self._stream.write(text + "\n")
             self._next = self._clock() + self._every
-            self._held = None
+            self._unprinted = None
         else:
-            self._held = text
+            self._unprinted = text
         self._stream.flush()
 
     def _erase(self) -> None:
-        if self._held is not None:
+        if self._unprinted is not None:
             self._stream.write("\r\x1b[K")
-            self._held = None
+            self._unprinted = None
 
 
 def step_text(
@@ -151,7 +151,7 @@ def _parts(record: ProgressRecord, host_peak_bytes: int | None) -> Iterator[tupl
     yield 11, _host_memory(record, host_peak_bytes)
     memory = _number(record, "gpu_peak_bytes")
     yield 6, "" if memory is None else f"GPU {render.size(memory)}"
-    left = time_left(record)
+    left = remaining_time(record)
     yield 2, f"{left} left" if left else ""
 
 
@@ -198,7 +198,7 @@ def speed(record: ProgressRecord) -> str:
     return ", ".join(form.format(value) for form, value in known if value is not None)
 
 
-def time_left(record: ProgressRecord) -> str:
+def remaining_time(record: ProgressRecord) -> str:
     """Return the time until the last step, as `14 s`; empty if it is unknown. The ranks estimate
     this time. If they do not, it is computed from the duration of the newest step.
     """

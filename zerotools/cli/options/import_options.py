@@ -129,12 +129,12 @@ def named_file(
         return given
     if given is not None:
         raise BadRequest(
-            f"{named.said} = {named.value}: cannot be combined with {option} {given}; remove one "
+            f"{named.label} = {named.value}: cannot be combined with {option} {given}; remove one "
             "of them"
         )
     if not isinstance(named.value, str):
         settings.findings.wrong.append(
-            f"{named.said}: must be the path of a file; write the config to a file"
+            f"{named.label}: must be the path of a file; write the config to a file"
         )
         return None
     if named.value in settings.documents:
@@ -147,8 +147,8 @@ def named_file(
         if named.title.lstrip("-") == PRESET:
             found += f", and is not a preset of TRL ({', '.join(TRL_PRESETS)})"
         what = (
-            f"{named.said} = {named.value}: {found}; correct the path, or import the page that has "
-            "this file too (zerotools import PAGE)"
+            f"{named.label} = {named.value}: {found}; correct the path, or import the page that "
+            "has this file too (zerotools import PAGE)"
         )
         settings.findings.wrong.append(what)
         return None

@@ -152,7 +152,7 @@ class ArrayOptions:
     count: int | None = None
 
     @property
-    def asked(self) -> bool:
+    def is_given(self) -> bool:
         """True if the user gave --sweep or --array."""
         return bool(self.sweeps) or self.count is not None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from zerotools.cli.output.messages import say
+from zerotools.cli.output.messages import print_message
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.cli.output.render import duration, print_json, size, spans
 from zerotools.core.counts_and_sizes import count_text
@@ -39,7 +39,7 @@ def convert_and_report(
         return
     print_notes(done)
     for note in done.report_notes:
-        say("note", note)
+        print_message("note", note)
     print_losses(done.losses)
     if done.unchanged:
         click.echo(
@@ -104,13 +104,13 @@ def print_notes(done: ConversionResult) -> None:
     for dropped in done.dropped:
         reasons.setdefault(dropped.why, []).append(dropped.what)
     for why, what in reasons.items():
-        say("dropped", f"{', '.join(what)} ({why})")
+        print_message("dropped", f"{', '.join(what)} ({why})")
     for note in done.notes:
-        say("note", note)
+        print_message("note", note)
     for warning in done.warnings:
-        say("warning", f"{warning}; this output does not need that file")
+        print_message("warning", f"{warning}; this output does not need that file")
     if done.lacking is not None:
-        say("warning", done.lacking)
+        print_message("warning", done.lacking)
 
 
 def print_losses(losses: tuple[Losses, ...]) -> None:
@@ -125,9 +125,9 @@ def print_losses(losses: tuple[Losses, ...]) -> None:
         if lost.nans or lost.infinities:
             lines.append(f"{lost} holds {lost.nans} NaN and {lost.infinities} infinite values")
     for line in lines[:MAX_LOSSES]:
-        say("note", line)
+        print_message("note", line)
     if len(lines) > MAX_LOSSES:
-        say("note", f"and {len(lines) - MAX_LOSSES} more (--json lists all)")
+        print_message("note", f"and {len(lines) - MAX_LOSSES} more (--json lists all)")
 
 
 @contextmanager
@@ -144,5 +144,5 @@ def hint_at_resuming(destination: Path, flag: str = "with --resume ") -> Iterato
             partial = destination
             partial.forget()
         if partial.exists():
-            say("note", f"{partial} is kept; run the same command {flag}to continue")
+            print_message("note", f"{partial} is kept; run the same command {flag}to continue")
         raise

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from zerotools.cli.output import json_answer
-from zerotools.cli.output.messages import say_error, split
+from zerotools.cli.output.messages import print_error, split
 from zerotools.core.errors import (
     EXIT_INTERRUPTED,
     EXIT_SYSTEM,
@@ -64,7 +64,7 @@ INTERRUPTED = Failure("interrupted", EXIT_INTERRUPTED, "interrupted")
 def report(failure: Failure) -> None:
     """Print the error on stderr, and add it to the `errors` of the JSON answer."""
     if failure is not INTERRUPTED:
-        say_error(failure.message)
+        print_error(failure.message)
     answer = json_answer.current()
     if answer is not None:
         answer.errors.append(failure.to_json())

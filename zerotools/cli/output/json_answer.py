@@ -27,12 +27,12 @@ class JsonAnswer:
 
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []
-        self.is_asked = False
+        self.is_requested = False
         self._text: str | None = None
 
     def set(self, tree: Mapping[str, Any]) -> None:
         """Set the object that is printed at the end of the command. `tree` includes its schema."""
-        self.is_asked = True
+        self.is_requested = True
         self._text = json.dumps(tree, indent=2)
 
     def write(self) -> None:
@@ -44,11 +44,11 @@ class JsonAnswer:
                 last_key = json.dumps({"errors": self.errors}, indent=2).removeprefix("{")
                 self._text = self._text.removesuffix("\n}") + "," + last_key
             sys.stdout.write(self._text + "\n")
-        elif self.errors and self.is_asked:
+        elif self.errors and self.is_requested:
             sys.stdout.write(json.dumps({"schema": ERROR_SCHEMA, "errors": self.errors}) + "\n")
 
 
-def is_asked(arguments: Sequence[str]) -> bool:
+def is_requested(arguments: Sequence[str]) -> bool:
     """Return whether the arguments contain `--json`. This also works if click cannot parse them."""
     words = list(arguments)
     return "--json" in (words[: words.index("--")] if "--" in words else words)

@@ -74,21 +74,21 @@ def split(message: str) -> tuple[str, str]:
     return (found[1] + newline + excerpt, found[2]) if found else (message, "")
 
 
-def say_error(message: str, stream: TextIO | None = None) -> None:
+def print_error(message: str, stream: TextIO | None = None) -> None:
     """Print the message of an error. Its advice is printed on a separate line after `hint:`."""
     # Most commands print no message.
     from zerotools.cli.output.language import CHINESE, can_show, chinese_hint, language
 
     what, hint = split(message)
-    say("error", what, stream)
+    print_message("error", what, stream)
     translated = chinese_hint(message) if language() == CHINESE else None
     if translated is not None and can_show(translated, stream or sys.stderr):
-        say(HINT_IN_CHINESE, translated, stream)
+        print_message(HINT_IN_CHINESE, translated, stream)
     elif hint:
-        say("hint", hint, stream)
+        print_message("hint", hint, stream)
 
 
-def say(label: str, text: str, stream: TextIO | None = None) -> None:
+def print_message(label: str, text: str, stream: TextIO | None = None) -> None:
     """Print one message after `label`, a key of `_LABELS`. Control characters in the text are
     escaped.
     """

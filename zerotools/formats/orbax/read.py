@@ -22,7 +22,7 @@ from zerotools.formats.orbax.tree_metadata import SavedTree, TreeValue, read_tre
 from zerotools.formats.orbax.tree_names import name_arrays
 from zerotools.io.files.directory_entries import folders_below
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.files.source_stamps import note_source
+from zerotools.io.files.source_stamps import record_source_path
 from zerotools.io.files.tolerated_damage import raise_or_record, record_lost_tensor
 from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 
@@ -82,7 +82,7 @@ def _note_files(directory: Path) -> dict[str, int]:
     zerotools keeps its journal there.
     """
     return {
-        path.relative_to(directory).as_posix(): note_source(path)
+        path.relative_to(directory).as_posix(): record_source_path(path)
         for folder, names in folders_below(directory)
         for path in (folder / name for name in sorted(names))
         if path.is_file() and not (folder == directory and path.name.startswith("."))

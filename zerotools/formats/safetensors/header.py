@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.files.metadata_memory_limit import DataSize, may_be_read, taken_on_disk
+from zerotools.io.files.metadata_memory_limit import DataSize, bytes_on_disk, may_be_read
 from zerotools.io.files.read_json import parse_json
 from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.tolerated_damage import raise_or_record
@@ -88,7 +88,7 @@ def read_header(path: Path) -> Header:
                 f"{path} has {size} bytes, but its header would have {length}: it is not a "
                 "safetensors file, or it is truncated"
             )
-        on_disk = taken_on_disk(source.status())
+        on_disk = bytes_on_disk(source.status())
 
         def data_size() -> int:
             return max(0, on_disk - length)

@@ -28,7 +28,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.distcp.metadata import Metadata
 from zerotools.io.files.open_source import FarSource, RemotePath
 from zerotools.io.files.regular_files import source_file
-from zerotools.io.files.source_stamps import note_source
+from zerotools.io.files.source_stamps import record_source_path
 from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.zip_directory import frame_of, is_framed
@@ -84,10 +84,10 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
         )
         problems.append(Problem(message, file))
     left = {file: files[file] - end for file, end in longer.items() if file not in strange}
-    return DataFiles(files, problems, _left_over(left))
+    return DataFiles(files, problems, _unlisted_bytes(left))
 
 
-def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
+def _unlisted_bytes(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
     if not bytes_of:
         return ()
     first, more = next(iter(bytes_of)), len(bytes_of) - 1
@@ -131,7 +131,7 @@ def _first_non_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | N
 
 def existing_sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
     """Return the size in bytes of each of the files that exists, keyed by name."""
-    return {name: note_source(root / name) for name in names if (root / name).is_file()}
+    return {name: record_source_path(root / name) for name in names if (root / name).is_file()}
 
 
 def mixed_saves(

@@ -25,7 +25,7 @@ from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.open_source import FarSource, RemotePath
 from zerotools.io.files.regular_files import open_source
-from zerotools.io.files.source_stamps import note_open
+from zerotools.io.files.source_stamps import record_open_source
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.pickle_values import StoredTensor, kind_text
@@ -105,7 +105,7 @@ def _chunk(
     """
     with files.source(item.file) as source:
         path = root / item.file
-        note_open(path, source.status)
+        record_open_source(path, source.status)
         if ends is not None and (places := ends.of(item.file)):
             cast(FarSource, source).expect(places)
         window = FileRange(source, path, item.offset, item.length)

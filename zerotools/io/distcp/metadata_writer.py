@@ -63,7 +63,7 @@ class _Opcodes:
         self.out = bytearray(b"\x80\x02")
         self._memo: dict[object, bytes] = {}
 
-    def again(self, key: object) -> bool:
+    def write_reference(self, key: object) -> bool:
         """Write a reference to the value that was memoized under `key`. Return False if there is no
         such value.
         """
@@ -79,7 +79,7 @@ class _Opcodes:
         self.out += b"r" + number
 
     def named(self, module: str, name: str) -> None:
-        if not self.again((module, name)):
+        if not self.write_reference((module, name)):
             self.out += f"c{module}\n{name}\n".encode()
             self.remember((module, name))
 
@@ -87,7 +87,7 @@ class _Opcodes:
         self.out += data
 
     def text(self, value: str) -> None:
-        if not self.again(value):
+        if not self.write_reference(value):
             data = value.encode()
             self.out += b"X" + struct.pack("<I", len(data)) + data
             self.remember(value)
@@ -111,7 +111,7 @@ class _Opcodes:
 
     def size(self, values: tuple[int, ...]) -> None:
         """Write a torch.Size."""
-        if not self.again(values):
+        if not self.write_reference(values):
             self.named("torch", "Size")
             self.parts(values)
             self.out += b"\x85R"
@@ -194,7 +194,7 @@ class _Metadata(_Opcodes):
         """Write the properties of a tensor: (dtype, layout, requires_grad, memory format,
         pin_memory). All except the first are deprecated.
         """
-        if self.again(dtype):
+        if self.write_reference(dtype):
             return
         self.new("TensorProperties")
         self.add(b"(")

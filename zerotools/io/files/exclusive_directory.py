@@ -72,7 +72,7 @@ class OwnDirectory:
         probe.rmdir()
         os.fchmod(self._descriptor, mode)
 
-    def take_access(self, old: os.stat_result) -> None:
+    def copy_access_from(self, old: os.stat_result) -> None:
         """Give the directory the owner and the permissions of the one that it replaces, as
         `copy_access` does.
         """

@@ -57,7 +57,7 @@ def may_be_read(length: int, data_size: DataSize) -> bool:
     return needed <= SMALL or needed <= metadata_limit(data_size())
 
 
-def taken_on_disk(status: os.stat_result) -> int:
+def bytes_on_disk(status: os.stat_result) -> int:
     """Return the number of bytes that a file takes on the disk. It is less than the size of the
     file if the file has holes.
     """
@@ -82,7 +82,7 @@ def data_of(paths: Iterable[Path]) -> int:
     for path in paths:
         with suppress(OSError):
             status = path.stat()
-            total += taken_on_disk(status) if stat.S_ISREG(status.st_mode) else 0
+            total += bytes_on_disk(status) if stat.S_ISREG(status.st_mode) else 0
     return total
 
 

@@ -146,7 +146,7 @@ class OpenFiles:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
         self._open[file] = source
         if self._sources is not None:
-            self._sources.note(path, source.status())
+            self._sources.record(path, source.status())
             self._seen.add(path)
         return source
 

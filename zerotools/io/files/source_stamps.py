@@ -37,7 +37,7 @@ class Sources:
     def __init__(self, stamps: Mapping[Path, Stamp] | None = None) -> None:
         self.stamps: dict[Path, Stamp] = dict(stamps or {})
 
-    def note(self, path: Path, status: os.stat_result) -> None:
+    def record(self, path: Path, status: os.stat_result) -> None:
         """Record the stamp of the file `path`, which has the status `status`. If a stamp is
         recorded already, compare it.
 
@@ -51,7 +51,7 @@ class Sources:
 
     def changed(self) -> Iterator[tuple[Path, str]]:
         """Yield every recorded file that has changed, with a description of the change."""
-        _ask_again(self.stamps)
+        _forget_listings(self.stamps)
         for path, first in self.stamps.items():
             try:
                 stamp = stamp_of(path.stat())
@@ -68,16 +68,16 @@ class Sources:
             BadFile: a file has changed since it was first read.
         """
         paths = list(self.stamps if paths is None else paths)
-        _ask_again(paths)
+        _forget_listings(paths)
         for path in paths:
             try:
                 status = path.stat()
             except OSError as error:
                 raise BadFile(_changed(path, f"it is gone ({error.strerror})")) from None
-            self.note(path, status)
+            self.record(path, status)
 
 
-def _ask_again(paths: Iterable[Path]) -> None:
+def _forget_listings(paths: Iterable[Path]) -> None:
     """Drop cached listings of the object stores that contain `paths`, so that the stores are asked
     again.
     """
@@ -103,7 +103,7 @@ def recording_sources() -> Iterator[Sources]:
         _NOTED.reset(token)
 
 
-def note_source(path: Path) -> int:
+def record_source_path(path: Path) -> int:
     """Record a file that will be read later, and return its size in bytes.
 
     Raises:
@@ -136,10 +136,10 @@ def record_source(path: Path, status: os.stat_result) -> None:
     earlier record.
     """
     for sources in _NOTED.get():
-        sources.note(path, status)
+        sources.record(path, status)
 
 
-def note_open(path: Path, status: Callable[[], os.stat_result]) -> None:
+def record_open_source(path: Path, status: Callable[[], os.stat_result]) -> None:
     """Record a file that is already open, because it may have been opened outside of
     `recording_sources`.
 

@@ -58,18 +58,18 @@ def find_config(path: Path) -> Path | None:
 
     It is searched in the directories that `find_model_sidecars` searches, in the same order.
     """
-    return find_beside(path, CONFIG)
+    return find_nearest(path, CONFIG)
 
 
-def find_beside(path: Path, name: str) -> Path | None:
+def find_nearest(path: Path, name: str) -> Path | None:
     """Return the nearest file with this name, in the directories that `find_model_sidecars`
     searches.
     """
 
-    def look(directory: Path) -> Path | None:
+    def file_in(directory: Path) -> Path | None:
         return place if (place := directory / name).is_file() else None
 
-    return next((found for found in _search_upwards(path, look) if found is not None), None)
+    return next((found for found in _search_upwards(path, file_in) if found is not None), None)
 
 
 def _search_upwards(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Found]:

@@ -190,7 +190,7 @@ class _ThreadArrays(local):
     def __init__(self) -> None:
         self._buffers: dict[str, Array] = {}
 
-    def take(self, use: str, element: Any, count: int) -> Array:
+    def array(self, use: str, element: Any, count: int) -> Array:
         """Return an array of `count` elements with undefined values. It is valid until the next
         call with the same `use`.
         """
@@ -215,7 +215,7 @@ def array_distance(
     if ours.dtype.kind == "c":
         differs = (_bits(ours) != _bits(theirs)).any(axis=1)
     else:
-        differs = _ARRAYS.take("differs", np.bool_, ours.size)
+        differs = _ARRAYS.array("differs", np.bool_, ours.size)
         np.not_equal(_bits(ours), _bits(theirs), out=differs)
     count = np.count_nonzero(differs)
     with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -257,7 +257,7 @@ class _DifferingPairs:
             self._values = self._steps.astype(np.float64)  # float64 may round 64-bit differences
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            apart = np.subtract(x, y, out=_ARRAYS.take("apart", x.dtype, x.size))
+            apart = np.subtract(x, y, out=_ARRAYS.array("apart", x.dtype, x.size))
             self._values = np.abs(apart) if apart.dtype.kind == "c" else np.abs(apart, out=apart)
 
     def distance(self, allowance: Allowance) -> Distance:
@@ -346,7 +346,7 @@ def widened(values: Array, use: str) -> Array:
     element = np.complex128 if values.dtype.kind == "c" else np.float64
     if values.dtype == element:
         return values
-    wide = _ARRAYS.take(use, element, values.size)
+    wide = _ARRAYS.array(use, element, values.size)
     wide[:] = values
     return wide
 
@@ -388,8 +388,8 @@ def _steps(ours: Array, theirs: Array) -> Array:
         return farther
     x, y = _ordered(ours, "ordered"), _ordered(theirs, "other ordered")
     unsigned = f"u{ours.itemsize}"  # it can hold every difference
-    steps: Array = np.maximum(x, y, out=_ARRAYS.take("steps", x.dtype, x.size)).view(unsigned)
-    least = np.minimum(x, y, out=_ARRAYS.take("other ordered", x.dtype, x.size)).view(unsigned)
+    steps: Array = np.maximum(x, y, out=_ARRAYS.array("steps", x.dtype, x.size)).view(unsigned)
+    least = np.minimum(x, y, out=_ARRAYS.array("other ordered", x.dtype, x.size)).view(unsigned)
     steps -= least
     return steps
 
@@ -404,9 +404,11 @@ def _ordered(values: Array, use: str) -> Array:
         return values.view(np.uint8)
     bits = values.view(f"i{values.itemsize}")
     width = 8 * values.itemsize - 1
-    negative = np.right_shift(bits, width, out=_ARRAYS.take("negative", bits.dtype, bits.size))
+    negative = np.right_shift(bits, width, out=_ARRAYS.array("negative", bits.dtype, bits.size))
     largest = bits.dtype.type((1 << width) - 1)
-    ordered: Array = np.bitwise_and(negative, largest, out=_ARRAYS.take(use, bits.dtype, bits.size))
+    ordered: Array = np.bitwise_and(
+        negative, largest, out=_ARRAYS.array(use, bits.dtype, bits.size)
+    )
     ordered ^= bits
     ordered -= negative  # -1 or 0
     return ordered

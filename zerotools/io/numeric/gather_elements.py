@@ -62,7 +62,7 @@ class Scratch:
         """The number of bytes of memory that the worker may take in addition to these buffers."""
         return max(self.read.nbytes, self._wide_bytes)
 
-    def hold(self, nbytes: int) -> Array:
+    def reserve(self, nbytes: int) -> Array:
         """Return a buffer of `nbytes` bytes for a tile, with undefined values."""
         if nbytes > self.tile.nbytes:
             self.tile = np.empty(self._wide_bytes, dtype=np.uint8)

@@ -12,7 +12,7 @@ from zerotools.io.files.directory_entries import names_in
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.regular_files import regular_file
 from zerotools.io.output.journal import NAME, SCHEMA
-from zerotools.io.output.part_ledger import first_line, parts_begun
+from zerotools.io.output.part_ledger import count_parts, first_line
 
 _MOST_NAMED = 8
 _NUMBER = re.compile(r"[1-9]\d{0,8}")
@@ -27,7 +27,7 @@ def advice_to_continue(directory: Path) -> str | None:
     """
     if isinstance(directory, RemotePath):
         return None
-    parts = parts_begun(directory)
+    parts = count_parts(directory)
     if parts is not None and parts > 0:
         return _of_parts(directory, parts)
     command = _command(directory)

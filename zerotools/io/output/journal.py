@@ -132,7 +132,7 @@ def read_journal(
     if not isinstance(lines[0], dict) or lines[0].get("schema") != SCHEMA:
         raise unusable("it was started by another version")
     before = lines[0].get("identity")
-    if not isinstance(before, dict) or not all(map(_is_noted, lines[1:])):
+    if not isinstance(before, dict) or not all(map(_is_record, lines[1:])):
         raise unusable("its journal is damaged")
     refuse_another(path.parent, before, identity, start_over)
     return JournalContents({line["file"]: line["noted"] for line in lines[1:]}, len(data))
@@ -154,7 +154,7 @@ def refuse_another(
         )
 
 
-def _is_noted(line: Any) -> bool:
+def _is_record(line: Any) -> bool:
     return isinstance(line, dict) and isinstance(line.get("file"), str) and "noted" in line
 
 

@@ -84,7 +84,7 @@ class PartLedger:
             return
         head = _head(line)
         if head is None:
-            raise _begun_alone(self._directory)
+            raise _without_parts_error(self._directory)
         _refuse_other_count(self._directory, head["parts"], self._parts)
         refuse_another(self._directory, head["identity"], self._identity, self._start_over)
 
@@ -125,7 +125,7 @@ class PartLedger:
         os.close(self._file)
 
 
-def parts_begun(directory: Path) -> int | None:
+def count_parts(directory: Path) -> int | None:
     """Return the number of parts of the unfinished output in `directory`, or None if it is not
     written in parts.
     """
@@ -138,7 +138,7 @@ def parts_begun(directory: Path) -> int | None:
     return None if head is None else int(head["parts"])
 
 
-def check_begun(directory: Path, parts: int) -> None:
+def check_parts(directory: Path, parts: int) -> None:
     """Raise an error if the staging directory cannot be used by a run that writes one of `parts`
     parts.
 
@@ -146,11 +146,11 @@ def check_begun(directory: Path, parts: int) -> None:
         BadRequest: the unfinished output has another number of parts, or a run without parts began
             it. The output would then contain files of that other run.
     """
-    begun = parts_begun(directory)
+    begun = count_parts(directory)
     if begun is not None:
         _refuse_other_count(directory, begun, parts)
     elif directory.is_dir() and not _is_new(directory):
-        raise _begun_alone(directory)
+        raise _without_parts_error(directory)
 
 
 def _is_new(directory: Path) -> bool:
@@ -166,7 +166,7 @@ def remove_journals(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _begun_alone(directory: Path) -> BadRequest:
+def _without_parts_error(directory: Path) -> BadRequest:
     return BadRequest(
         f"{directory} holds files of a run without --part; finish that run with --resume, or "
         f"remove {directory} to start over"
@@ -181,7 +181,7 @@ def _refuse_other_count(directory: Path, begun: int, parts: int) -> None:
         )
 
 
-def is_begun(directory: Path, part: int) -> bool:
+def has_started(directory: Path, part: int) -> bool:
     """Return whether a run has begun part number `part` in `directory`."""
     return (directory / _name(part)).exists()
 

@@ -56,7 +56,7 @@ class Staging:
             check_left: called with the staging directory before the files of an earlier run in it
                 are removed.
             keep: the files of an earlier run stay in the directory, also after a failure, until
-                `take_over` confirms that they belong to this output.
+                `adopt_files` confirms that they belong to this output.
             shared: other runs with `shared` write to the same directory. No single run takes the
                 directory over, and it always contains a `LEDGER`.
             rename, exchange: functions of the system, except in tests.
@@ -76,7 +76,7 @@ class Staging:
         self._committed = False
 
     def __enter__(self) -> Staging:
-        if self._is_taken():
+        if self._destination_exists():
             if self._check_replaced is None:
                 raise BadRequest(
                     f"{self.destination} exists; choose another output, or pass --overwrite"
@@ -84,7 +84,7 @@ class Staging:
             self._check_replaced(self.destination)
         try:
             _make_durably(self.destination.parent)
-            self._take_lock()
+            self._acquire_lock()
         except OSError as error:
             raise BadRequest(
                 f"{self.destination} cannot be written: {error.strerror} ({error.filename})"
@@ -96,7 +96,7 @@ class Staging:
             raise
         return self
 
-    def _is_taken(self) -> bool:
+    def _destination_exists(self) -> bool:
         """Return whether the destination exists and is not an empty directory."""
         path = self.destination
         if not os.path.lexists(path):
@@ -112,7 +112,7 @@ class Staging:
                 f"{self.destination} is a mount point, which cannot be replaced; name a directory "
                 "inside it"
             )
-        if not self._is_taken():
+        if not self._destination_exists():
             return
         probe = self.directory / _PROBE
         probe.touch()
@@ -143,13 +143,13 @@ class Staging:
                 (self.directory / LEDGER).unlink()
                 self.directory.rmdir()
 
-    def take_over(self) -> None:
+    def adopt_files(self) -> None:
         """Use the files of an earlier run as files of this run, and remove them if this run
         fails.
         """
         self._keep = False
 
-    def _take_lock(self) -> None:
+    def _acquire_lock(self) -> None:
         """Make and lock the staging directory. Its contents are removed unless they are kept."""
         try:
             self._own = OwnDirectory(self.directory, shared=self._shared)
@@ -182,7 +182,7 @@ class Staging:
             sync_directory(Path(path))
         self._check_own(self.directory)
         self._own.open_up()
-        if self._is_taken():
+        if self._destination_exists():
             if self._check_replaced is None:
                 raise BadRequest(
                     f"{self.destination} was created by another program during this run"
@@ -206,7 +206,7 @@ class Staging:
         an error if the existing output must not be replaced.
         """
         check(self.destination)
-        self._own.take_access(self.destination.stat())
+        self._own.copy_access_from(self.destination.stat())
         self._exchange(self.directory, self.destination)
         try:  # no program can add files under the old path any more
             check(self.directory)

@@ -27,7 +27,7 @@ def read_writing(directory: Path) -> dict[str, Any]:
     is_known = isinstance(tree, dict) and all(
         isinstance(tree.get(word), kind) for word, kind in words.items()
     )
-    if not is_known or not all(map(_is_noted, tree["done"].values())):
+    if not is_known or not all(map(_is_record, tree["done"].values())):
         raise BadRequest(f"{path} was written by another version of zerotools; remove {directory}")
     found: dict[str, Any] = tree
     return found
@@ -46,5 +46,5 @@ def is_written(directory: Path) -> bool:
     return bool(run == run_of(directory))
 
 
-def _is_noted(value: Any) -> bool:
+def _is_record(value: Any) -> bool:
     return isinstance(value, dict) and {"size", "etag", "noted"} <= value.keys()

@@ -193,7 +193,7 @@ class FarStaging:
         before = found.objects.get(WRITING)
         if before is not None:  # a listing may lack the version that a condition needs
             before = self._store.head(before.key) or before
-        self._put(before, new=before is None)
+        self._write_record(before, new=before is None)
         left = {*found.objects} - {*self.done, WRITING}
         remove_objects(self.destination / name for name in left)
         self._keep = False
@@ -208,7 +208,7 @@ class FarStaging:
         with self._lock:
             self.done[name] = {"size": written.size, "etag": written.etag, "noted": noted}
             if time.monotonic() - self._last_reported_at >= _SECONDS_BETWEEN:
-                self._put(self._record)
+                self._write_record(self._record)
 
     def upload(
         self, name: str, pieces: Iterable[bytes], *, size: int, part_bytes: int, parts: int
@@ -227,7 +227,7 @@ class FarStaging:
             return self.put(name, b"".join(pieces))
         key = f"{self._key}/{name}"
         if self._store.head(key) is not None:
-            raise self._taken(name)
+            raise self._exists_error(name)
         return self._store.upload(key, pieces, part_bytes, parts)
 
     def put(self, name: str, data: bytes) -> FarObject:
@@ -239,12 +239,12 @@ class FarStaging:
             # The reply to an earlier try may have been lost: then the object is this one.
             found = self._store.head(key)
             if found is None or found.size != len(data):
-                raise self._taken(name) from None
+                raise self._exists_error(name) from None
             if found.size and self._store.get(found, 0, found.size) != data:
-                raise self._taken(name) from None
+                raise self._exists_error(name) from None
             return found
 
-    def _taken(self, name: str) -> ObjectExists:
+    def _exists_error(self, name: str) -> ObjectExists:
         return ObjectExists(
             f"{self.destination / name} already exists, but did not exist when this run began; "
             "choose another output, or remove it"
@@ -253,7 +253,7 @@ class FarStaging:
     def commit(self, marker: bytes) -> None:
         """Complete the output after its last object: write the marker, and remove the record."""
         with self._lock:
-            self._put(self._record)
+            self._write_record(self._record)
             self._is_marked = True  # the marker may exist even if no response comes
             try:
                 self.put(MARKER, marker)
@@ -264,7 +264,7 @@ class FarStaging:
             self._store.delete([f"{self._key}/{WRITING}"])
         forget_path(self.destination)
 
-    def _put(self, before: FarObject | None, *, new: bool = False) -> None:
+    def _write_record(self, before: FarObject | None, *, new: bool = False) -> None:
         tree = {
             "schema": SCHEMA,
             "run": self.run,
@@ -319,7 +319,7 @@ class FarStaging:
             self._keep_failed and not issubclass(kind, BadFile)
         ):
             with suppress(ZerotoolsError):  # the store may be the cause of the failure
-                self._put(self._record)
+                self._write_record(self._record)
             return
         made = [name for name in self._files if name in self.done]
         marker = [MARKER] if self._is_marked else []

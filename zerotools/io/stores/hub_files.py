@@ -50,13 +50,13 @@ class HubFiles:
     @cached_property
     def _commit(self) -> str:
         api = HfApi()
-        info = self._ask(lambda: api.model_info(self._repository, revision=self._revision))
+        info = self._call(lambda: api.model_info(self._repository, revision=self._revision))
         return str(info.sha)
 
     @cached_property
     def _objects(self) -> list[FarObject]:
         commit = self._commit
-        tree = self._ask(
+        tree = self._call(
             lambda: list(HfApi().list_repo_tree(self._repository, recursive=True, revision=commit))
         )
         return [
@@ -78,7 +78,7 @@ class HubFiles:
     def get(self, found: FarObject, begin: int, end: int) -> memoryview:
         for tried in range(1, _TRIES + 1):
             try:
-                return self._ask(lambda: self._range(found, begin, end))
+                return self._call(lambda: self._range(found, begin, end))
             except EOFError as error:
                 if tried == _TRIES:
                     raise HostUnreachable(
@@ -114,7 +114,7 @@ class HubFiles:
             raise EOFError(f"only {len(data)} of {end - begin} bytes arrived")
         return data
 
-    def _ask(self, ask: Callable[[], T]) -> T:
+    def _call(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except (ZerotoolsError, EOFError):

@@ -93,7 +93,7 @@ class RemoteSource:
         end = min(self._found.size, offset + len(view))
         if end <= offset:
             return 0
-        if end - offset < FIRST_BLOCK or self._known(offset, end) is not None:
+        if end - offset < FIRST_BLOCK or self._find_cached(offset, end) is not None:
             block, begin = self._block(offset, end)
             view[: end - offset] = block[offset - begin : end - begin]
             return end - offset
@@ -131,7 +131,7 @@ class RemoteSource:
         bytes may follow. A later read of the bytes waits until they arrive.
         """
         for begin, end in _joined(ranges):
-            if self._known(begin, end) is None:
+            if self._find_cached(begin, end) is None:
                 coming = _fetchers().submit(self._get, begin, end)
                 _KEEPING.await_block(self._key, begin, end, coming)
 
@@ -140,7 +140,7 @@ class RemoteSource:
         follow.
         """
         inside = [(max(0, begin), min(end, self._found.size)) for begin, end in ranges]
-        requests = [each for each in _joined(inside) if self._known(*each) is None]
+        requests = [each for each in _joined(inside) if self._find_cached(*each) is None]
         asked: list[tuple[int, Future[memoryview]]] = [
             (begin, _fetchers().submit(self._get, begin, end)) for begin, end in requests
         ]
@@ -153,12 +153,12 @@ class RemoteSource:
     def close(self) -> None:
         return
 
-    def _known(self, begin: int, end: int) -> tuple[memoryview, int] | None:
+    def _find_cached(self, begin: int, end: int) -> tuple[memoryview, int] | None:
         return _KEEPING.find(self._key, begin, end)
 
     def _block(self, begin: int, end: int) -> tuple[memoryview, int]:
         """Return a block that contains the bytes [begin, end), and the offset of the block."""
-        if (known := self._known(begin, end)) is not None:
+        if (known := self._find_cached(begin, end)) is not None:
             return known
         size = self._found.size
         if begin == self._next:

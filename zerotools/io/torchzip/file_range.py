@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.metadata_memory_limit import DataSize, taken_on_disk
+from zerotools.io.files.metadata_memory_limit import DataSize, bytes_on_disk
 from zerotools.io.files.open_source import OpenSource
 
 
@@ -63,7 +63,7 @@ class FileRange:
         """Return a `data_size` function for the memory limit of a pickle that has `described` bytes
         of this file. The function returns how many other bytes the file has on the disk.
         """
-        return lambda: max(0, taken_on_disk(self.source.status()) - described)
+        return lambda: max(0, bytes_on_disk(self.source.status()) - described)
 
     def __str__(self) -> str:
         if self.offset == 0:

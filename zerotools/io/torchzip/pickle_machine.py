@@ -48,7 +48,7 @@ class PickleMachine:
         self.stack = self.under.pop()
         return values
 
-    def take(self, at: int, size: int) -> bytes:
+    def read_bytes(self, at: int, size: int) -> bytes:
         if size < 0 or size > len(self.data) - at:
             raise TruncatedPickle(f"{size} bytes are announced, but {len(self.data) - at} follow")
         return self.data[at : at + size]
@@ -160,7 +160,7 @@ def _sized(opcode: bytes, layout: str, decode: Callable[[bytes], Any]) -> None:
     def push(machine: PickleMachine, at: int) -> int:
         (length,) = unpack(machine.data, at)
         at += size
-        machine.stack.append(decode(machine.take(at, length)))
+        machine.stack.append(decode(machine.read_bytes(at, length)))
         machine.cost += _TEXT + int(length)
         return at + int(length)
 
@@ -227,6 +227,6 @@ def _put(machine: PickleMachine, at: int) -> int:
 
 @on(b"r")  # LONG_BINPUT
 def _long_put(machine: PickleMachine, at: int) -> int:
-    machine.memo[int.from_bytes(machine.take(at, 4), "little")] = machine.stack[-1]
+    machine.memo[int.from_bytes(machine.read_bytes(at, 4), "little")] = machine.stack[-1]
     machine.cost += ENTRY
     return at + 4

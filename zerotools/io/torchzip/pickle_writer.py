@@ -121,7 +121,7 @@ class _Writer:
         number = len(self._memo)
         self._memo[_identity(value)] = number
         self._alive.append(value)
-        self._out.append(_put(number))
+        self._out.append(_memo_put(number))
 
     def _close_tuple(self, value: tuple[Any, ...]) -> None:
         number = self._memo.get(_identity(value))
@@ -142,7 +142,7 @@ def _identity(value: Any) -> Any:
     return (type(value), id(value))
 
 
-def _put(number: int) -> bytes:
+def _memo_put(number: int) -> bytes:
     return b"q" + bytes([number]) if number < 256 else b"r" + struct.pack("<I", number)
 
 

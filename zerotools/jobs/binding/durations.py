@@ -35,7 +35,7 @@ def seconds_of(span: int | str) -> int:
     return seconds
 
 
-def in_words(seconds: int) -> str:
+def duration_text(seconds: int) -> str:
     """Return a duration as text with the fewest units: `2 h`, `1 d 12 h`, `90 s`."""
     parts = []
     for unit, length in _SECONDS.items():

@@ -68,7 +68,7 @@ def make_request(
     place = Path(tempfile.gettempdir()) if directory is None else directory.absolute()
     if not place.is_dir():
         raise BadRequest(f"--directory {place}: is not a directory; make it, or name another one")
-    check_room(place, shutil.disk_usage(place).free)
+    check_free_space(place, shutil.disk_usage(place).free)
     return ChaosOptions(
         minutes=minutes, seed=seed, every=every, jobs=jobs, directory=place, keep=keep
     )
@@ -79,7 +79,7 @@ def _check(option: str, value: float, least: float, most: float) -> None:
         raise BadRequest(f"{option} {value}: must be between {least} and {most}")
 
 
-def check_room(place: Path, free: int) -> None:
+def check_free_space(place: Path, free: int) -> None:
     """Raise BadRequest if the files of the test could fill the disk of the directory `place`,
     which has `free` bytes of free space.
     """

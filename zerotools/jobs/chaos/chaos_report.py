@@ -52,9 +52,9 @@ class ChaosReport:
     place: Path | None
 
     @property
-    def held(self) -> bool:
+    def is_upheld(self) -> bool:
         """True if no guarantee was violated."""
-        return all(promise.held for promise in self.promises)
+        return all(promise.is_upheld for promise in self.promises)
 
     @property
     def by_kind(self) -> dict[str, int]:
@@ -73,7 +73,7 @@ class ChaosReport:
         """
         tally = self.tally
         return {
-            "held": self.held,
+            "held": self.is_upheld,
             "seed": self.seed,
             "seconds": round(self.seconds, 3),
             "effective_training_time": round(tally.effective, 4) if tally.seconds else None,
@@ -84,7 +84,7 @@ class ChaosReport:
             "resumed": self.resumed,
             "daemon_starts": self.daemon_starts,
             "faults": {"all": len(self.faults), "by_kind": self.by_kind},
-            "promises": [{**asdict(each), "held": each.held} for each in self.promises],
+            "promises": [{**asdict(each), "held": each.is_upheld} for each in self.promises],
             "timeline": [
                 {"seconds": round(each.seconds, 3), "kind": each.kind, "what": each.what}
                 for each in self.faults
@@ -101,7 +101,7 @@ class Guarantee:
     broken: list[str] = field(default_factory=list)
 
     @property
-    def held(self) -> bool:
+    def is_upheld(self) -> bool:
         """True if no violation was found."""
         return not self.broken
 

@@ -195,12 +195,12 @@ class FaultMaker:
         return self._random.choice(found) if found else None
 
     def _hold(self) -> str | None:
-        return self._ask(self._queue.hold)
+        return self._act_on_running(self._queue.hold)
 
     def _cancel(self) -> str | None:
-        return self._ask(self._queue.cancel)
+        return self._act_on_running(self._queue.cancel)
 
-    def _ask(self, act: Callable[[ToyJob], None]) -> str | None:
+    def _act_on_running(self, act: Callable[[ToyJob], None]) -> str | None:
         job = self._running()
         if job is None:
             return None

@@ -68,10 +68,10 @@ class PrivateDaemon:
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
             if not self.is_running():
-                raise DaemonUnreachable(f"zerotoolsd cannot be started here: {self.last_words()}")
+                raise DaemonUnreachable(f"zerotoolsd cannot be started here: {self.log_tail()}")
             if time.monotonic() > deadline:
                 raise DaemonUnreachable(
-                    f"zerotoolsd did not answer within {START_SECONDS:.0f} s: {self.last_words()}"
+                    f"zerotoolsd did not answer within {START_SECONDS:.0f} s: {self.log_tail()}"
                 )
             time.sleep(PAUSE)
 
@@ -144,12 +144,12 @@ class PrivateDaemon:
             return
         if self._start_at is None:
             status = None if self._process is None else self._process.returncode
-            self.unexpected_exits.append(f"it ended with status {status}: {self.last_words()}")
+            self.unexpected_exits.append(f"it ended with status {status}: {self.log_tail()}")
             self._start_at = time.monotonic() + 1.0
         if time.monotonic() >= self._start_at:
             self._start()
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """Return the last lines of the daemon's log, for a message."""
         try:
             lines = self.log.read_text("utf-8", "replace").splitlines()

@@ -63,7 +63,7 @@ def run_chaos(request: ChaosOptions, say: Say = lambda line: None) -> ChaosRepor
                 end_all(place)
                 if sweep is not None:
                     sweep.end()
-                if not request.keep and (report is None or report.held):
+                if not request.keep and (report is None or report.is_upheld):
                     shutil.rmtree(place, ignore_errors=True)
     return report
 
@@ -75,7 +75,7 @@ class _Drill:
         self._say = say
         self._daemon = PrivateDaemon(place, request.jobs)
         self._queue = ToyQueue(place, self._daemon.client, request)
-        self._look_at = 0.0
+        self._next_check = 0.0
 
     def run(self) -> ChaosReport:
         """Run the whole test."""
@@ -98,7 +98,7 @@ class _Drill:
         if late is not None:
             end_all(self._place)  # jobs run without a daemon, as intended
         judged.append(chaos_report.of_processes(self._place))
-        held = all(promise.held for promise in judged)
+        held = all(promise.is_upheld for promise in judged)
         attempts = [len(job.view.get("attempts", ())) for job in self._queue.jobs]
         return ChaosReport(
             seed=request.seed,
@@ -120,11 +120,11 @@ class _Drill:
         Then sleep for a short time.
         """
         self._daemon.keep_up()
-        if time.monotonic() >= self._look_at and not self._daemon.is_stopped:
+        if time.monotonic() >= self._next_check and not self._daemon.is_stopped:
             with suppress(DaemonError):  # it was killed: the request is repeated
                 submit()
                 self._queue.update()
-            self._look_at = time.monotonic() + LOOK_SECONDS
+            self._next_check = time.monotonic() + LOOK_SECONDS
         time.sleep(PAUSE)
 
     def _finish(self) -> str | None:

@@ -177,9 +177,9 @@ class RunLog:
         self._is_done = False
         self._steps = steps
         for line in lines:
-            self._take(*line.split())
+            self._add(*line.split())
 
-    def _take(self, word: str, *rest: str) -> None:
+    def _add(self, word: str, *rest: str) -> None:
         match word:
             case "began":
                 self._began(rest[0], int(rest[2]))

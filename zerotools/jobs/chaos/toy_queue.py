@@ -160,7 +160,7 @@ class ToyQueue:
             job.state, job.reason = str(view["state"]), view.get("reason")
             if job.state in states.TERMINAL:
                 job.view = self._client.job(job.number)
-            elif states.in_words(job.state) == states.HELD:
+            elif states.display_text(job.state) == states.HELD:
                 self._release_when_due(job, job.number)
             else:
                 job.due = 0.0
@@ -199,10 +199,10 @@ class ToyQueue:
 
     def states_of_live(self) -> str:
         """Return a text with the states of unfinished jobs, for a message."""
-        return "; ".join(_standing(job) for job in self.jobs if not job.is_over)
+        return "; ".join(_describe_state(job) for job in self.jobs if not job.is_over)
 
 
-def _standing(job: ToyJob) -> str:
+def _describe_state(job: ToyJob) -> str:
     state = (job.state or "not acknowledged").replace("_", " ")
     return f"{job.name} is {state}" + (f" ({job.reason})" if job.reason else "")
 

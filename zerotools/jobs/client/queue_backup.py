@@ -134,7 +134,7 @@ def _copy(source: Path, out: Path) -> QueueCopy:
                 if problem != "ok":
                     raise sqlite3.DatabaseError(problem)
                 new.execute("PRAGMA journal_mode = DELETE")
-                copy = _holds(new, out)
+                copy = _count_rows(new, out)
         except sqlite3.Error as error:
             raise BadFile(f"{source} is not a queue that can be copied: {error}") from None
         _sync(staged)
@@ -143,7 +143,7 @@ def _copy(source: Path, out: Path) -> QueueCopy:
     return QueueCopy(**{**vars(copy), "size_bytes": out.stat().st_size})
 
 
-def _holds(database: sqlite3.Connection, path: Path) -> QueueCopy:
+def _count_rows(database: sqlite3.Connection, path: Path) -> QueueCopy:
     marks = ", ".join("?" * len(TERMINAL))
     over = f"SELECT count(*) FROM job WHERE state NOT IN ({marks})"
     last = "SELECT coalesce(max(seq), 0) FROM event"
@@ -223,7 +223,7 @@ def unfinished_copy(out: Path) -> Iterator[Path]:
     At the end of the `with` block, the file is removed unless the caller has renamed it. Raises
     OSError.
     """
-    remove_left_behind(out.parent)
+    remove_leftovers(out.parent)
     staged = out.with_name(f".{out.name}.{os.getpid()}.copying")
     descriptor = _made_and_locked(staged)
     try:
@@ -243,7 +243,7 @@ def _made_and_locked(staged: Path) -> int:
         os.close(descriptor)  # another process removed the file before the lock
 
 
-def remove_left_behind(directory: Path) -> list[Path]:
+def remove_leftovers(directory: Path) -> list[Path]:
     """Remove temporary files that killed processes have left in `directory`, and return their
     paths. Raises OSError.
     """

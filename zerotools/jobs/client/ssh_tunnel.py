@@ -92,7 +92,7 @@ class SshTunnel:
         with (self._directory / "errors").open("wb") as errors:
             self._master = _start(
                 [
-                    *self._words(_OPTIONS),
+                    *self._ssh_options(_OPTIONS),
                     "--",
                     self.host.host,
                     remote_command(mark, self.host.path),
@@ -143,7 +143,15 @@ class SshTunnel:
             )
         there = answer.sockets[0]
         # The user's configuration applies to the master: its forwardings are not made twice.
-        words = [*self._words({}), "-F", "none", "-O", "forward", "-L", f"{self.socket}:{there}"]
+        words = [
+            *self._ssh_options({}),
+            "-F",
+            "none",
+            "-O",
+            "forward",
+            "-L",
+            f"{self.socket}:{there}",
+        ]
         try:
             done = subprocess.run(
                 [_ssh(), *words, "--", self.host.host],
@@ -163,7 +171,7 @@ class SshTunnel:
             )
         return there
 
-    def _words(self, options: dict[str, str]) -> list[str]:
+    def _ssh_options(self, options: dict[str, str]) -> list[str]:
         """Return the command-line options of ssh.
 
         All ssh processes of this connection have the same path of the control socket.

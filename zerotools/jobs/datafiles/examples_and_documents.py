@@ -92,7 +92,7 @@ def read_examples(
     for place, value in read_records(path, budget, seen=seen):
         if not isinstance(value, Mapping):
             raise BadFile(f"{place}: is {kind_in_words(value)}, not an object; {FORM}")
-        take = take or _taker(value, data)
+        take = take or _example_reader(value, data)
         yield take(place, value)
 
 
@@ -163,7 +163,7 @@ def as_conversation(record: Record) -> Conversation:
     return Conversation(record.place, tuple(turns), None, learned)
 
 
-def _taker(first: Mapping[str, Any], data: DataSpec) -> _Taker:
+def _example_reader(first: Mapping[str, Any], data: DataSpec) -> _Taker:
     """Return the function that converts each record of a file to an example.
 
     The columns of the file's first record, `first`, determine the function.

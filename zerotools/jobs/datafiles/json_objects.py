@@ -113,17 +113,19 @@ def _array(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int
             if (head := text.peek()) == ",":
                 text.skip(",")
                 if text.peek() == "]":
-                    raise BadFile(f"{text.place}: no example follows the comma; remove the comma")
+                    raise BadFile(
+                        f"{text.location}: no example follows the comma; remove the comma"
+                    )
             elif head not in ("]", ""):
-                raise BadFile(f"{text.place}: a comma is missing between two examples")
+                raise BadFile(f"{text.location}: a comma is missing between two examples")
     except _OverBudget:
         return
     if text.peek() == "" and not text.is_over_budget:
-        raise BadFile(f"{text.place}: the array is not closed; the file ends before its ]")
+        raise BadFile(f"{text.location}: the array is not closed; the file ends before its ]")
     if text.peek() == "]":
         text.skip("]")
         if text.peek():
-            raise BadFile(f"{text.place}: something follows the array; {FORM}")
+            raise BadFile(f"{text.location}: something follows the array; {FORM}")
 
 
 class _OverBudget(Exception):
@@ -144,7 +146,7 @@ class _Text:
         self.is_over_budget = False
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The path and the current line, as text for messages."""
         return f"{self._path}, line {self._line}"
 
@@ -190,7 +192,7 @@ class _Text:
     def _broken(self, error: Exception) -> BadFile:
         end = error.pos if isinstance(error, JSONDecodeError) else self._at
         self._go_to(end)
-        return _not_json(self.place, error, 1 + self._columns_before(end))
+        return _not_json(self.location, error, 1 + self._columns_before(end))
 
     def _columns_before(self, end: int) -> int:
         """Return the number of characters on the same line before position `end`.
@@ -241,7 +243,7 @@ def not_utf8(path: Path, line: int, error: UnicodeDecodeError, at: int | None = 
 
     `line` is the line of the wrong byte, from 1; `at` is its offset in the file, if known.
     """
-    known = _known_as(path)
+    known = _recognise_format(path)
     if known is not None:
         return BadFile(f"{path} {known}, and give the path of the new file")
     wrong = f"0x{error.object[error.start]:02x}"
@@ -251,7 +253,7 @@ def not_utf8(path: Path, line: int, error: UnicodeDecodeError, at: int | None = 
     return BadFile(f"{path}, line {line}: is not UTF-8{where}; convert the file, or leave it out")
 
 
-def _known_as(path: Path) -> str | None:
+def _recognise_format(path: Path) -> str | None:
     with suppress(OSError), path.open("rb") as file:
         begin = file.read(_LONGEST)
         return next((what for start, what in _OTHERS if begin.startswith(start)), None)

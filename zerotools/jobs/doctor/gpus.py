@@ -32,7 +32,7 @@ WHAT = "memory nodes"
 HOW_TO = "zerotools help numa"
 
 
-def look_at_gpus(
+def check_gpus(
     snapshot: Snapshot, ours: frozenset[str] = frozenset(), excluded: frozenset[str] = frozenset()
 ) -> Iterator[DoctorFinding]:
     """Check the GPUs in the snapshot of the machine.
@@ -64,10 +64,10 @@ def look_at_gpus(
         if gpu.uuid in excluded:
             yield ok(f"GPU {gpu.index}", "not used: it is in gpus.exclude of zerotoolsd.toml")
         else:
-            yield from _look_at(gpu, gpu.uuid in ours)
+            yield from _check_gpu(gpu, gpu.uuid in ours)
 
 
-def _look_at(gpu: Gpu, is_ours: bool) -> Iterator[DoctorFinding]:
+def _check_gpu(gpu: Gpu, is_ours: bool) -> Iterator[DoctorFinding]:
     what = f"GPU {gpu.index}"
     if gpu.mig_instances is not None:
         yield warning(
@@ -115,7 +115,7 @@ def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
     return warning(what, f"{used:.1f} GiB are in use {whom}", f"{do}; {keys}")
 
 
-def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
+def check_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
     """Check the settings `gpus.exclude` and `gpus.prefer`.
 
     `choice` is the daemon's report on these settings; None if the daemon does not run or is older.
@@ -128,7 +128,7 @@ def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFindi
         )
 
 
-def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFinding]:
+def check_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFinding]:
     """Yield a finding for each GPU that the daemon keeps reserved for an ended job, because
     processes of the job still use the GPU.
     """
@@ -143,7 +143,7 @@ def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFindin
             )
 
 
-def look_at_gpu_locks(
+def check_gpu_locks(
     reported: Mapping[str, Any] | None, directory: Path = DIRECTORY
 ) -> Iterator[DoctorFinding]:
     """Check the lock files of GPUs.
@@ -179,7 +179,7 @@ def _why_not(directory: Path) -> str | None:
     return None if mode == 0o1777 else f"{directory} has mode {mode:04o}, but must have 1777"
 
 
-def look_at_memory_nodes(
+def check_memory_nodes(
     gpus: Sequence[Gpu],
     reported: Mapping[str, Any] | None,
     read: ReadTopology = read_topology,

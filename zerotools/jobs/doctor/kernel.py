@@ -21,7 +21,7 @@ _TIMEX_BYTES = 1024
 """An upper bound for the size of `struct timex` of adjtimex(2) on all platforms."""
 
 
-def look_at_kernel(
+def check_kernel(
     root: Path = Path("/"),
     now: Callable[[], float] = time.time,
     is_synchronised: Callable[[], bool | None] | None = None,
@@ -66,7 +66,7 @@ def _cgroups(root: Path, manager: str | None) -> Iterator[DoctorFinding]:
         return
     own = _own_cgroup(root)
     place = mounted / own.lstrip("/") if own is not None else mounted
-    has = _words(place / "cgroup.controllers")
+    has = _read_words(place / "cgroup.controllers")
     lacking = [name for name in NEEDED_CONTROLLERS if name not in has]
     if lacking or not os.access(place / "cgroup.subtree_control", os.W_OK):
         why = f"{own or '/'} has no {' and no '.join(lacking)} controller"
@@ -83,7 +83,7 @@ def _cgroups(root: Path, manager: str | None) -> Iterator[DoctorFinding]:
 
 
 def _cgroups_of_units(place: Path, manager: str) -> DoctorFinding:
-    has = _words(place / "cgroup.controllers")
+    has = _read_words(place / "cgroup.controllers")
     lacking = [name for name in NEEDED_CONTROLLERS if name not in has]
     if not lacking:
         given = f"each attempt has a separate group, with {', '.join(NEEDED_CONTROLLERS)}"
@@ -108,7 +108,7 @@ def _own_cgroup(root: Path) -> str | None:
     return next((line[3:] for line in lines if line.startswith("0::")), None)
 
 
-def _words(path: Path) -> list[str]:
+def _read_words(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="ascii").split()
     except OSError:

@@ -69,7 +69,7 @@ def answer_of(
     return answer if isinstance(answer, dict) else "answered nonsense"
 
 
-def look_at_python(
+def check_python(
     python: str, answer: Mapping[str, Any] | str, *, has_gpus: bool
 ) -> Iterator[DoctorFinding]:
     """Check the interpreter `python` and its packages.
@@ -124,7 +124,7 @@ def _gpu_build(python: str, answer: Mapping[str, Any]) -> Iterator[DoctorFinding
         yield ok("NCCL", str(answer["nccl"]))
 
 
-def look_at_compilers(
+def check_compilers(
     which: Which = shutil.which,
     without_toolkit: Callable[[], str | None] = without_toolkit,
     *,

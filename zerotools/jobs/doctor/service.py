@@ -23,7 +23,7 @@ WHAT = "warm start"
 HOW_TO = "zerotools help warm-start"
 
 
-def look_at_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
+def check_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
     """Check that the packages of the daemon are installed.
 
     `why_none` is a sentence about a missing package; None if all are installed.
@@ -33,7 +33,7 @@ def look_at_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
         yield warning("the daemon", found, do)
 
 
-def look_at_service(
+def check_service(
     launch: Mapping[str, Any] | None, uid: int, root: Path = Path("/")
 ) -> Iterator[DoctorFinding]:
     """Check how the daemon starts processes.
@@ -75,7 +75,7 @@ def look_at_service(
         )
 
 
-def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
+def check_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
     """Check whether the daemon is drained, so that it starts no jobs.
 
     `drain` is the daemon's report; None if the daemon starts jobs.
@@ -107,7 +107,7 @@ def _lingers(uid: int, root: Path) -> bool:
     return (root / LINGERING / name).exists()
 
 
-def look_at_fork_servers(
+def check_fork_servers(
     warm: Mapping[str, Any] | None, launch: Mapping[str, Any] | None
 ) -> Iterator[DoctorFinding]:
     """Check the fork servers. If they are switched off, yield no finding.

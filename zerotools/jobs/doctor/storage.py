@@ -33,7 +33,7 @@ T = TypeVar("T")
 StatVfs = Callable[[Path], os.statvfs_result]
 
 
-def look_at_room(
+def check_free_space(
     places: Mapping[str, Path], statvfs: StatVfs = os.statvfs
 ) -> Iterator[DoctorFinding]:
     """Check the free space of the directories `places` (purpose -> path).
@@ -58,7 +58,7 @@ def look_at_room(
         there, device, found = looked
         if device not in seen:
             seen.add(device)
-            yield from _room(what, there, found)
+            yield from _check_file_system(what, there, found)
 
 
 def _measure(path: Path, statvfs: StatVfs) -> tuple[Path, int, os.statvfs_result]:
@@ -114,7 +114,7 @@ def _answer(function: Callable[[], object], writing: int) -> None:
         os._exit(0)
 
 
-def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFinding]:
+def _check_file_system(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFinding]:
     free = found.f_bavail * found.f_frsize
     said = f"{path} has {free / 2**30:.1f} GiB free"
     # A file system without a count of inodes, such as btrfs, returns 0.
@@ -149,12 +149,12 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
         yield ok(what, said)
 
 
-def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
+def check_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
     """Check the owner and the permissions of the state directory, and whether a daemon has
     locked it.
     """
     found = result_within(
-        LOOK_SECONDS + CONNECT_SECONDS, lambda: list(_look_at_state(state_dir, socket_path, uid))
+        LOOK_SECONDS + CONNECT_SECONDS, lambda: list(_check_state(state_dir, socket_path, uid))
     )
     if found is None:
         yield problem(
@@ -165,7 +165,7 @@ def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[Doct
     yield from found or ()
 
 
-def _look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
+def _check_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
     if not state_dir.exists():
         yield ok("state", f"{state_dir} does not exist yet: zerotoolsd makes it when it starts")
     else:
@@ -234,21 +234,21 @@ def _socket(path: Path) -> Iterator[DoctorFinding]:
         yield ok("daemon", f"listens at {path}")
 
 
-def look_at_locks(
+def check_locks(
     environment: Mapping[str, str], now: float | None = None
 ) -> Iterator[DoctorFinding]:
     """Yield a finding for each lock of torch's compiler that a killed process may have left.
 
     Other processes wait for such a lock without end.
     """
-    found = result_within(LOOK_SECONDS, lambda: list(_look_at_locks(environment, now)))
+    found = result_within(LOOK_SECONDS, lambda: list(_check_locks(environment, now)))
     if found is None:
         home = environment.get("HOME", "/")
         yield problem("locks", f"{home} did not answer within {LOOK_SECONDS:g} s", HANGS)
     yield from found or ()
 
 
-def _look_at_locks(environment: Mapping[str, str], now: float | None) -> Iterator[DoctorFinding]:
+def _check_locks(environment: Mapping[str, str], now: float | None) -> Iterator[DoctorFinding]:
     now, cache = time.time() if now is None else now, environment.get("XDG_CACHE_HOME")
     caches = Path(cache or Path(environment.get("HOME", "/")) / ".cache")
     places = [

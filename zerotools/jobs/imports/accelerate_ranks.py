@@ -71,7 +71,7 @@ def read_parallelism(reading: ConfigReading, kind: str) -> None:
     copies, shard, tensor, *both = (_size(reading, given, table, name) for name in names)
     if min(both) > 1:
         reading.findings.wrong.append(
-            f"{given.said}: {_NAME}_cp_size = {both[0]} and {_NAME}_sp_size = {both[1]} cannot "
+            f"{given.label}: {_NAME}_cp_size = {both[0]} and {_NAME}_sp_size = {both[1]} cannot "
             "be combined, because each divides sequences among ranks; leave one of them out"
         )
         return
@@ -85,24 +85,24 @@ def _is_unfit(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str)
     ranks = world_size(reading.claims)
     if mesh.tensor > 1 and kind != "FSDP":
         reading.findings.unsupported.append(
-            f"{given.said}.{_NAME}_tp_size = {mesh.tensor}: jobs support tensor parallelism "
+            f"{given.label}.{_NAME}_tp_size = {mesh.tensor}: jobs support tensor parallelism "
             f"only with FSDP, but distributed_type is {kind}; set distributed_type: FSDP, or "
             "remove the size"
         )
     elif mesh.tensor > 1 and mesh.copies > 1:
         reading.findings.unsupported.append(
-            f"{given.said}.{_NAME}_tp_size = {mesh.tensor}: jobs do not support tensor "
+            f"{given.label}.{_NAME}_tp_size = {mesh.tensor}: jobs do not support tensor "
             f"parallelism together with {mesh.copies} copies of the model; remove one of them"
         )
     elif mesh.shard > 1 and kind not in ("FSDP", "DEEPSPEED"):
         reading.findings.wrong.append(
-            f"{given.said}.{_NAME}_dp_shard_size = {mesh.shard}: shards the model, but "
+            f"{given.label}.{_NAME}_dp_shard_size = {mesh.shard}: shards the model, but "
             f"distributed_type {kind} never shards it; set distributed_type: FSDP, or remove the "
             "size"
         )
     elif mesh.ranks > 1 and ranks is not None and ranks.value != mesh.ranks:
         reading.findings.wrong.append(
-            f"{given.said}: {mesh} = {mesh.ranks} ranks, but {ranks.place} says "
+            f"{given.label}: {mesh} = {mesh.ranks} ranks, but {ranks.place} says "
             f"{ranks.value}; make them agree"
         )
     else:
@@ -135,7 +135,7 @@ def _size(reading: ConfigReading, given: ConfigValue, table: Mapping[str, Any], 
     if value in (None, "", -1):
         return 1
     if type(value) is not int or value < 1:
-        key = f"{given.said}.{_NAME}_{name}_size"
+        key = f"{given.label}.{_NAME}_{name}_size"
         wrong = f"{key} = {format_value(value)}: must be a whole number of at least 1"
         reading.findings.wrong.append(wrong)
         return 1
@@ -154,7 +154,7 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
     machines = reading.take("num_machines")
     if machines is not None:
         if machines.value not in (None, 1):
-            what = f"{machines.said} = {format_value(machines.value)}: {SEVERAL_MACHINES}"
+            what = f"{machines.label} = {format_value(machines.value)}: {SEVERAL_MACHINES}"
             reading.findings.unsupported.append(what)
         reading.row(KeyOutcome.IGNORED, machines, None, "the job runs on one machine")
     processes, ids = reading.take("num_processes"), reading.take("gpu_ids")
@@ -164,7 +164,7 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
     if processes is not None:
         _count(reading, processes, kind, listed)
     if ids is not None and listed:
-        _place(reading, ids, listed)
+        _map_gpus(reading, ids, listed)
     if kind != "NO" and world_size(reading.claims) is None:
         key, why = (
             ranks_key(reading.claims),
@@ -201,7 +201,9 @@ def _listed(reading: ConfigReading, given: ConfigValue) -> list[int] | None:
     entries = given.value if isinstance(given.value, list) else str(given.value).split(",")
     texts = [str(entry).strip() for entry in entries]
     if not all(text.isascii() and text.isdecimal() and len(text) < 5 for text in texts):
-        what = f'{given.said} = {format_value(given.value)}: must be "all" or indices such as "0,1"'
+        what = (
+            f'{given.label} = {format_value(given.value)}: must be "all" or indices such as "0,1"'
+        )
         if str(given.value).startswith("all"):
             what += '; did you mean "all"?'
         reading.findings.wrong.append(what)
@@ -211,7 +213,7 @@ def _listed(reading: ConfigReading, given: ConfigValue) -> list[int] | None:
 
 def _count(reading: ConfigReading, given: ConfigValue, kind: str, listed: list[int] | None) -> None:
     if type(given.value) is not int or given.value < 1:
-        what = f"{given.said} = {format_value(given.value)}: must be a whole number of at least 1"
+        what = f"{given.label} = {format_value(given.value)}: must be a whole number of at least 1"
         reading.findings.wrong.append(what)
         return
     key = ranks_key(reading.claims)
@@ -220,7 +222,7 @@ def _count(reading: ConfigReading, given: ConfigValue, kind: str, listed: list[i
         reading.row(KeyOutcome.IGNORED, given, None, why)
         return
     if listed is not None and len(listed) != given.value:
-        what = f"{given.said} = {given.value}: gpu_ids lists {len(listed)} GPUs; make them agree"
+        what = f"{given.label} = {given.value}: gpu_ids lists {len(listed)} GPUs; make them agree"
         reading.findings.wrong.append(what)
         return
     known = world_size(reading.claims)
@@ -230,7 +232,7 @@ def _count(reading: ConfigReading, given: ConfigValue, kind: str, listed: list[i
         reading.row(KeyOutcome.MAPPED, given, key)
 
 
-def _place(reading: ConfigReading, given: ConfigValue, listed: list[int]) -> None:
+def _map_gpus(reading: ConfigReading, given: ConfigValue, listed: list[int]) -> None:
     key = ranks_key(reading.claims)
     known = world_size(reading.claims)
     if key == "ranks" or (known is not None and known.value == len(listed)):

@@ -18,7 +18,7 @@ from zerotools.jobs.imports.reading.check_deepspeed_keys import (
     judge_unknown_keys,
 )
 from zerotools.jobs.imports.reading.config_reader import ConfigReading, read_compile
-from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, note_mends
+from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, add_repairs
 from zerotools.jobs.imports.reading.job_keys import JobTree, set_key
 from zerotools.jobs.imports.reading.key_claims import Claims
 from zerotools.jobs.launcher_keys.accelerate_keys import (
@@ -90,8 +90,8 @@ def read_accelerate(
             what += "; is it an accelerate config?"
         findings.wrong.append(f"{document.source}: {what}")
         return Launched()
-    given = dict(_given(document, findings))
-    note_mends(findings, document)
+    given = dict(_read_keys(document, findings))
+    add_repairs(findings, document)
     reading = ConfigReading(document.source, given, claims, findings, release=release)
     _environment(reading)
     kind = _distributed_type(reading)
@@ -102,13 +102,13 @@ def read_accelerate(
     if kind == "FSDP":
         read_fsdp(reading)
     read_parallelism(reading, kind)
-    launched = _hand_over(reading, document) if kind == "DEEPSPEED" else Launched()
+    launched = _deepspeed_config(reading, document) if kind == "DEEPSPEED" else Launched()
     for name in list(reading.remaining):
         _judge_rest(reading, name, kind)
     return launched
 
 
-def _given(document: Document, findings: Findings) -> Iterator[tuple[str, ConfigValue]]:
+def _read_keys(document: Document, findings: Findings) -> Iterator[tuple[str, ConfigValue]]:
     unknown: list[Trail] = []
     for trail, value in _leaves(document.tree):
         name = ".".join(trail)
@@ -141,7 +141,7 @@ def _environment(reading: ConfigReading) -> None:
     if given is None:
         return
     if given.value != "LOCAL_MACHINE":
-        what = f"{given.said} = {format_value(given.value)}: jobs run only on this machine"
+        what = f"{given.label} = {format_value(given.value)}: jobs run only on this machine"
         reading.findings.unsupported.append(what)
     reading.row(KeyOutcome.IGNORED, given, None, "jobs run only on this machine")
 
@@ -157,12 +157,12 @@ def _distributed_type(reading: ConfigReading) -> str:
         else:
             reading.map(given, "zero.stage", 0, "every rank has the whole model")
         if kind == "MULTI_CPU":
-            reading.claims.add("device", "cpu", given.said, shown=given.value)
+            reading.claims.add("device", "cpu", given.label, shown=given.value)
     elif kind in ("DEEPSPEED", "FSDP"):
         reading.row(KeyOutcome.MAPPED, given, "zero.stage", f"by the section {kind.lower()}_config")
     else:
         names = ", ".join([*_ONE_OR_COPIES, "DEEPSPEED", "FSDP"])
-        what = f"{given.said} = {format_value(given.value)}: is not supported; supported: {names}"
+        what = f"{given.label} = {format_value(given.value)}: is not supported; supported: {names}"
         reading.findings.unsupported.append(what)
         reading.row(KeyOutcome.IGNORED, given)
     return kind
@@ -177,11 +177,11 @@ def _precision(reading: ConfigReading) -> None:
     if value in _PRECISIONS:
         reading.map(given, key, _PRECISIONS[value])
     else:
-        what = f'{given.said} = {format_value(value)}: must be "no", "fp16", "bf16" or "fp8"'
+        what = f'{given.label} = {format_value(value)}: must be "no", "fp16", "bf16" or "fp8"'
         reading.findings.wrong.append(what)
 
 
-def _hand_over(reading: ConfigReading, document: Document) -> Launched:
+def _deepspeed_config(reading: ConfigReading, document: Document) -> Launched:
     """Return the DeepSpeed config that accelerate would make from its section `deepspeed_config`.
     If the section names a config file, return this name.
     """
@@ -194,8 +194,8 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
     if file is not None and file.value not in (None, "none"):
         for given in section.values():
             reading.findings.wrong.append(
-                f"{given.said} = {format_value(given.value)}: cannot be combined with {file.said}, "
-                "which replaces the whole section; remove it"
+                f"{given.label} = {format_value(given.value)}: cannot be combined with {file.label}"
+                ", which replaces the whole section; remove it"
             )
         reading.row(KeyOutcome.MAPPED, file, None, "read below")
         return Launched(file=file)
@@ -252,7 +252,7 @@ def _leaf_modules(
     del reading.remaining[_LEAVES]
     if reading.release < LEAF_MODULES:
         reading.findings.unsupported.append(
-            f"{given.said} = {format_value(given.value)}: needs DeepSpeed "
+            f"{given.label} = {format_value(given.value)}: needs DeepSpeed "
             f"{release_said(LEAF_MODULES)}, "
             f"and the job's Python has {release_said(reading.release)}"
         )
@@ -278,7 +278,7 @@ def _judge_rest(reading: ConfigReading, name: str, kind: str) -> None:
     elif name in IGNORED:
         reading.row(KeyOutcome.IGNORED, given, None, IGNORED[name])
     elif name in FEATURES and not _is_off(given.value):
-        what = f"{given.said} = {format_value(given.value)}"
+        what = f"{given.label} = {format_value(given.value)}"
         reading.findings.unsupported.append(f"{what}: the engine torch does not support this yet")
     else:
         reading.row(KeyOutcome.IGNORED, given, None, "is off" if name not in READ else "")
@@ -321,7 +321,7 @@ def _strategy(reading: ConfigReading, given: ConfigValue) -> None:
     if name not in _STRATEGIES:
         names = ", ".join(_STRATEGIES)
         reading.findings.wrong.append(
-            f"{given.said} = {format_value(given.value)}: must be one of {names}"
+            f"{given.label} = {format_value(given.value)}: must be one of {names}"
         )
         return
     stage, why = _STRATEGIES[name]
@@ -342,7 +342,7 @@ def _switch(reading: ConfigReading, name: str, key: str, on: Any) -> None:
         return
     value = _boolean(given.value)
     if value is None and given.value is not None:
-        what = f"{given.said} = {format_value(given.value)}: must be true or false"
+        what = f"{given.label} = {format_value(given.value)}: must be true or false"
         reading.findings.wrong.append(what)
     elif value:
         reading.map(given, key, on)

@@ -255,7 +255,7 @@ def _leave_schedule(
     if given is None or kind is None:
         return
     claims.said[:] = [
-        each for each in claims.said if (each.key, each.place) != ("train.schedule", given.said)
+        each for each in claims.said if (each.key, each.place) != ("train.schedule", given.label)
     ]
     why = f"the Trainer uses the scheduler in {deepspeed.source} instead: {kind}"
     findings.rows[:] = [
@@ -281,7 +281,7 @@ def _chosen(
     rivals = launched.stated if launched.file is None else (launched.file,)
     for rival in rivals:
         findings.wrong.append(
-            f"{rival.said} = {format_value(rival.value)}: cannot be combined with {given.source}, "
+            f"{rival.label} = {format_value(rival.value)}: cannot be combined with {given.source}, "
             "which has the whole configuration; remove it"
         )
     return given

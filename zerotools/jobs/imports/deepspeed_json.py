@@ -21,7 +21,7 @@ from zerotools.jobs.imports.reading.batch_size import (
 )
 from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue, read_known_keys
 from zerotools.jobs.imports.reading.config_reader import ConfigReading, read_compile_section
-from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, note_mends
+from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, add_repairs
 from zerotools.jobs.imports.reading.job_keys import (
     JobTree,
     deepspeed_names,
@@ -99,7 +99,7 @@ def read_deepspeed(
     strict = is_strict if engine == "deepspeed" else lambda trail: False
     given = read_known_keys(document, findings, strict)
     reading = ConfigReading(document.source, given, claims, findings, engine, release)
-    note_mends(findings, document)
+    add_repairs(findings, document)
     read_removed(reading)
     read_shared_ranks(reading)
     read_batch(reading)
@@ -113,11 +113,11 @@ def read_deepspeed(
     read_wandb(reading)
     for name in list(reading.remaining):
         _judge_rest(reading, name, hidden_size)
-    _note_first_step(reading)
+    _explain_first_step(reading)
     return _settled(document, reading)
 
 
-def _note_first_step(reading: ConfigReading) -> None:
+def _explain_first_step(reading: ConfigReading) -> None:
     """Add to the report why the training losses of DeepSpeed in bf16 differ between stage 0 and
     stage 1.
     """
@@ -195,8 +195,8 @@ def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> N
     if reading.peek(name) == AUTO and not _resolve(reading, name, hidden_size):
         given = reading.remaining.pop(name)
         what = (
-            f'{given.said} = "auto": zerotools has no value for this key; write a value, or remove '
-            "it"
+            f'{given.label} = "auto": zerotools has no value for this key; write a value, or '
+            "remove it"
         )
         reading.findings.wrong.append(what)
         return
@@ -253,7 +253,7 @@ def read_precision(reading: ConfigReading) -> None:
     on = [(kind, given[name]) for kind, name in _SWITCHES if name in given and given[name].value]
     if len({kind for kind, _ in on}) > 1:
         first, second = on[0][1], on[1][1]
-        what = f"{first.said} and {second.said} are both on; switch one of them off"
+        what = f"{first.label} and {second.label} are both on; switch one of them off"
         reading.findings.wrong.append(what)
     for kind, switch in _SWITCHES:
         taken = reading.take(switch)
@@ -271,7 +271,7 @@ def _refuse_second_name(reading: ConfigReading) -> None:
     old = [given for name, given in reading.remaining.items() if _is_in(name, "bfloat16")]
     if old and any(_is_in(name, "bf16") for name in reading.remaining):
         reading.findings.wrong.append(
-            f"{old[0].said}: bfloat16 is an older name of bf16, and DeepSpeed ignores bfloat16 if "
+            f"{old[0].label}: bfloat16 is an older name of bf16, and DeepSpeed ignores bfloat16 if "
             "both are given; write everything under bf16"
         )
 
@@ -298,7 +298,7 @@ def _switch(reading: ConfigReading, given: ConfigValue, kind: str) -> None:
         return
     if given.note != AUTO and known is not None and known.value == kind:
         reading.findings.wrong.append(
-            f"{PRECISION}: {given.said} says {format_value(given.value)}, {known.place} says "
+            f"{PRECISION}: {given.label} says {format_value(given.value)}, {known.place} says "
             f"{format_value(known.shown)}; make them agree"
         )
     reading.row(KeyOutcome.MAPPED, given, PRECISION, f"not {kind}")
@@ -313,7 +313,7 @@ def _loss_scale(reading: ConfigReading, on: bool) -> None:
             reading.row(KeyOutcome.IGNORED, given, None, "fp16 is off")
         elif given.value == AUTO:
             reading.findings.wrong.append(
-                f'{given.said} = "auto": zerotools has no value for this key; write '
+                f'{given.label} = "auto": zerotools has no value for this key; write '
                 f"{format_value(default)}, DeepSpeed's default, or remove it"
             )
         else:
@@ -353,7 +353,7 @@ def _read_layers(reading: ConfigReading) -> None:
             reading.map(same, JOB_TENSOR_RANKS, size)
         else:
             reading.findings.wrong.append(
-                f"{same.said} = {format_value(same.value)}: {given.said} says {size}; make them "
+                f"{same.label} = {format_value(same.value)}: {given.label} says {size}; make them "
                 "agree"
             )
     if size <= 1:
@@ -369,7 +369,7 @@ def _read(reading: ConfigReading, given: ConfigValue, key: str, why: str, *, lea
     value = given.value
     if type(value) is not int or value < least:
         reading.findings.wrong.append(
-            f"{given.said} = {format_value(value)}: must be a whole number, {least} or more"
+            f"{given.label} = {format_value(value)}: must be a whole number, {least} or more"
         )
         return 0
     if value > 1:
@@ -398,18 +398,18 @@ def read_wandb(reading: ConfigReading) -> None:
         reading.row(KeyOutcome.MAPPED, enabled, _KEY)
     else:
         reading.map(enabled, _KEY, f"{owner}{_DEFAULT}", f'DeepSpeed\'s project is "{_DEFAULT}"')
-        _note_empty(reading, project)
+        _report_empty(reading, project)
     if owner and team is not None:
         reading.row(KeyOutcome.MAPPED, team, _KEY)
     else:
-        _note_empty(reading, team)
+        _report_empty(reading, team)
     if group is not None and group.value:
         reading.row(KeyOutcome.IGNORED, group, None, "zerotools puts its runs into no group")
     else:
-        _note_empty(reading, group)
+        _report_empty(reading, group)
 
 
-def _note_empty(reading: ConfigReading, given: ConfigValue | None) -> None:
+def _report_empty(reading: ConfigReading, given: ConfigValue | None) -> None:
     if given is not None:
         reading.row(KeyOutcome.IGNORED, given, None, "says nothing")
 
@@ -434,7 +434,7 @@ def read_removed(reading: ConfigReading) -> None:
             reading.row(KeyOutcome.IGNORED, given, None, why)
         else:
             reading.findings.wrong.append(
-                f"{given.said} = {format_value(given.value)}: DeepSpeed {now} does not start with "
+                f"{given.label} = {format_value(given.value)}: DeepSpeed {now} does not start with "
                 f"it (removed in {release_text(gone.since)}); {gone.instead}"
             )
 

@@ -68,7 +68,7 @@ def read_optimizer(reading: ConfigReading) -> None:
     clips = reading.take(CLIPS_ELSEWHERE)
     if clips is not None:
         reading.findings.wrong.append(
-            f"{clips.said} = {format_value(clips.value)}: DeepSpeed rejects it in this section; "
+            f"{clips.label} = {format_value(clips.value)}: DeepSpeed rejects it in this section; "
             "write "
             f"gradient_clipping = {format_value(clips.value)} at the top of {reading.source} "
             "instead"
@@ -90,7 +90,7 @@ def read_optimizer(reading: ConfigReading) -> None:
     gone = removed_optimizer(name, reading.release)
     if gone is not None and reading.engine == "deepspeed":
         reading.findings.wrong.append(
-            f"{kind.said} = {format_value(name)}: DeepSpeed {release_text(reading.release)} no "
+            f"{kind.label} = {format_value(name)}: DeepSpeed {release_text(reading.release)} no "
             "longer "
             f"has it (since {release_text(gone.since)}); {gone.instead}"
         )

@@ -53,7 +53,7 @@ def read_zero(reading: ConfigReading) -> None:
     for name, given in reading.remaining.items():
         if KEYS[name].stage3 and stage in (0, 1, 2) and given.value not in (None, False):
             reading.findings.wrong.append(
-                f"{given.said} = {format_value(given.value)}: has an effect only at stage 3, but "
+                f"{given.label} = {format_value(given.value)}: has an effect only at stage 3, but "
                 f"{place} is "
                 f"{stage}; "
                 "remove it, or train at stage 3"
@@ -68,7 +68,7 @@ def _stage(reading: ConfigReading) -> tuple[int | None, str]:
     if whole is not None:  # the spelling of DeepSpeed before 0.3
         stage = 1 if whole.value else 0
         reading.map(whole, JOB_STAGE, stage, "an old spelling: true is stage 1, false is stage 0")
-        return stage, whole.said
+        return stage, whole.label
     if reading.peek(STAGE) == AUTO:
         known = reading.known(JOB_STAGE)
         assert known is not None
@@ -80,11 +80,11 @@ def _stage(reading: ConfigReading) -> tuple[int | None, str]:
         assert claim is not None
         return claim.value, claim.place
     if given.value is None or given.value > 3:
-        what = f"{given.said} = {format_value(given.value)}: the stages are 0, 1, 2 and 3"
+        what = f"{given.label} = {format_value(given.value)}: the stages are 0, 1, 2 and 3"
         reading.findings.wrong.append(what)
-        return None, given.said
+        return None, given.label
     reading.map(given, JOB_STAGE, given.value)
-    return given.value, given.said
+    return given.value, given.label
 
 
 def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
@@ -93,12 +93,12 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
         new = deepspeed_names("offload")[key].removesuffix(".device")
         if given is not None and any(each.startswith(new) for each in reading.remaining):
             reading.findings.wrong.append(
-                f"{given.said} = {format_value(given.value)}: {new} has replaced it, and DeepSpeed "
-                "does not start if both are given; remove the older key"
+                f"{given.label} = {format_value(given.value)}: {new} has replaced it, and "
+                "DeepSpeed does not start if both are given; remove the older key"
             )
         if given is not None:
             device = "cpu" if given.value else "none"
-            _place_state(reading, given, key, device, stage, place)
+            _map_offload(reading, given, key, device, stage, place)
             if name == _PLURAL:  # only DeepSpeed's documentation has this key
                 reading.settled[name] = None
                 reading.settled[name.removesuffix("s")] = given.value
@@ -110,11 +110,11 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
             continue
         device = "none" if given.value in (None, AUTO) else given.value.lower()
         if device in DEVICES:
-            _place_state(reading, given, key, DEVICES[device], stage, place)
+            _map_offload(reading, given, key, DEVICES[device], stage, place)
             if key == "offload.optimizer":
                 _details(reading, device, names)
         else:
-            what = f'{given.said} = {format_value(given.value)}: must be "none", "cpu" or "nvme"'
+            what = f'{given.label} = {format_value(given.value)}: must be "none", "cpu" or "nvme"'
             reading.findings.wrong.append(what)
 
 
@@ -131,12 +131,12 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
         reading.row(KeyOutcome.IGNORED, given, None, "all ranks share one copy of the model")
     elif not size or size != int(size):
         what = (
-            f"{given.said} = {format_value(size)}: must be a number of ranks, or -1 for all ranks"
+            f"{given.label} = {format_value(size)}: must be a number of ranks, or -1 for all ranks"
         )
         reading.findings.wrong.append(what)
     elif stage is not None and stage < 3:
         reading.findings.wrong.append(
-            f"{given.said} = {format_value(size)}: MiCS needs stage 3, and {place} is {stage}; "
+            f"{given.label} = {format_value(size)}: MiCS needs stage 3, and {place} is {stage}; "
             "remove it, "
             "or train at stage 3"
         )
@@ -159,7 +159,7 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
     part = isinstance(given.value, (int, float)) and given.value < 1
     if part and stage is not None and stage < 3:
         reading.findings.wrong.append(
-            f"{given.said} = {format_value(given.value)}: DeepSpeed offloads a part of the "
+            f"{given.label} = {format_value(given.value)}: DeepSpeed offloads a part of the "
             "optimizer only "
             f"at stage 3, and {place} is {stage}; remove it, or train at stage 3"
         )
@@ -189,7 +189,7 @@ def _details(reading: ConfigReading, device: str, names: Mapping[str, str]) -> N
             reading.map(given, key, value, _PATH_MEANS if key == _PATH else "")
 
 
-def _place_state(
+def _map_offload(
     reading: ConfigReading, given: ConfigValue, key: str, device: str, stage: int | None, place: str
 ) -> None:
     lowest = 3 if key == "offload.params" or device == "disk" else 1
@@ -201,7 +201,7 @@ def _place_state(
             else f"offload to {format_value(given.value)}"
         )
         reading.findings.wrong.append(
-            f"{given.said} = {format_value(given.value)}: {what} needs {needed}, and "
+            f"{given.label} = {format_value(given.value)}: {what} needs {needed}, and "
             f"{place} is {stage}; remove it, or train at stage 3"
         )
     elif device == "none" and not reading.said(key):

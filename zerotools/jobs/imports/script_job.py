@@ -79,10 +79,10 @@ def _keys(
     ranks = "ranks" if look_up(tree, "device") == "cpu" else "gpus"
     if (count := _ranks_of(run)) is not None:
         keys[ranks] = count
-    keys["script.command"] = _words(program.command, configs)
+    keys["script.command"] = _replace_paths(program.command, configs)
     keys["script.launcher"] = program.launcher
     if program.options:
-        keys["script.launcher_options"] = _words(program.options, configs)
+        keys["script.launcher_options"] = _replace_paths(program.options, configs)
     keys["script.directory"] = str(directory)
     output = run.given.get(_OUTPUT)
     if output is not None and isinstance(output.value, str):
@@ -116,7 +116,7 @@ def _steps(run: RunSettings, program: Program, directory: Path) -> list[str]:
     return steps
 
 
-def _words(words: Iterable[str], configs: Mapping[str, Path]) -> list[str]:
+def _replace_paths(words: Iterable[str], configs: Mapping[str, Path]) -> list[str]:
     """Return `words` with each config path replaced. `configs` maps a path in the words to its new
     path.
     """

@@ -56,7 +56,7 @@ class RendezvousSpec:
     )
 
     @property
-    def place(self) -> tuple[str, int] | None:
+    def host_and_port(self) -> tuple[str, int] | None:
         """The host and the port in `address`; None if `address` is not set."""
         found = None if self.address is None else _ADDRESS.fullmatch(self.address)
         return None if found is None else (found["host"].strip("[]"), int(found["port"]))
@@ -69,7 +69,7 @@ class RendezvousSpec:
 
 def check_rendezvous(rendezvous: RendezvousSpec) -> Iterator[str]:
     """Yield the problems in `[rendezvous]` that do not depend on other tables."""
-    place, nodes = rendezvous.place, rendezvous.nodes
+    place, nodes = rendezvous.host_and_port, rendezvous.nodes
     if rendezvous.address is not None and (place is None or not 0 < place[1] <= _LARGEST_PORT):
         yield (
             f"rendezvous.address = {format_value(rendezvous.address)}: is not HOST:PORT; write "

@@ -57,7 +57,7 @@ def models_in(directory: Path) -> Iterator[Path]:
     """
     found = (
         place
-        for place in _places(directory)
+        for place in _directories_to_search(directory)
         if isinstance(_object(place / CONFIG).get("model_type"), str)
     )
     yield from sorted(found, key=lambda place: not has_weights(place))
@@ -74,7 +74,7 @@ def data_in(directory: Path) -> Iterator[FoundData]:
     Files of one kind in the same directory are returned as one pattern.
     """
     found = []
-    for place in _places(directory):
+    for place in _directories_to_search(directory):
         if (place / CONFIG).is_file():  # a model directory has texts such as its licence, no data
             continue
         for file in _entries(place):
@@ -108,7 +108,7 @@ def data_of(path: Path) -> FoundData | None:
     return FoundData(str(path), TEXT) if _DOCUMENTS in columns else None
 
 
-def _places(directory: Path) -> Iterator[Path]:
+def _directories_to_search(directory: Path) -> Iterator[Path]:
     yield directory
     yield from (entry for entry in _entries(directory) if entry.is_dir())
 

@@ -439,11 +439,11 @@ def kernels_of(spec: JobSpec, snapshot: Snapshot) -> str | None:
         return f"attention: eager, so {SCORES}"
     if wanted not in (None, AUTO, "sdpa"):
         return f"attention: {wanted}"
-    found = dict.fromkeys(_by_card(spec.train.precision, snapshot))
+    found = dict.fromkeys(_kernels_by_gpu(spec.train.precision, snapshot))
     return f"attention: {'; '.join(found)}" if found else None
 
 
-def _by_card(precision: str, snapshot: Snapshot) -> Iterator[str]:
+def _kernels_by_gpu(precision: str, snapshot: Snapshot) -> Iterator[str]:
     for gpu in snapshot.gpus:
         if gpu.compute_capability is None:
             continue

@@ -42,7 +42,7 @@ def check_stores(
         ):
             if found:
                 whose = "" if len(jobs) == 1 else f"job {number + 1} of {len(jobs)}: "
-                why = "; ".join(found) + _left_behind(environment, here)
+                why = "; ".join(found) + _missing_variables(environment, here)
                 raise BadRequest(f"{whose}{why}")
 
 
@@ -83,7 +83,7 @@ def _answers(
     return found
 
 
-def _left_behind(environment: Mapping[str, str], here: Mapping[str, str]) -> str:
+def _missing_variables(environment: Mapping[str, str], here: Mapping[str, str]) -> str:
     """Return a sentence that lists the variables for object stores that are set in `here`, but
     missing in the job's `environment`. Return an empty string if none is missing.
     """

@@ -39,7 +39,7 @@ def store_problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
     place, given = spec.checkpoint.upload_to, spec.resume_from
     try:
         if place is not None:
-            _check_place(place, spec.output_dir, given, writes=writes)
+            _check_prefix(place, spec.output_dir, given, writes=writes)
         if given is not None and in_store(given):
             newest = place if place is not None and lies_in(given, place) else None
             yield from _start(spec, given, newest)
@@ -47,7 +47,7 @@ def store_problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
         yield str(error)
 
 
-def _check_place(place: str, output_dir: str | None, given: str | None, *, writes: bool) -> None:
+def _check_prefix(place: str, output_dir: str | None, given: str | None, *, writes: bool) -> None:
     from zerotools.ops.mirroring.prefix_owner import check_claim
 
     path = _far(place)
@@ -93,12 +93,12 @@ def main() -> int:
     """Read the jobs from standard input, check them, and print the problems."""
     asked = json.load(sys.stdin)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(partial(_said, writes=asked["writes"]), asked["jobs"]))
+        found = list(pool.map(partial(_problems, writes=asked["writes"]), asked["jobs"]))
     json.dump(found, sys.stdout)
     return 0
 
 
-def _said(tree: dict[str, Any], *, writes: bool) -> list[str]:
+def _problems(tree: dict[str, Any], *, writes: bool) -> list[str]:
     from zerotools.core.errors import ZerotoolsError
 
     try:

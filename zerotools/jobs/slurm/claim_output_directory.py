@@ -40,7 +40,7 @@ def claim_output(
     try:
         draft.mkdir(parents=True)
         write_record(draft / CLAIM, {"job": str(own.path), "time": time.time()})
-        number = _take(output_dir, place, draft, own, why_taken)
+        number = _make_claim(output_dir, place, draft, own, why_taken)
     except OSError as error:
         raise BadRequest(
             f"output_dir = {output_dir}: {error.filename}: {error.strerror}; name a directory that "
@@ -49,7 +49,7 @@ def claim_output(
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
-    def take_back() -> None:
+    def withdraw() -> None:
         if number is not None:
             shutil.rmtree(place / str(number), ignore_errors=True)
             with suppress(OSError):
@@ -57,10 +57,10 @@ def claim_output(
                 if is_new:
                     output.rmdir()
 
-    return take_back
+    return withdraw
 
 
-def _take(
+def _make_claim(
     output_dir: str,
     place: Path,
     draft: Path,

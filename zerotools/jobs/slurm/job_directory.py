@@ -112,7 +112,7 @@ class JobDirectory:
         """
         return read_record(self.path / STOP)
 
-    def ask_stop(self, who: str) -> None:
+    def request_stop(self, who: str) -> None:
         """Record that `who` (a user) has asked the job to end: running nodes save and end, and
         waiting nodes do not begin.
         """
@@ -156,13 +156,13 @@ class JobDirectory:
             self.path.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
 
-    def note_number(self, submission: int, job_id: str) -> None:
+    def record_number(self, submission: int, job_id: str) -> None:
         """Record `job_id`, the number that Slurm gave to a submission."""
         known = self.submission(submission) or {}
         if known.get("job_id") != job_id:
             write_record(self.submission_path(submission) / SUBMISSION, {**known, "job_id": job_id})
 
-    def note_unanswered(self, submission: int) -> None:
+    def record_unanswered(self, submission: int) -> None:
         """Record that Slurm's controller did not answer, so it is unknown whether Slurm has queued
         the submission.
         """

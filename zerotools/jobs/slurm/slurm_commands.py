@@ -73,7 +73,7 @@ class SlurmCommands:
         self._given = environment
         self._version: tuple[int, int] | None = None
 
-    def place_of(self, program: str) -> str:
+    def path_of(self, program: str) -> str:
         """Return the path of the Slurm program `program`.
 
         Raises Unsupported: the program is not installed.
@@ -210,7 +210,7 @@ class SlurmCommands:
         """
         self._unless_unknown("scancel", [number])
 
-    def tell(self, number: str, signal: str) -> None:
+    def send_signal(self, number: str, signal: str) -> None:
         """Send the signal `signal` to the batch script of a running job.
 
         Raises the same errors as `cancel`.
@@ -266,7 +266,7 @@ class SlurmCommands:
         seconds: float = SECONDS,
         stderr_too: bool = False,
     ) -> str:
-        place = self.place_of(program)
+        place = self.path_of(program)
         self._refuse_lost_config(program)
         try:
             done = subprocess.run(
@@ -284,14 +284,14 @@ class SlurmCommands:
             given_up = error.stderr or ""  # bytes in text mode, too
             if isinstance(given_up, bytes):
                 given_up = given_up.decode(errors="replace")
-            waiting = _own_words(given_up)
+            waiting = _error_messages(given_up)
             raise SlurmUnreachable(
                 f"{program} had no answer from Slurm's controller in {seconds:.0f} s"
                 + (f": {waiting}" if waiting else "")
             ) from None
         except OSError as error:
             raise Unsupported(f"{place} cannot be started: {error.strerror}") from None
-        said = _own_words(done.stderr)
+        said = _error_messages(done.stderr)
         if done.returncode == 0 and not (not done.stdout.strip() and _SILENT.search(said)):
             return f"{done.stdout}{done.stderr}" if stderr_too else done.stdout
         if done.returncode < 0:
@@ -301,7 +301,7 @@ class SlurmCommands:
         raise BadRequest(f"{program}: {said or f'exit status {done.returncode}'}")
 
 
-def _own_words(stderr: str) -> str:
+def _error_messages(stderr: str) -> str:
     """Return the error messages in the output `stderr` of a Slurm program, without the prefix
     of each line.
     """
@@ -394,7 +394,7 @@ def _of_json(tree: Any) -> ControllerJob | None:
     number = _number(tree.get("job_id")) if isinstance(tree, dict) else None
     if number is None:
         return None
-    states = list(_words(tree.get("job_state")))
+    states = list(_split_list(tree.get("job_state")))
     flags = {"COMPLETING", "CONFIGURING", "SIGNALING", "STAGE_OUT", "RESIZING", "POWER_UP_NODE"}
     base = [each for each in states if each not in flags and each not in HELD_AGAIN]
     held = [each for each in states if each in HELD_AGAIN]
@@ -451,7 +451,7 @@ def job_of_scontrol(text: str) -> ControllerJob | None:
     )
 
 
-def _words(value: Any) -> Iterator[str]:
+def _split_list(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield from value.split(",")
     elif isinstance(value, list):

@@ -41,7 +41,7 @@ from zerotools.jobs.slurm.state_from_slurm import (
     Known,
     first_view,
     spec_of,
-    standing_of,
+    state_and_reason,
 )
 from zerotools.jobs.slurm.submit_to_slurm import find_number, own_of, submit_again
 
@@ -142,7 +142,7 @@ class SlurmJobs:
             if isinstance(record.get("job_id"), str):
                 yield record["job_id"]
 
-    def refuse_taken(self, spec: JobSpec, *, own: str | None = None) -> None:
+    def check_output_dir_free(self, spec: JobSpec, *, own: str | None = None) -> None:
         """Refuse the job `spec` if another unfinished job writes into its output directory.
 
         `own` is the directory of this job's records; None if the job is new.
@@ -186,7 +186,7 @@ class SlurmJobs:
         for view in self._views([directory]):
             if view["state"] in states.TERMINAL:
                 return None
-            return f"job {view['id']}, which is {states.in_words(view['state'])}"
+            return f"job {view['id']}, which is {states.display_text(view['state'])}"
         created = float((directory.job() or {}).get("created") or 0.0)
         is_coming = time.time() - created < FRESH_SECONDS
         return f"job {directory.path.name}, which is being submitted" if is_coming else None
@@ -259,7 +259,7 @@ class SlurmJobs:
             quiet_seconds=_quiet_seconds(directory) if own else None,
             submitted_seconds=time.time() - float(record.get("time") or 0.0),
         )
-        state, reason = standing_of(known)
+        state, reason = state_and_reason(known)
         try:
             view = dict(
                 written if written and written.keys() >= NO_VIEW.keys() else first_view(directory)
@@ -267,7 +267,7 @@ class SlurmJobs:
         except BadFile as error:  # the other jobs are still shown
             view, reason = {**NO_VIEW, "name": directory.path.name}, str(error)
         view["id"] = f"{PREFIX}{number or directory.path.name}"
-        view |= {"state": state, "state_word": states.word_of(state), "reason": reason}
+        view |= {"state": state, "state_word": states.display_name(state), "reason": reason}
         if state in states.TERMINAL:
             view["phase"] = None
             view["ended"] = view.get("ended") or (end or {}).get("time") or _changed(directory)
@@ -358,10 +358,10 @@ class SlurmJobs:
         view, directory = self.job(job_id), self.directory(job_id)
         if view["state"] in states.TERMINAL:
             raise BadRequest(
-                f"job {view['id']} is over ({states.in_words(view['state'])}): there is nothing to "
-                "cancel"
+                f"job {view['id']} is over ({states.display_text(view['state'])}): there is "
+                "nothing to cancel"
             )
-        directory.ask_stop(submitter_name())
+        directory.request_stop(submitter_name())
         number = view["slurm"]["id"]
         if number is None:
             raise SlurmUnreachable(
@@ -403,7 +403,7 @@ class SlurmJobs:
             return self.job(job_id)
         if view["state"] not in states.TERMINAL:
             raise BadRequest(
-                f"job {view['id']} is {states.in_words(view['state'])}; only a finished job "
+                f"job {view['id']} is {states.display_text(view['state'])}; only a finished job "
                 "can be resumed"
             )
         if view["state"] == states.SUCCEEDED and spec.engine != "script":
@@ -411,7 +411,7 @@ class SlurmJobs:
                 f"job {view['id']} has succeeded: all its steps are done; submit its job file "
                 "again to run it from the start"
             )
-        self.refuse_taken(spec, own=directory.path.name)
+        self.check_output_dir_free(spec, own=directory.path.name)
         if nodes is not None:
             spec = replace(spec, slurm=replace(spec.slurm, nodes=nodes, max_nodes=max_nodes))
             if problems := check_rules(spec)[0]:

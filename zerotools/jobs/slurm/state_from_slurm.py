@@ -92,7 +92,7 @@ class Known:
     submitted_seconds: float
 
 
-def standing_of(known: Known) -> tuple[str, str | None]:
+def state_and_reason(known: Known) -> tuple[str, str | None]:
     """Return the job's state, one of `zerotools.jobs.states`, and a sentence with the reason for
     this state; None if no reason is known.
     """

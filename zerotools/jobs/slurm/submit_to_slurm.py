@@ -167,17 +167,17 @@ def submit_again(
     Raises BadRequest: Slurm refuses the job, another process is submitting it (SubmittedByOther),
     or another job writes into its output directory.
     """
-    take_back = claim(directory)
+    withdraw = claim(directory)
     try:
-        return _hand_over(commands, directory, spec, newest, after, options)
+        return _submit(commands, directory, spec, newest, after, options)
     except SubmittedByOther:
         raise  # the claim belongs to the job, not to its submitter
     except (BadRequest, SlurmUnreachable):
-        take_back()
+        withdraw()
         raise
 
 
-def _hand_over(
+def _submit(
     commands: SlurmCommands,
     directory: JobDirectory,
     spec: JobSpec,
@@ -205,24 +205,26 @@ def _hand_over(
         try:
             job_id = _number_of_token(commands, token)
         except SlurmUnreachable:
-            directory.note_unanswered(number)
+            directory.record_unanswered(number)
             return None
         if job_id is None:
-            _take_back(directory, place, stopped)
+            _undo_submission(directory, place, stopped)
             raise SlurmUnreachable(f"{lost}; the job was not queued") from None
     except BadRequest:
         job_id = None
         with suppress(BadRequest, SlurmUnreachable, Unsupported):  # a wrapper may fail after sbatch
             job_id = _number_of_token(commands, token, 1)
         if job_id is None:
-            _take_back(directory, place, stopped)
+            _undo_submission(directory, place, stopped)
             raise
     if job_id is not None:
-        directory.note_number(number, job_id)
+        directory.record_number(number, job_id)
     return job_id
 
 
-def _take_back(directory: JobDirectory, place: Path, stopped: Mapping[str, Any] | None) -> None:
+def _undo_submission(
+    directory: JobDirectory, place: Path, stopped: Mapping[str, Any] | None
+) -> None:
     """Undo a submission: remove its directory `place`, and restore the record of an earlier stop
     request.
     """
@@ -258,7 +260,7 @@ def find_number(
     token = record.get("token")
     found = _number_of_token(commands, token, tries) if isinstance(token, str) else None
     if found is not None:
-        directory.note_number(submission, found)
+        directory.record_number(submission, found)
     return found
 
 

@@ -142,7 +142,7 @@ class TwoTensors:
             (block.end - block.begin) * each.dtype.itemsize for each in (self.ours, self.theirs)
         ]
         second = -(-lengths[0] // _ALIGNMENT) * _ALIGNMENT
-        raw = scratch.hold(second + lengths[1])
+        raw = scratch.reserve(second + lengths[1])
         found = raw[: lengths[0]], raw[second:]
         self.ours.read(ours, block, found[0], scratch.read)
         self.theirs.read(theirs, block, found[1], scratch.read)

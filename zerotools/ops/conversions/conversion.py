@@ -24,7 +24,7 @@ from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.float16_cast import cast_for
 from zerotools.io.output.output_marker import check_replaceable, is_empty
-from zerotools.io.output.part_ledger import check_begun, is_begun
+from zerotools.io.output.part_ledger import check_parts, has_started
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.execution.divide_output import ALIGNMENT, OutputPart, PartPlan, plan_part
 from zerotools.ops.execution.execute import (
@@ -364,8 +364,8 @@ def check_part(conversion: Conversion, planned: PartPlan, *, overwrite: bool) ->
     """
     destination, partial = conversion.destination, partial_of(conversion.destination)
     check_destination(conversion, overwrite=overwrite)
-    check_begun(partial, planned.part.of)
-    if not is_begun(partial, planned.part.index):
+    check_parts(partial, planned.part.of)
+    if not has_started(partial, planned.part.index):
         check_space(destination, planned.nbytes)
 
 

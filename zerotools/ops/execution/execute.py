@@ -26,7 +26,7 @@ from zerotools.io.numeric.dtype_casts import NONE_LOST, Cast, LostValues, numpy_
 from zerotools.io.output.journal import NAME as JOURNAL
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.output_marker import MARKER, check_replaceable, write_marker
-from zerotools.io.output.part_ledger import parts_begun
+from zerotools.io.output.part_ledger import count_parts
 from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
@@ -134,7 +134,7 @@ def execute(
     with Staging(root, check_replaced=replaced, check_left=_check_alone, keep=resume) as staging:
         directory = staging.directory
         journal = Journal(directory, identity or {}, resume=resume)
-        staging.take_over()
+        staging.adopt_files()
         try:
             report = _write(copies, source_root, target, directory, journal, transfer)
             publication.check(report)
@@ -175,7 +175,7 @@ def _check_left(directory: Path) -> None:
 
 
 def _check_alone(directory: Path) -> None:
-    parts = parts_begun(directory)
+    parts = count_parts(directory)
     if parts is not None:
         raise BadRequest(
             f"{directory} is being written in {count_text(parts, 'part')}; run the missing ones "

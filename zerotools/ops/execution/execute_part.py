@@ -30,7 +30,7 @@ from zerotools.core.target import Target
 from zerotools.io.files.open_files import OpenFiles, sync_directory
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.output_marker import check_replaceable, was_made_of, write_marker
-from zerotools.io.output.part_ledger import PartLedger, check_begun, remove_journals
+from zerotools.io.output.part_ledger import PartLedger, check_parts, remove_journals
 from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.divide_output import PartPlan, Share, clip_copies, clip_plan, cut_files
 from zerotools.ops.execution.execute import (
@@ -92,7 +92,7 @@ def execute_part(
     if end_complete(root, made_of):
         return report
     replaced = partial(check_replaceable, command=command) if publication.overwrite else None
-    left = partial(check_begun, parts=planned.part.of)
+    left = partial(check_parts, parts=planned.part.of)
     with Staging(root, check_replaced=replaced, check_left=left, shared=True) as staging:
         if end_complete(root, made_of):  # it got its name while the directory was made anew
             staging.discard()

@@ -56,7 +56,7 @@ def fill_tile(
     values are counted too. The returned view is memory of `scratch`, and is valid until `scratch`
     is used again.
     """
-    raw = scratch.hold(tile.nbytes)
+    raw = scratch.reserve(tile.nbytes)
     is_cast = tile.source_dtype != tile.target_dtype
     with files.holding() as own_files:
         held = own_files.with_bytes(lambda: _reads(tile, scratch))

@@ -230,7 +230,7 @@ def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
     """
     path, begin, length = carried.source, carried.source_offset, carried.length
     with source_file(path) as source:
-        sources.note(path, source.status())
+        sources.record(path, source.status())
         done = copy_bytes(source, begin, output, carried.offset, length)
     if done < length:
         raise BadFile(

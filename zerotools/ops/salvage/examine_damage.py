@@ -19,7 +19,7 @@ from zerotools.formats import (
     require_model,
 )
 from zerotools.io.distcp.item_chunks import ItemChunks
-from zerotools.io.files.source_stamps import note_source, recording_sources
+from zerotools.io.files.source_stamps import record_source_path, recording_sources
 from zerotools.io.files.tolerated_damage import Damage, tolerating_damage
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
@@ -185,7 +185,7 @@ def read_remaining(
             notes.append(f"the manifest is not used: {error}")
         to_scan = files_with_tensors(remains.checkpoint, files)
         for file in to_scan.files:
-            note_source(files.base / file.name)
+            record_source_path(files.base / file.name)
     metadata = _unproved_metadata(remains.checkpoint, files, to_scan)
     return ToExamine(
         remains, files, to_scan, metadata, manifest, sources.stamps, tuple(notes), table

@@ -206,7 +206,7 @@ class ByteSource:
         begin = carried.source_offset + at - carried.offset
         try:
             with source_file(carried.source) as source:
-                self._sources.note(carried.source, source.status())
+                self._sources.record(carried.source, source.status())
                 data = source.read(count, begin)
         except OSError as error:
             raise BadFile(f"{carried.source} cannot be read: {error.strerror}") from None

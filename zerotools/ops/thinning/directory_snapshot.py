@@ -83,7 +83,7 @@ class Entries:
             BadFile: a file has changed since it was read.
         """
         for name in filter(self.is_file, self.status):
-            sources.note(self.root / name, self.status[name])
+            sources.record(self.root / name, self.status[name])
 
     def check_same(self, name: str, path: Path) -> None:
         """Raise an error if `path`, the new path of the entry `name`, is another file than when the

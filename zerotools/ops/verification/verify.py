@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require_readable
-from zerotools.io.files.source_stamps import Sources, note_source, recording_sources
+from zerotools.io.files.source_stamps import Sources, record_source_path, recording_sources
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.ops.execution.tile_workers import MemoryBudget
@@ -100,7 +100,7 @@ def prepare_verify(
         require_readable(checkpoint)
         files = files_of(checkpoint, table, _asked_directory(path, checkpoint))
         for name in files.names:
-            note_source(files.base / name)
+            record_source_path(files.base / name)
     return ToVerify(checkpoint, files, sources, table, portion_of(checkpoint, files, part))
 
 

@@ -29,7 +29,7 @@ from zerotools.core.linear_time_regex import NamePatterns
 from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE_CONFIG
 from zerotools.formats.megatron.bridge_config import section_of
 from zerotools.io.files.read_json import read_json
-from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
+from zerotools.io.huggingface.model_sidecars import CONFIG, find_nearest
 from zerotools.runs.checkpoint_dirs import RECORD
 from zerotools.runs.checkpoint_job_record import LoraRecord
 
@@ -101,10 +101,10 @@ def choose_config(
     if name == DEFAULT or not others:
         places += [ADAPTER_CONFIG, f"{_INSIDE}/{ADAPTER_CONFIG}"]
     for place in places:
-        if (found := find_beside(checkpoint.root, place)) is not None:
+        if (found := find_nearest(checkpoint.root, place)) is not None:
             return read_adapter_config(found), [f"took {ADAPTER_CONFIG} from {found.parent}"]
     for place, read in () if others else _RECORDS.items():
-        if (found := find_beside(checkpoint.root, place)) is not None:
+        if (found := find_nearest(checkpoint.root, place)) is not None:
             numbers = read(found)
             if numbers is not None:
                 tree = _of_numbers(numbers, checkpoint, tensors)
@@ -124,7 +124,7 @@ def says_scale(checkpoint: Checkpoint) -> bool:
     if any((directory / RECORD).is_file() for directory in (root, root.parent)):
         return True
     places = (ADAPTER_CONFIG, f"{_INSIDE}/{ADAPTER_CONFIG}", *_RECORDS)
-    return any(find_beside(root, place) is not None for place in places)
+    return any(find_nearest(root, place) is not None for place in places)
 
 
 def _of_verl(file: Path) -> Mapping[str, Any]:

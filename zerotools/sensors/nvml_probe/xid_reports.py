@@ -80,7 +80,7 @@ class XidReports:
                 return
             uuid, code = self._uuids.get(_address(event.device)), int(event.eventData)
             if uuid is not None and not (code == RECOVERY_CODE and _needs_nothing(event.device)):
-                self._note(uuid, code, time.monotonic())
+                self._record(uuid, code, time.monotonic())
 
     def _read_log(self, log: int) -> None:
         while True:
@@ -96,9 +96,9 @@ class XidReports:
                 found = KERNEL_LINE.match(line)
                 code = int(found[3]) if found else 0
                 if found and not (code == RECOVERY_CODE and NOTHING_NEEDED.search(found[4])):
-                    self._note(pci_address(found[2]), code, int(found[1]) / 1e6)
+                    self._record(pci_address(found[2]), code, int(found[1]) / 1e6)
 
-    def _note(self, whose: str, code: int, clock: float) -> None:
+    def _record(self, whose: str, code: int, clock: float) -> None:
         known = self._reported.setdefault(whose, deque(maxlen=MOST_XIDS))
         known.append({"code": code, "clock": clock})
 

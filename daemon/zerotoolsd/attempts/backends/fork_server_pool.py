@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zerotools.core.counts_and_sizes import bytes_of
-from zerotools.jobs.binding.durations import in_words, seconds_of
+from zerotools.jobs.binding.durations import duration_text, seconds_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
 from zerotoolsd.attempts.backends.fork_server import (
@@ -143,7 +143,7 @@ class ForkServerPool:
                 f"{self._config.memory}"
             )  # fmt: skip
         elif now - server.used > idle:
-            log.info("fork server %s ends: unused for %s", kind.name, in_words(idle))
+            log.info("fork server %s ends: unused for %s", kind.name, duration_text(idle))
             self._servers.pop(kind).end()
 
     def _add(self, kind: ServerKind, now: float) -> None:

@@ -62,7 +62,7 @@ class DependencyRow:
     def words(self) -> str:
         """Return the condition as text: `job 3 (running) to succeed`."""
         how = "end" if self.condition == ANY else "succeed"
-        state = states.in_words(self.state or "unknown")
+        state = states.display_text(self.state or "unknown")
         return f"job {self.on_id} ({state}) to {how}"
 
 

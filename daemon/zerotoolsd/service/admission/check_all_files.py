@@ -77,7 +77,7 @@ def survey_job_files(spec: JobSpec, text: str, memory: MachineMemory) -> dict[st
     )
 
     if spec.backend == SLURM:  # sbatch gets the job's environment
-        SlurmCommands(job_environment(spec)).place_of("sbatch")
+        SlurmCommands(job_environment(spec)).path_of("sbatch")
     preflight_files.check_files(spec)
     preflight_files.check_output(spec)
     return Survey(

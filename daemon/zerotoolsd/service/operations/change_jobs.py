@@ -80,7 +80,7 @@ class JobChanges:
 
 
 def _words(state: str) -> str:
-    return states.in_words(state)
+    return states.display_text(state)
 
 
 AT_ONCE = 50

@@ -213,4 +213,4 @@ async def _run_change(change: Callable[[], Awaitable[None]], what: str) -> None:
 
 
 def _words(state: str) -> str:
-    return states.in_words(state)
+    return states.display_text(state)

@@ -18,7 +18,7 @@ from zerotools.jobs.jobfile.derive_evaluation_job import is_evaluated
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.eval import TASK_KEYS
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.sweeps import check_key, put_key, remove_key
+from zerotools.jobs.sweeps import check_key, remove_key, set_key
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.event_loop_slice import TimeSlice
@@ -93,7 +93,7 @@ class JobEdits:
     def _refuse_started(self, job: JobRow) -> None:
         if job.state not in _EDITABLE or self._store.attempts(job.id):
             raise Conflict(
-                f"job {job.id} is {states.in_words(job.state)}: only a job that never started "
+                f"job {job.id} is {states.display_text(job.state)}: only a job that never started "
                 "can be edited; submit a new one"
             )
 
@@ -168,7 +168,7 @@ async def edited_spec(job: JobRow, edit: JobEdit) -> JobSpec:
         remove_key(tree, key)
     for key, value in edit.set.items():
         await time_slice.pause_if_due()
-        put_key(tree, key, value)
+        set_key(tree, key, value)
     await asyncio.sleep(0)
     spec = job_from_dict(tree, source="job")
     await asyncio.sleep(0)

@@ -262,12 +262,12 @@ def _has_done_all(job: JobRow) -> bool:
 
 
 def _check_over(job: JobRow) -> None:
-    if states.in_words(job.state) in (states.HELD, states.in_words(states.PAUSING)):
-        words = states.in_words(job.state)
+    if states.display_text(job.state) in (states.HELD, states.display_text(states.PAUSING)):
+        words = states.display_text(job.state)
         raise Conflict(f"job {job.id} is {words}; let it continue: zerotools release {job.id}")
     if job.state not in states.TERMINAL:
         raise Conflict(
-            f"job {job.id} is not over: it is {states.in_words(job.state)}; wait for its end, "
+            f"job {job.id} is not over: it is {states.display_text(job.state)}; wait for its end, "
             "or cancel it"
         )
 

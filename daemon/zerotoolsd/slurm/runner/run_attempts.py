@@ -103,7 +103,7 @@ class AttemptRunner:
         """
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(each, self._on_signal)
-        self._directory.note_number(self._submission, self._allocation.job_id)
+        self._directory.record_number(self._submission, self._allocation.job_id)
         while True:
             number = self._turns.take()
             if number is None:
@@ -380,7 +380,7 @@ def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Al
     own = environment.get("SLURMD_NODENAME") or socket.gethostname()
     try:
         said = subprocess.run(
-            [commands.place_of("scontrol"), "show", "hostnames", listed],
+            [commands.path_of("scontrol"), "show", "hostnames", listed],
             capture_output=True,
             text=True,
             timeout=60,

@@ -125,7 +125,7 @@ class SlurmWatcher:
         where = f" on {view['slurm']['nodes_now']}" if view["slurm"]["nodes_now"] else ""
         words = f"Slurm's job {number or '(number not known yet)'}: {state or 'not listed'}{where}"
         reason = f"; {view['reason']}" if view["reason"] else ""
-        self._say(f"{words}; the job is {states.in_words(view['state'])}{reason}")
+        self._say(f"{words}; the job is {states.display_text(view['state'])}{reason}")
         if view["state"] in (states.QUEUED, states.LAUNCHING, states.ON_HOLD):
             waits = f"waiting in Slurm's queue (job {number})"
             doing = (f"starting under Slurm{where}" if where else waits) + reason

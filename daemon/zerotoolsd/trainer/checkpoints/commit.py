@@ -53,15 +53,16 @@ class Committer:
         add_files: copies the config and the tokenizer of the model into a staging directory.
         before_commit: called with this directory when all its files except the manifest are
             written.
-        say: prints one line for each old checkpoint that is kept because another job needs it.
+        log_line: prints one line for each old checkpoint that is kept because another job needs
+            it.
     """
 
     output_dir: Path
     keeping: KeepPolicy
     add_files: Callable[[Path], None]
     before_commit: Callable[[Path], None] = do_nothing
-    say: Callable[[str], None] = print
-    told: set[Path] = field(default_factory=set)
+    log_line: Callable[[str], None] = print
+    reported: set[Path] = field(default_factory=set)
 
     def make_staging(self, step: int) -> Path:
         """Make a staging directory for the checkpoint of step `step`, and return its path.
@@ -109,9 +110,9 @@ class Committer:
                 need = self.keeping.needed_by_others(path)
                 if need is None:
                     _discard(path)
-                elif path not in self.told:
-                    self.told.add(path)
-                    self.say(need.sentence(path))
+                elif path not in self.reported:
+                    self.reported.add(path)
+                    self.log_line(need.sentence(path))
         except OSError as error:
             return f"{error.filename or self.output_dir}: {error.strerror}"
         return None

@@ -156,7 +156,7 @@ def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
     had = own.path is not None and spec.resume_from == str(output_dir / FETCHED)
     if spec.resume_from is not None and not elsewhere and not had:
         above = own.record.step if own.record is not None else -1
-        given = _given(checkpoint_dirs.resolve_hint(Path(spec.resume_from)), above)
+        given = _resolve_path(checkpoint_dirs.resolve_hint(Path(spec.resume_from)), above)
         if given is not None:
             return ResumeDecision(given, (*own.skipped, *given.skipped))
     if own.path is not None and own.record is not None:
@@ -193,7 +193,7 @@ def _none_is_whole(output_dir: Path, skipped: Sequence[checkpoint_dirs.SkippedCh
     )
 
 
-def _given(path: Path, above: int) -> ResumePoint | None:
+def _resolve_path(path: Path, above: int) -> ResumePoint | None:
     if above >= 0 and not _is_ahead(path, above):
         return None
     try:

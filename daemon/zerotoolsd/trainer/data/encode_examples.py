@@ -11,7 +11,7 @@ from typing import Any
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.durations import in_words
+from zerotools.jobs.binding.durations import duration_text
 from zerotools.jobs.datafiles.examples_and_documents import Record, read_records_of
 from zerotools.jobs.jobfile_tables.data import SEPARATE, DataSpec
 from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, batches_of
@@ -80,7 +80,7 @@ class ReadingStats:
 
         `positions` is the model's number of positions (None: no limit).
         """
-        if cut := self.cut_words(data, positions):
+        if cut := self.describe_cuts(data, positions):
             yield cut
         if self.changed:
             yield (
@@ -94,7 +94,7 @@ class ReadingStats:
                 f"that have it): {listed}"
             )
 
-    def cut_words(self, data: DataSpec, positions: int | None) -> str:
+    def describe_cuts(self, data: DataSpec, positions: int | None) -> str:
         """Return a sentence with the number of examples that were cut, the lost tokens, and the
         limits.
 
@@ -318,7 +318,7 @@ class ReadingProgress:
         """Number of bytes that have been read, of all files."""
         return self._before + self._within
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Return the progress as text: bytes read, rate, remaining time.
 
         The text is empty if no byte has been read.
@@ -332,17 +332,17 @@ class ReadingProgress:
         if not rate:
             return found
         left = max(0, self.total - self.done) / rate
-        return f"{found}, {rate / MEGABYTE:.1f} MB/s, {in_words(max(1, round(left)))} left"
+        return f"{found}, {rate / MEGABYTE:.1f} MB/s, {duration_text(max(1, round(left)))} left"
 
-    def tell_until(self, is_over: Callable[[], bool], tell: Callable[[str], None]) -> None:
-        """Call `tell` with the progress whenever bytes were read, until `is_over` returns True.
+    def report_until(self, is_over: Callable[[], bool], report: Callable[[str], None]) -> None:
+        """Call `report` with the progress whenever bytes were read, until `is_over` returns True.
 
-        If a read hangs, `tell` is not called, so the user sees that there is no progress.
+        If a read hangs, `report` is not called, so the user sees that there is no progress.
         """
         before = (0, 0)
         while not is_over():
             if (now := (self.done, self.others)) != before:
-                tell(self.words())
+                report(self.describe())
                 before = now
 
 

@@ -64,14 +64,14 @@ class Examples:
 
     def __init__(self, path: Path, *, encoder_decoder: bool) -> None:
         self._ids = open_numbers(path, ID_TYPE)
-        self._places = open_numbers(index_of(path), PLACE_TYPE)
+        self._locations = open_numbers(index_of(path), PLACE_TYPE)
         self._encoder_decoder = encoder_decoder
 
     def __len__(self) -> int:
-        return len(self._places) // _FIELDS
+        return len(self._locations) // _FIELDS
 
-    def _place(self, number: int) -> tuple[int, int, int, int]:
-        at, length, split, said = self._places.read(
+    def _read_location(self, number: int) -> tuple[int, int, int, int]:
+        at, length, split, said = self._locations.read(
             _FIELDS * number, _FIELDS * (number + 1)
         ).tolist()
         return at, length, split, said
@@ -81,7 +81,7 @@ class Examples:
 
         For a causal model, the inputs are all tokens but the last, and only answers have targets.
         """
-        at, length, split, _ = self._place(number)
+        at, length, split, _ = self._read_location(number)
         marked = self._ids.read(at, at + length)
         ids = (marked & ~np.uint32(LEARNED)).astype(np.int64)
         if self._encoder_decoder:
@@ -91,7 +91,7 @@ class Examples:
     def digest(self) -> str:
         """Return the SHA-256 of the ids and the index, in hexadecimal digits."""
         found = hashlib.sha256()
-        for numbers in (self._ids, self._places):
+        for numbers in (self._ids, self._locations):
             found.update(f"{len(numbers)} ".encode())
             for first in range(0, len(numbers), _AT_ONCE):
                 found.update(numbers.read(first, first + _AT_ONCE).tobytes())
@@ -102,11 +102,11 @@ class Examples:
 
         A causal model cannot learn the first token.
         """
-        return self._place(number)[3]
+        return self._read_location(number)[3]
 
     def size(self, number: int) -> int:
         """Return the number of tokens of example `number` that pass through the model."""
-        return self._place(number)[1] - (0 if self._encoder_decoder else 1)
+        return self._read_location(number)[1] - (0 if self._encoder_decoder else 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ class Preference(Example):
 class PreferencePairs:
     """A pool of the preference pairs of one source.
 
-    The method `known` sets the reference log-probabilities of the pairs.
+    The method `set_references` sets the reference log-probabilities of the pairs.
     """
 
     def __init__(self, examples: Examples) -> None:
@@ -145,7 +145,7 @@ class PreferencePairs:
     def __len__(self) -> int:
         return len(self._examples) // 2
 
-    def known(self, references: References) -> None:
+    def set_references(self, references: References) -> None:
         """Set the reference log-probabilities of all pairs to `references`."""
         assert references.shape == (len(self), 2)
         self._references = references

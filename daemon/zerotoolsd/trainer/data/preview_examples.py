@@ -90,7 +90,7 @@ def sample_data(
     shallow = [(key, [each for each in patterns if "**" not in each]) for key, patterns in named]
     found = {key: _found(patterns, key) for key, patterns in shallow}
     if kind == "text":
-        _look_at_documents(spec, itertools.chain.from_iterable(found.values()))
+        _check_documents(spec, itertools.chain.from_iterable(found.values()))
         if show:
             return DataSample([], sample_text(spec, found["data.text"], reader.positions, show))
     if kind not in ENCODED:
@@ -158,7 +158,7 @@ def _as_answer(example: Encoded, stats: ReadingStats) -> Encoded:
     return replace(example, place=f"{example.place}, {which}")
 
 
-def _look_at_documents(spec: JobSpec, paths: Iterable[Path]) -> None:
+def _check_documents(spec: JobSpec, paths: Iterable[Path]) -> None:
     for path in paths:  # the daemon looks at the others
         if path.suffix.lower() in COLUMNAR and has_documents(path, spec.data):
             next(read_documents(path, spec.data, MAX_BYTES), None)

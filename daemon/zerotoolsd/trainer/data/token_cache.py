@@ -101,10 +101,10 @@ class TokenCache:
         self._clear_drafts()
         own = until_opened.enter_context(self._own_directory(key))
         kept = self.directory / "entries" / key
-        facts, note = _taken(kept, own)
+        facts, note = _link_entry(kept, own)
         if facts is None:
             with self._turn_to_build(key, report_wait):
-                facts, found = _taken(kept, own)  # somebody may have built it meanwhile
+                facts, found = _link_entry(kept, own)  # somebody may have built it meanwhile
                 note = note or found
                 if facts is None:
                     return self._built(own, kept, build, note)
@@ -161,7 +161,7 @@ class TokenCache:
         (own / META).write_text(json.dumps({"files": files, "facts": facts}), "utf-8")
         try:
             self._publish(own, kept)
-            self._make_room()
+            self._evict_entries()
         except OSError as error:  # the built data still serves this job
             note = f"tokenised data cannot be stored in {self.directory}: {error.strerror}"
         return CacheEntry(own, facts, kept, note, is_new=True)
@@ -193,7 +193,7 @@ class TokenCache:
                 locks.callback(OwnDirectory(draft).close)
                 shutil.rmtree(draft, ignore_errors=True)
 
-    def _make_room(self) -> None:
+    def _evict_entries(self) -> None:
         """Remove the least recently used entries until the cache has at most `most_bytes` bytes."""
         entries = sorted((self.directory / "entries").iterdir(), key=lambda path: _used(path))
         sizes = {path: _size(path) for path in entries}
@@ -226,7 +226,7 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
+def _link_entry(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
     """Link the files of the entry `kept` into the directory `own`. Return (the entry's facts, a
     note).
 

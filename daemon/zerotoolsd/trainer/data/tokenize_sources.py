@@ -212,7 +212,7 @@ class SourceReader:
             made.facts["vocabulary"],
             ids=made.path / IDS,
             typecode=BYTE_TYPE if is_bytes else ID_TYPE,
-            notes=_notes(source, made),
+            notes=_cache_notes(source, made),
         )
 
     def _examples(self, source: Source, paths: list[Path]) -> ReadSource:
@@ -244,7 +244,7 @@ class SourceReader:
             stats.tokens,
             stats.longest,
             made.path / IDS,
-            notes=(*_notes(source, made), *self._said(source, stats)),
+            notes=(*_cache_notes(source, made), *self._source_notes(source, stats)),
             entry=None if made.kept is None else made.kept.name,
         )
 
@@ -269,7 +269,7 @@ class SourceReader:
         self.until_opened.callback(shutil.rmtree, directory, ignore_errors=True)
         return CacheEntry(directory, build(directory), note=note, is_new=True)
 
-    def _said(self, source: Source, stats: ReadingStats) -> tuple[str, ...]:
+    def _source_notes(self, source: Source, stats: ReadingStats) -> tuple[str, ...]:
         what, count = "example", stats.count
         if self.spec.data.preferences:
             what, count = "pair", stats.count // 2
@@ -318,7 +318,7 @@ def _lost_note(status: int) -> str:
     )
 
 
-def _notes(source: Source, made: CacheEntry) -> tuple[str, ...]:
+def _cache_notes(source: Source, made: CacheEntry) -> tuple[str, ...]:
     if made.note is not None:
         return (made.note,)
     if made.is_new:

@@ -211,9 +211,9 @@ def in_processes(
         for batch in left:
             asked.append((batch, threads.submit(ask, batch)))
             if len(asked) > 2 * count:
-                yield _taken(asked, do)
+                yield _next_result(asked, do)
         while asked:
-            yield _taken(asked, do)
+            yield _next_result(asked, do)
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
@@ -224,7 +224,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def _taken(
+def _next_result(
     asked: deque[tuple[Batch, Future[tuple[bool, Any] | None]]], do: Callable[[Batch], Any]
 ) -> Any:
     batch, future = asked.popleft()

@@ -143,7 +143,7 @@ class DataReading:
     def _result(self, tell: Callable[[str], None]) -> list[ReadSource]:
         assert self._found is not None  # of the first rank of a node, which alone asks
         found = self._found
-        self._files.progress.tell_until(lambda: bool(wait([found], TELL_SECONDS).done), tell)
+        self._files.progress.report_until(lambda: bool(wait([found], TELL_SECONDS).done), tell)
         return found.result()
 
     def opened(self, tell: Callable[[str], None] = lambda _: None) -> TrainingData:

@@ -58,7 +58,7 @@ def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.T
     return functional.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
-def takes_targets(model: Any) -> bool:
+def accepts_targets(model: Any) -> bool:
     """Return whether `model` returns the loss if it is called with the argument `targets`."""
     return hasattr(model, "chunked_loss")
 
@@ -71,13 +71,14 @@ class ChunkedLoss:
     be used. `rows` are the numbers of the positions with a target, on the device of `targets`.
     Without `rows`, the device computes these numbers, and the host has to wait for the device.
 
-    For some models, the loss cannot be computed in parts. Then `say` is called with the reason, and
-    the loss is computed with all logits at once. If `say` is None, Unsupported is raised instead.
+    For some models, the loss cannot be computed in parts. Then `log_line` is called with the
+    reason, and the loss is computed with all logits at once. If `log_line` is None, Unsupported is
+    raised instead.
     """
 
     model: Any
     size: LossSize
-    say: Callable[[str], None] | None = None
+    log_line: Callable[[str], None] | None = None
     _forward: Any = field(init=False)
     _base: BaseModel = field(init=False)
     _agrees: bool | None = field(default=None, init=False)
@@ -148,11 +149,11 @@ class ChunkedLoss:
             with torch.no_grad():
                 self._check(_shortened(arguments))
         except CannotChunk as error:
-            if self.say is None:
+            if self.log_line is None:
                 raise Unsupported(
                     f'train.chunked_loss = "on": {error}; set it to "auto" or "off"'
                 ) from None
-            self.say(f"note: the loss is computed with all logits at once: {error}")
+            self.log_line(f"note: the loss is computed with all logits at once: {error}")
             return False
         return True
 
@@ -265,7 +266,7 @@ class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
         for rows in parts.rows:
             with torch.autocast(kind, dtype, enabled):
                 of_hidden[rows] = of_weights.added(parts.gradients(flat[rows], rows, gradient))
-        return None, of_hidden.view_as(hidden), *of_weights.taken()
+        return None, of_hidden.view_as(hidden), *of_weights.in_weight_dtypes()
 
 
 class _Sums:
@@ -292,7 +293,7 @@ class _Sums:
                 self._sums[number] = gradient.to(wide)
         return first
 
-    def taken(self) -> list[torch.Tensor | None]:
+    def in_weight_dtypes(self) -> list[torch.Tensor | None]:
         """Return the sum for each weight, in the dtype of the weight; None if the weight has no
         gradient.
         """
@@ -358,7 +359,7 @@ class BaseModel:
         module exists.
         """
         for name, module in self._model.named_modules():
-            if isinstance(module, nn.Dropout) and module.p and not self._holds(name):
+            if isinstance(module, nn.Dropout) and module.p and not self._contains(name):
                 return str(name)
         return None
 
@@ -366,11 +367,11 @@ class BaseModel:
         """Return the trained parameters outside of the base model: the parameters of the head."""
         found: dict[nn.Parameter, None] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
-            if parameter.requires_grad and not self._holds(name):
+            if parameter.requires_grad and not self._contains(name):
                 found[parameter] = None
         return list(found)
 
-    def _holds(self, name: str) -> bool:
+    def _contains(self, name: str) -> bool:
         return name.startswith(f"{self._called}.")
 
     @contextmanager
@@ -415,7 +416,7 @@ class BaseModel:
     @contextmanager
     def _replaced(self, answer: Callable[..., Any]) -> Iterator[None]:
         modules = {name: self._model.get_submodule(name) for name in self._names}
-        places = [(self._place(name), name.rpartition(".")[2]) for name in self._names]
+        places = [(self._parent_of(name), name.rpartition(".")[2]) for name in self._names]
         for (parent, last), (name, module) in zip(places, modules.items(), strict=True):
             parent._modules[last] = _StandIn(name, module, answer)
         try:
@@ -424,7 +425,7 @@ class BaseModel:
             for (parent, last), module in zip(places, modules.values(), strict=True):
                 parent._modules[last] = module
 
-    def _place(self, name: str) -> nn.Module:
+    def _parent_of(self, name: str) -> nn.Module:
         parent: nn.Module = self._model.get_submodule(name.rpartition(".")[0])
         return parent
 
@@ -520,11 +521,11 @@ def try_on_model(model: Any, size: LossSize) -> list[str]:
     return notes
 
 
-def install_chunked_loss(model: Any, size: LossSize, say: Callable[[str], None]) -> None:
+def install_chunked_loss(model: Any, size: LossSize, log_line: Callable[[str], None]) -> None:
     """Change `model` so that it computes its loss in parts, if `size` requires this.
 
-    If the loss cannot be computed in parts and the job does not require it, `say` is called with
-    the reason.
+    If the loss cannot be computed in parts and the job does not require it, `log_line` is called
+    with the reason.
     """
     if size.is_cut():
-        ChunkedLoss(model, size, None if size.cut == "on" else say).install()
+        ChunkedLoss(model, size, None if size.cut == "on" else log_line).install()

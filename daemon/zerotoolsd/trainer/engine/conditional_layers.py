@@ -93,9 +93,9 @@ class SeparateExperts:
         }
         self._used: dict[str, bool] = dict.fromkeys(self._experts, False)
         for name, expert in self._experts.items():
-            expert.register_forward_hook(partial(self._take, name))
+            expert.register_forward_hook(partial(self._record_use, name))
 
-    def _take(self, name: str, module: nn.Module, *_: Any) -> None:
+    def _record_use(self, name: str, module: nn.Module, *_: Any) -> None:
         self._used[name] = self._used[name] or torch.is_grad_enabled()
 
     def untaken(self, group: WorldGroup) -> list[str]:

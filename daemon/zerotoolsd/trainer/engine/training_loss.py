@@ -12,7 +12,7 @@ from zerotoolsd.trainer.data.collate import collate, labels_of
 from zerotoolsd.trainer.data.example_pools import IGNORED, Example
 from zerotoolsd.trainer.data.example_store import Preference
 from zerotoolsd.trainer.data.packing import join_examples
-from zerotoolsd.trainer.engine.chunked_loss import summed_cross_entropy, takes_targets
+from zerotoolsd.trainer.engine.chunked_loss import accepts_targets, summed_cross_entropy
 from zerotoolsd.trainer.engine.protocol import LossSum, Rewards
 from zerotoolsd.trainer.engine.router_balance import router_bias_in, router_loss_in
 from zerotoolsd.trainer.model.segment_attention import is_flash, segments_of
@@ -62,7 +62,7 @@ def _output_and_loss(
     whole = collate(model, examples, device)
     lengths = [example.lengths for example in examples]
     with segments_of(model, lengths), reading_own_part(model, *whole) as (arguments, labels):
-        if takes_targets(model):
+        if accepts_targets(model):
             rows = _learned_rows(model, examples).to(device, non_blocking=True)
             output = model(**arguments, use_cache=False, targets=labels, rows=rows)
             return output, output.loss, labels

@@ -170,7 +170,7 @@ def weight_groups(
     return [group for group in groups if group["params"]]
 
 
-def put_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
+def replace_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
     """Replace buffers of `model` by the tensors in `buffers`, which are keyed by the names of the
     buffers.
     """

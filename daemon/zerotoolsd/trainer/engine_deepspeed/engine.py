@@ -29,7 +29,11 @@ from zerotoolsd.trainer.engine.router_balance import (
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine.text_generation import Decoding, generate
 from zerotoolsd.trainer.engine.training_loss import summed_loss, training_loss
-from zerotoolsd.trainer.engine_deepspeed.build_model import make_model, put_buffers, weight_groups
+from zerotoolsd.trainer.engine_deepspeed.build_model import (
+    make_model,
+    replace_buffers,
+    weight_groups,
+)
 from zerotoolsd.trainer.engine_deepspeed.native_checkpoint import (
     DeepSpeedCheckpoints,
     groups_of,
@@ -247,10 +251,10 @@ def make_deepspeed_engine(
     """
     deepspeed = import_deepspeed(spec, reporter)
     config = completed_config(spec)
-    make_adam_ready(deepspeed, config, reporter.say)
+    make_adam_ready(deepspeed, config, reporter.log_line)
     if on_nvme(config):
         output = Path(spec.output_dir or "")
-        make_nvme_ready(config, output, group.rank.index, spec.device, reporter.say)
+        make_nvme_ready(config, output, group.rank.index, spec.device, reporter.log_line)
     if spec.train.activation_checkpointing:
         checkpoint_activations(meta_model.model)
     deepspeed.init_distributed()  # `zero.Init` reads batch sizes as of one rank before this
@@ -268,7 +272,7 @@ def make_deepspeed_engine(
     add_router_loss(spec, model)
     move_router_bias(spec, model)
     install_chunked_loss(
-        model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text)
+        model, loss_size_of(spec, meta_model.config), lambda text: reporter.log_line(text)
     )
     decay = config_value(config, "optimizer.params.weight_decay")
     decayed = decayed_names(meta_model.model, spec.train.decay_by, start.record if start else None)
@@ -278,7 +282,7 @@ def make_deepspeed_engine(
     buffers = {name: b.clone() for name, b in model.named_buffers() if name in kept}
     with refused_by_deepspeed():
         engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
-    put_buffers(engine.module, buffers)  # it casts them with the parameters
+    replace_buffers(engine.module, buffers)  # it casts them with the parameters
     return DeepSpeedEngine(
         spec, config, group, engine, DeepSpeedCheckpoints(deepspeed, engine, group), names
     )

@@ -39,7 +39,7 @@ class BuildReporter(Protocol):
         """Report the activity `doing`, before the first step."""
         ...
 
-    def say(self, line: str) -> None:
+    def log_line(self, line: str) -> None:
         """Print a line to the log."""
         ...
 
@@ -94,7 +94,7 @@ class BuildProgress:
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
         self._directory = directory
-        self._say = say
+        self._log_line = say
         self._known: list[str] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="made")
@@ -109,9 +109,9 @@ class BuildProgress:
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
-            self.look()
+            self.report_new_files()
 
-    def look(self) -> None:
+    def report_new_files(self) -> None:
         """Report the files that were compiled since the last call."""
         try:
             plan = (self._directory / "build.ninja").read_text("utf-8", errors="replace")
@@ -123,7 +123,7 @@ class BuildProgress:
         self._known = made
         if new:
             what, count = self._directory.name, f"{len(made)} of {len(wanted)} files made"
-            self._say(f"compiling {what}: {count} ({', '.join(new)})")
+            self._log_line(f"compiling {what}: {count} ({', '.join(new)})")
 
 
 class Baton:
@@ -165,7 +165,7 @@ class Baton:
         self._make_lock()
         if not (self.lock.parent / f"{name}.so").exists():
             self._teller.prepares(f"compiling {name}")
-            self._made = BuildProgress(self.lock.parent, self._teller.say).__enter__()
+            self._made = BuildProgress(self.lock.parent, self._teller.log_line).__enter__()
         return True
 
     def _wait_for_turn(self, name: str) -> None:
@@ -191,7 +191,7 @@ class Baton:
             self.lock.unlink()
         except FileNotFoundError:
             return
-        self._teller.say(f"removed {self.lock}, left {age} ago by an ended process")
+        self._teller.log_line(f"removed {self.lock}, left {age} ago by an ended process")
 
     def _make_lock(self) -> None:
         """Make torch's `lock` file, for programs that do not use the kernel lock.
@@ -217,11 +217,11 @@ class Baton:
             f"waiting for {self.lock}, made {age} ago: another program is compiling there; "
             "if no such program is running, it was killed; then remove the file"
         )
-        self._teller.say(f"waiting for {self.lock}, which was made {age} ago")
+        self._teller.log_line(f"waiting for {self.lock}, which was made {age} ago")
         return True
 
     def _age(self) -> str:
-        return _in_words(self._clock() - self.lock.stat().st_mtime)
+        return _duration_text(self._clock() - self.lock.stat().st_mtime)
 
     def wait(self) -> None:
         """Do nothing, because `try_acquire` has already waited for the lock."""
@@ -239,7 +239,7 @@ class Baton:
             self._teller.prepares(self._before)
 
 
-def _in_words(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     whole = max(0, round(seconds))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if whole >= length:

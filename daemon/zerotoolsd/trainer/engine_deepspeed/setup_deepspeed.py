@@ -142,7 +142,7 @@ def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str],
         return
     offloaded = device_of(config, "optimizer") != "none"
     if offloaded:
-        _ask_for_the_processor_once()
+        _cache_cpu_info()
     adam = "DeepSpeedCPUAdam" if offloaded else "FusedAdam"
     accelerator = deepspeed.accelerator.get_accelerator()
     builder = accelerator.create_op_builder("CPUAdamBuilder" if offloaded else "FusedAdamBuilder")
@@ -177,7 +177,7 @@ def _not_built(deepspeed: Any, builder: Any) -> str | None:
     return None if builder.is_compatible(False) else "DeepSpeed reports it as not compatible"
 
 
-def _ask_for_the_processor_once() -> None:
+def _cache_cpu_info() -> None:
     """Make py-cpuinfo cache its result.
 
     DeepSpeed's CPU Adam calls py-cpuinfo three times, and each call takes a second.

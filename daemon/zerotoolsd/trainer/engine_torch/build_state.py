@@ -94,7 +94,7 @@ def build_live_state(
     move_router_bias(spec, model)
     split_sequences(model, group, spec.zero.sequence_ranks)
     install_chunked_loss(
-        model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text)
+        model, loss_size_of(spec, meta_model.config), lambda text: reporter.log_line(text)
     )
     return live
 
@@ -166,7 +166,7 @@ def check_disk_space(
             raised on every rank.
     """
 
-    def look() -> None:
+    def check_space() -> None:
         need = optimizer_state_of_all_ranks(parameters_of(meta_model), layout)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -180,4 +180,4 @@ def check_disk_space(
                 "disk"
             )
 
-    group.decided_by_rank_zero(look)
+    group.decided_by_rank_zero(check_space)

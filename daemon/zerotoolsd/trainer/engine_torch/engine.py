@@ -136,7 +136,7 @@ class TorchEngine:
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
         """Copy this rank's part of a checkpoint; see `CopyingEngine.copy`."""
-        tree = self._host.take(tensors_to_write(self.live.tree(), self.group.rank))
+        tree = self._host.copy(tensors_to_write(self.live.tree(), self.group.rank))
         return lambda staging, group: write_tensors(tree, staging / checkpoint_dirs.DCP, group)
 
     def describe(self, record: JobRecord) -> JobRecord:

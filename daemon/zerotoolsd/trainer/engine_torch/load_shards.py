@@ -101,7 +101,7 @@ def as_torch_metadata(metadata: Metadata) -> of_torch.Metadata:
         state_dict_metadata={key: _tensor(saved) for key, saved in metadata.tensors.items()},
         planner_data=metadata.paths,
         storage_data={
-            of_torch.MetadataIndex(key, box.start, number): _place(item)
+            of_torch.MetadataIndex(key, box.start, number): _storage_info(item)
             for key, saved in metadata.tensors.items()
             for number, (box, item) in enumerate(saved.parts)
         },
@@ -121,7 +121,7 @@ def _chunk(box: Box) -> of_torch.ChunkStorageMetadata:
     return of_torch.ChunkStorageMetadata(torch.Size(box.start), torch.Size(box.shape))
 
 
-def _place(item: Item) -> Any:
+def _storage_info(item: Item) -> Any:
     return _StorageInfo(item.file, item.offset, item.length)
 
 

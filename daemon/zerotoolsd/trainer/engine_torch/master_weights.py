@@ -81,7 +81,7 @@ class MasterWeights:
             make_copy_stream(memory.device.device) if offloaded else DirectCopy()
         )
         for name, parameter in trained.items():
-            parameter.register_post_accumulate_grad_hook(partial(self._take, name))
+            parameter.register_post_accumulate_grad_hook(partial(self._copy_gradient, name))
 
     def copy_to_model(self) -> None:
         """Copy the masters to the model's weights. All ranks call it together."""
@@ -136,7 +136,7 @@ class MasterWeights:
                 continue
             gradient = self._buffers[name]
             if gradient.dtype != torch.float32:
-                room = self._room()[free : free + gradient.numel()]
+                room = self._scratch_buffer()[free : free + gradient.numel()]
                 free += gradient.numel()
                 gradient = room.view(gradient.shape).copy_(gradient)
             if factor != 1.0:
@@ -169,7 +169,7 @@ class MasterWeights:
         """Free all gradients; see `UpdatePath.discard`."""
         self._norms.clear()
 
-    def _take(self, name: str, weight: nn.Parameter) -> None:
+    def _copy_gradient(self, name: str, weight: nn.Parameter) -> None:
         # FSDP calls it after the reduction of the gradient: on CUDA, in the same stream. Without
         # FSDP, autograd calls it, in the stream of the backward pass.
         gradient = weight.grad
@@ -207,7 +207,7 @@ class MasterWeights:
         dtype = torch.promote_types(self._gradients_dtype, rows.dtype)
         return self._memory.transfer.empty(rows.shape, dtype, GRADIENTS)
 
-    def _room(self) -> torch.Tensor:
+    def _scratch_buffer(self) -> torch.Tensor:
         if self._scratch is None:
             sizes = {name: buffer.numel() for name, buffer in self._buffers.items()}
             most = max(sum(sizes[name] for name in names) for names in self.buckets())

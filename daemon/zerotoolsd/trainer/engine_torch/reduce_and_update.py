@@ -173,7 +173,7 @@ class PartitionedUpdate:
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
         """Give this rank's rows their gradients, times `factor`; see `UpdatePath.fetch`."""
-        self._partition.take_gradients()
+        self._partition.set_gradients()
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
     def store(self, names: Iterable[str]) -> None:
@@ -299,7 +299,7 @@ class RowPartition:
         }
         self._buckets = list(_buckets(list(weights.values()), mesh.size(), bucket_bytes))
 
-    def take_gradients(self) -> None:
+    def set_gradients(self) -> None:
         """Set the gradients of this rank's rows from the gradients of the whole weights."""
         for name, weight in self._weights.items():
             self.rows[name].grad = None if weight.grad is None else self.rows_of(weight.grad)

@@ -82,7 +82,7 @@ def tensors_to_write(tree: TensorTree, rank: Rank) -> TensorTree:
 
 
 def _is_writer(tensor: torch.Tensor, rank: Rank, loads: dict[int, list[int]]) -> bool:
-    replica, replicas = _place(tensor, rank)
+    replica, replicas = _replica_of(tensor, rank)
     if replicas == 1:
         return True
     load = loads.setdefault(replicas, [0] * replicas)
@@ -91,7 +91,7 @@ def _is_writer(tensor: torch.Tensor, rank: Rank, loads: dict[int, list[int]]) ->
     return replica == writer
 
 
-def _place(tensor: torch.Tensor, rank: Rank) -> tuple[int, int]:
+def _replica_of(tensor: torch.Tensor, rank: Rank) -> tuple[int, int]:
     """Return which replica of `tensor` this rank has, counted from 0, and how many replicas
     exist.
     """
@@ -134,13 +134,13 @@ class HostCopy:
 
     All saves of a run use the same buffers. So host memory holds at most one copy, and its pages
     are locked once. Each tensor has its own buffer, because DCP would copy a view of a larger
-    storage again. The result of `take` is valid until the next call of `take`.
+    storage again. The result of `copy` is valid until the next call of `copy`.
     """
 
     arena: PinnedArena = field(default_factory=PinnedArena)
     _buffers: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def take(self, tree: TensorTree) -> TensorTree:
+    def copy(self, tree: TensorTree) -> TensorTree:
         """Copy the tensors of `tree` to host memory, and wait until the copy is complete.
 
         Returns the copies, with the same names, placements and values.

@@ -174,10 +174,10 @@ def choose_kernel(
     repeat_for(capability)
     heads = getattr(config, "num_attention_heads", 1)
     groups = heads // (getattr(config, "num_key_value_heads", None) or heads)
-    return in_words(TORCH_DTYPES[spec.train.precision], capability, groups)
+    return describe_kernel(TORCH_DTYPES[spec.train.precision], capability, groups)
 
 
-def in_words(dtype: torch.dtype, capability: Capability, groups: int) -> str:
+def describe_kernel(dtype: torch.dtype, capability: Capability, groups: int) -> str:
     """Return a line for the log that names the attention kernel of a model.
 
     `groups` is the number of query heads for each key head.

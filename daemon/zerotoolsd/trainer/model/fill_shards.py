@@ -94,7 +94,7 @@ def load_packed(
         for name, layer in packed_linears(model):
             weight = tier.empty((layer.out_features, layer.in_features), dtype, START)
             _fill(weight, _blocks(f"{name}.weight", aliases, pretrained), reader)
-            layer.take(weight)
+            layer.pack_weight(weight)
 
 
 def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:

@@ -145,11 +145,11 @@ def with_memory(meta_model: MetaModel, prefix: str, host: MemoryTier) -> nn.Modu
     module = meta_model.model.get_submodule(prefix)
     if prefix not in meta_model.blocks:
         alone = _alone(module)
-        _give_memory(alone, host)
+        _allocate_tensors(alone, host)
         return alone
     block = copy.deepcopy(module)
     for part in block.modules():
-        _give_memory(part, host)
+        _allocate_tensors(part, host)
     return block
 
 
@@ -158,7 +158,7 @@ def _own_names(prefix: str, module: nn.Module) -> set[str]:
     return names | {name for name, _ in module.named_buffers(prefix, recurse=False)}
 
 
-def _give_memory(module: nn.Module, host: MemoryTier) -> None:
+def _allocate_tensors(module: nn.Module, host: MemoryTier) -> None:
     for name, parameter in module._parameters.items():
         if parameter is not None:
             memory = host.empty(parameter.shape, parameter.dtype, START).fill_(torch.nan)

@@ -60,7 +60,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
         """The number of elements of the weight."""
         return self.in_features * self.out_features
 
-    def take(self, weight: torch.Tensor) -> None:
+    def pack_weight(self, weight: torch.Tensor) -> None:
         """Pack `weight` and store it.
 
         `weight` is `[out_features, in_features]`. It must be fp32, fp16 or bf16, and on the device
@@ -157,7 +157,7 @@ def check_kernels(device: torch.device) -> None:
     try:
         # Older releases pack whole blocks alone on CPUs.
         layer = PackedLinear(nn.Linear(5, 13, device=device), double_quant=True)
-        layer.take(torch.ones(13, 5, device=device))
+        layer.pack_weight(torch.ones(13, 5, device=device))
         layer.weight_in(torch.float32)
     except Exception as error:  # any error of its binary if it does not fit this machine
         reason = (str(error) or type(error).__name__).splitlines()[0]

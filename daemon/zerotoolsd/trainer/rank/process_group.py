@@ -226,7 +226,7 @@ def join_group(
     stay_on_this_machine(os.environ)
     token = ""
     if meeting is not None:
-        store, token = meet_nodes(meeting, rank, _say(rank), START_TIMEOUT)
+        store, token = meet_nodes(meeting, rank, _node_printer(rank), START_TIMEOUT)
         if (interface := interface_to(meeting.host, meeting.port)) is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     else:
@@ -302,12 +302,12 @@ def check_all_reduce(
         )
 
 
-def _say(rank: Rank) -> Callable[[str], None]:
-    def say(line: str) -> None:
+def _node_printer(rank: Rank) -> Callable[[str], None]:
+    def print_line(line: str) -> None:
         if rank.leads_node:
             print(line, flush=True)
 
-    return say
+    return print_line
 
 
 def control_group() -> dist.ProcessGroup:

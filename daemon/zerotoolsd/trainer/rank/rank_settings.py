@@ -163,13 +163,13 @@ class StopRequest:
     def _on_term(self, *_: object) -> None:
         self._signalled = True
 
-    def asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Return whether this rank was asked to stop."""
         return self._signalled or (self.rank.leads_node and stop_reason(self.run_dir) is not None)
 
     def own_reason(self) -> str | None:
         """Return the reason why this rank was asked to stop; None if it was not asked."""
-        return self.reason() if self.asked() else None
+        return self.reason() if self.is_requested() else None
 
     def reason(self) -> str:
         """Return the reason for the stop in a few words, as far as this rank knows the reason."""

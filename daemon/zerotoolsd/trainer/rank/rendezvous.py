@@ -35,7 +35,7 @@ import torch.distributed as dist
 import zerotools
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.durations import in_words
+from zerotools.jobs.binding.durations import duration_text
 from zerotoolsd.trainer.rank.rank_errors import MachineNotReady, StoppedBeforeStart
 from zerotoolsd.trainer.rank.rank_settings import Rank
 
@@ -94,7 +94,7 @@ def meet_nodes(
         MachineNotReady: not all nodes joined in time. They may come later.
         StoppedBeforeStart: this attempt was asked to stop.
     """
-    return _Meeting(place, rank, say, timeout).held()
+    return _Meeting(place, rank, say, timeout).meet()
 
 
 class _Again(Exception):
@@ -111,14 +111,14 @@ class _Meeting:
         self._place = place
         self._rank_timeout = timeout
         self._rank = rank
-        self._say = say
+        self._log_line = say
         self._until = time.monotonic() + place.seconds
         self._why = "no process listens there yet"
 
-    def held(self) -> tuple[dist.Store, str]:
+    def meet(self) -> tuple[dist.Store, str]:
         if self._rank.leads_node:
             who = f"node {self._place.node} of {self._place.nodes}"
-            self._say(f"{who} waits for the other nodes at {self._place.address}")
+            self._log_line(f"{who} waits for the other nodes at {self._place.address}")
         store: dist.TCPStore | None = None
         while True:
             try:
@@ -138,7 +138,7 @@ class _Meeting:
     def _store(self) -> dist.TCPStore:
         place, leads = self._place, self._rank.leads
         if leads:
-            _refuse_taken(place)
+            _check_address_free(place)
         else:
             self._knock()
         try:
@@ -178,12 +178,12 @@ class _Meeting:
         store.set(_node(place.node), self._card().text)
         while len(cards) < place.nodes:
             for node in range(place.nodes):
-                self._take_card(store, node, cards)
+                self._read_card(store, node, cards)
             if len(cards) < place.nodes:
                 self._pause(POLL_SECONDS, lambda: self._missing(cards))
         self._clear_leftovers()
         probe = _PROBE + place.token
-        problem = first_difference(cards) or self._put(probe)
+        problem = first_difference(cards) or self._write_probe(probe)
         tokens = [cards[node].token for node in range(place.nodes)]
         # A node that has replaced its card since then is not in it, and comes again.
         store.set("sealed", json.dumps({"tokens": tokens, "probe": probe, "problem": problem}))
@@ -200,21 +200,21 @@ class _Meeting:
             self._until_read(store)
             raise BadRequest(problem)
         hosts = ", ".join(cards[node].host for node in range(place.nodes))
-        self._say(f"{count_text(place.nodes, 'node')} have met: {hosts}")
+        self._log_line(f"{count_text(place.nodes, 'node')} have met: {hosts}")
         return place.token
 
-    def _take_card(self, store: dist.TCPStore, node: int, cards: dict[int, NodeCard]) -> None:
+    def _read_card(self, store: dist.TCPStore, node: int, cards: dict[int, NodeCard]) -> None:
         if not store.check([_node(node)]):
             return
-        card = card_of(store.get(_node(node)).decode())
+        card = parse_card(store.get(_node(node)).decode())
         if cards.get(node) == card:
             return
         cards[node] = card
         apart = card.time - time.time()
         if abs(apart) > CLOCK_SECONDS:
             which = "ahead of" if apart > 0 else "behind"
-            self._say(
-                f"note: the clock of node {node} ({card.host}) is {in_words(int(abs(apart)))} "
+            self._log_line(
+                f"note: the clock of node {node} ({card.host}) is {duration_text(int(abs(apart)))} "
                 f"{which} the clock of node 0: times in logs and of files will not be in order"
             )
 
@@ -223,7 +223,7 @@ class _Meeting:
         which = f"node {lacking[0]}" if len(lacking) == 1 else f"nodes {', '.join(lacking)}"
         return f"{which} of {self._place.nodes} did not join"
 
-    def _put(self, probe: str) -> str | None:
+    def _write_probe(self, probe: str) -> str | None:
         """Write the file `probe` into the shared directory, where all nodes must see it.
 
         Returns the error message; None if the file was written.
@@ -248,7 +248,7 @@ class _Meeting:
         until, found = time.monotonic() + ANSWER_SECONDS, []
         for node in range(1, self._place.nodes):
             while not store.check([_seen(node)]):
-                if time.monotonic() > until or store.check([_left(node)]):
+                if time.monotonic() > until or store.check([_left_key(node)]):
                     raise RuntimeError(f"node {node} ({cards[node].host}) disconnected")
                 self._pause(POLL_SECONDS)
             if store.get(_seen(node)) != b"yes":
@@ -271,13 +271,13 @@ class _Meeting:
     def _follow(self, store: dist.TCPStore) -> str:
         place, leads = self._place, self._rank.leads_node
         if leads and not store.check(["sealed"]):
-            self._put_card(store)
+            self._publish_card(store)
         while not store.check(["sealed"]):
             self._pause(POLL_SECONDS, lambda: "not all nodes joined")
         sealed = json.loads(store.get("sealed"))
         if sealed["tokens"][place.node] != place.token:
             if leads:
-                store.set(_left(place.node), place.token)
+                store.set(_left_key(place.node), place.token)
             self._why = "the other nodes are still connected to an earlier attempt of this node"
             raise _Again
         if leads:
@@ -296,14 +296,14 @@ class _Meeting:
         token: str = begin["token"]
         return token
 
-    def _put_card(self, store: dist.TCPStore) -> None:
+    def _publish_card(self, store: dist.TCPStore) -> None:
         place = self._place
         key, own, known = _node(place.node), self._card().text, ""
         for _ in range(3):  # an earlier attempt's card may be replaced under our eyes
             found = store.compare_set(key, known, own).decode()
             if found == own:
                 return
-            other = card_of(found)
+            other = parse_card(found)
             # A restarted machine has another boot id, and its earlier attempt's card.
             if other.boot_id != boot_id() and other.host != socket.gethostname():
                 raise BadRequest(
@@ -338,14 +338,14 @@ class _Meeting:
         if time.monotonic() > self._until:
             said = why() if why else f"node 0 does not answer ({self._why})"
             raise MachineNotReady(
-                f"{said} at {self._place.address} within {in_words(int(self._place.seconds))}; "
-                "this node tries again later; check that the job runs on the other nodes, and "
+                f"{said} at {self._place.address} within {duration_text(int(self._place.seconds))}"
+                "; this node tries again later; check that the job runs on the other nodes, and "
                 "that they can reach this port"
             )
         time.sleep(seconds)
 
 
-def _refuse_taken(place: MeetingPlace) -> None:
+def _check_address_free(place: MeetingPlace) -> None:
     """Raise MachineNotReady if another program listens at the address.
 
     Otherwise torch would treat this program as its own store.
@@ -369,7 +369,7 @@ def _seen(node: int) -> str:
     return f"seen/{node}"
 
 
-def _left(node: int) -> str:
+def _left_key(node: int) -> str:
     return f"left/{node}"
 
 
@@ -402,7 +402,7 @@ class NodeCard:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def card_of(text: str) -> NodeCard:
+def parse_card(text: str) -> NodeCard:
     """Return the card that `text` describes.
 
     Another version of zerotools may have written the card. A missing value gets a default text,

@@ -88,7 +88,7 @@ class Reporter:
         trackers, self._trackers = self._trackers, ()
         for tracker in trackers:
             if (problem := tracker.close()) is not None:
-                self.say(f"{tracker.name}: may lack the last steps: {problem}")
+                self.log_line(f"{tracker.name}: may lack the last steps: {problem}")
 
     def measure_by(self, utilization: Utilization | None) -> None:
         """From now on, also report the MFU with each step, unless `utilization` is None."""
@@ -103,10 +103,10 @@ class Reporter:
         already.
         """
         if state != self.state:
-            self.say(str(state))
+            self.log_line(str(state))
         self.state = state
 
-    def say(self, line: str) -> None:
+    def log_line(self, line: str) -> None:
         """Print a line to the log."""
         if self._leads:
             print(line, flush=True)
@@ -146,7 +146,7 @@ class Reporter:
         now = time.monotonic()
         if now - self._told_reading >= READING_SECONDS:
             self._told_reading = now
-            self.say(doing)
+            self.log_line(doing)
 
     def at(self, step: int) -> None:
         """Record that `step` optimizer steps are completed."""
@@ -183,7 +183,7 @@ class Reporter:
         self._notifier.event("step", steps=self._steps, seconds_left=left, **fields)
         self._write(step, {**fields, "host_bytes": resident_bytes()})
         if outcome.is_skipped:
-            self.say(f"step {step}/{self._steps} skipped: {_why_skipped(outcome)}")
+            self.log_line(f"step {step}/{self._steps} skipped: {_why_skipped(outcome)}")
             return
         now = time.monotonic()
         if step != self._steps and now - self._logged < LOG_SECONDS:
@@ -194,7 +194,7 @@ class Reporter:
         scaled = "" if scale is None else f"scale {scale:g}  "
         if outcome.rewards is not None:
             scaled += f"{_of_rewards(outcome.rewards)}  "
-        self.say(
+        self.log_line(
             f"step {step}/{self._steps}  loss {outcome.loss:.4f}  lr {outcome.learning_rate:.2e}  "
             f"grad {outcome.grad_norm:.3f}  {scaled}{rate:,.0f} tokens/s  {used}"
             f"host {resident_bytes() / GIB:.2f} GiB{gpu}"
@@ -218,9 +218,9 @@ class Reporter:
                 **({} if found.rewards is None else found.rewards.fields()),
                 **({} if predicted is None else predicted.fields()),
             )
-        self.say(f"evaluated step {step}: loss {found.loss:.4f}  {_of_evaluation(found)}")
+        self.log_line(f"evaluated step {step}: loss {found.loss:.4f}  {_of_evaluation(found)}")
         if predicted is not None:
-            self.say(f"predicted step {step}: {predicted}")
+            self.log_line(f"predicted step {step}: {predicted}")
         scores = {} if predicted is None else predicted.scores.values()
         rewards = {} if found.rewards is None else found.rewards.fields()
         measured = {"loss": found.loss, "perplexity": found.perplexity, **rewards, **scores}
@@ -231,13 +231,17 @@ class Reporter:
         for tracker in self._trackers:
             lost = tracker.append(step, scalars_of(known))
             if lost is not None:
-                self.say(f"{tracker.name}: lacks steps from {step} on ({lost}); training continues")
+                self.log_line(
+                    f"{tracker.name}: lacks steps from {step} on ({lost}); training continues"
+                )
         if self._metrics is None:
             return
         line = {"time": time.time(), **known}
         problem = self._metrics.append(step, line)
         if problem is not None:
-            self.say(f"metrics are missing from step {step} on ({problem}); training continues")
+            self.log_line(
+                f"metrics are missing from step {step} on ({problem}); training continues"
+            )
 
     def saved(self, saved: Saved, stall_seconds: float) -> None:
         """Report a committed checkpoint. Training was paused for `stall_seconds`."""
@@ -256,17 +260,17 @@ class Reporter:
                 not_verified=done.doubt and done.doubt[:LONGEST_WHY],
             )
         size = done.size_bytes / 2**20
-        self.say(
+        self.log_line(
             f"saved step {step}: {done.path} ({size:.1f} MiB in {saved.seconds:.2f} s, training "
             f"waited {stall_seconds:.2f} s)"
         )
         if done.note is not None:
-            self.say(
+            self.log_line(
                 f"the checkpoint of step {step} is complete, but a later task failed: {done.note}"
             )
 
         if done.doubt is not None:
-            self.say(
+            self.log_line(
                 f"the checkpoint of step {step} did not pass its verification, so older "
                 "checkpoints are kept: "
                 f"{done.doubt}"
@@ -279,13 +283,13 @@ class Reporter:
         """
         if self._leads:
             self._notifier.event("save_failed", step=step, why=why)
-        self.say(f"step {step} could not be saved ({why}); training continues")
+        self.log_line(f"step {step} could not be saved ({why}); training continues")
 
     def skipped(self, path: Path, why: str) -> None:
         """Report that the checkpoint at `path` is damaged and is not used."""
         if self._leads:
             self._notifier.event("skipped_checkpoint", path=str(path), why=why)
-        self.say(f"skipped {path}: {why}")
+        self.log_line(f"skipped {path}: {why}")
 
     def resumed(
         self,
@@ -310,7 +314,7 @@ class Reporter:
                 rng=rng,
                 verified=verified,
             )
-        self.say(
+        self.log_line(
             f"resumed at step {record.step} from {path}: saved at world size "
             f"{record.world_size}, now {world_size}; random numbers {rng}"
             + ("" if verified is None else f"; verified ({verified})")
@@ -324,12 +328,12 @@ class Reporter:
             self._notifier.event(
                 "resumed", path=str(directory), made_from=record.made_from, rng="reseeded"
             )
-        self.say(
+        self.log_line(
             f"resumed at step {record.step} from {directory}: {record.made_from}, saved by another "
             f"program, now at world size {world_size}"
         )
         for note in start.notes:
-            self.say(f"note: {note}")
+            self.log_line(f"note: {note}")
 
     def event(self, name: str, **fields: Any) -> None:
         """Send the event `name` with its fields to the supervisor."""

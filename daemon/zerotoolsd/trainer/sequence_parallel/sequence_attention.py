@@ -56,23 +56,23 @@ key.
 class WholeSequences:
     """Describes the whole sequences, if a model on this rank reads only a part of each sequence.
 
-    `places` are the position ids, `[batch, length]`, if they restart with each segment; None
+    `positions` are the position ids, `[batch, length]`, if they restart with each segment; None
     otherwise. `last` is the largest position id.
     """
 
     exchange: Exchange
-    places: torch.Tensor | None
+    positions: torch.Tensor | None
     last: int | torch.Tensor
 
-    def places_of(self, length: int) -> torch.Tensor | None:
+    def positions_of(self, length: int) -> torch.Tensor | None:
         """Return the position ids of all ranks, if each rank has `length` positions.
 
         If `length` is smaller than a rank's part, as in the check of a chunked loss, only the first
-        position ids of each rank are returned. Returns None if `places` is None.
+        position ids of each rank are returned. Returns None if `positions` is None.
         """
-        if self.places is None:
+        if self.positions is None:
             return None
-        by_rank = self.places.unflatten(1, (self.exchange.ranks, -1))
+        by_rank = self.positions.unflatten(1, (self.exchange.ranks, -1))
         return by_rank[:, :, :length].flatten(1)
 
 
@@ -156,7 +156,7 @@ def _mask(implementation: str, **arguments: Any) -> Any:
         changed["q_length"] = length
     else:  # transformers 5.1
         changed["cache_position"] = torch.arange(length, device=arguments["cache_position"].device)
-    places = whole.places_of(own)
+    places = whole.positions_of(own)
     if places is not None:
         changed["mask_function"] = _within_segments(arguments["mask_function"], places)
         changed["allow_is_causal_skip"] = False

@@ -156,7 +156,7 @@ def test_the_loss_in_one_line_with_its_evaluation() -> None:
 def test_a_speed_that_hardly_changes_is_a_level_line() -> None:
     curve = LongCurve()
     for step in range(1, 300):
-        curve.put(step, 71_000.0 + step)
+        curve.add(step, 71_000.0 + step)
     assert set(text_of(job_detail_rows.speed_line(curve.seen(), 80)).split()[1]) == {"█"}
 
 
@@ -181,18 +181,18 @@ def test_a_chart_has_its_rows_and_the_evaluations_are_points_in_it() -> None:
 def test_a_flat_loss_is_one_line() -> None:
     loss, evals = LongCurve(), LongCurve()
     for step in range(1, 90):
-        loss.put(step, 3.0)
+        loss.add(step, 3.0)
     flat = JobReports(loss=loss.seen())
     assert list(map(text_of, job_detail_rows.loss_chart(flat, 80, 14))) == [
         "loss 3.0000, unchanged"
     ]
-    evals.put(50, 3.5)
+    evals.add(50, 3.5)
     (line,) = job_detail_rows.loss_chart(replace(flat, eval_loss=evals.seen()), 80, 14)
     assert text_of(line) == "loss 3.0000, unchanged   ● eval 3.5000 at step 50"
-    evals.put(60, 3.0)
+    evals.add(60, 3.0)
     assert len(job_detail_rows.loss_chart(replace(flat, eval_loss=evals.seen()), 80, 14)) == 14
     one = LongCurve()
-    one.put(1, 3.0)
+    one.add(1, 3.0)
     (line,) = job_detail_rows.loss_chart(JobReports(loss=one.seen()), 80, 14)
     assert text_of(line) == "loss 3.0000"
 

@@ -11,8 +11,8 @@ from zerotools.cli.top.drawing.job_rows import (
     job_header,
     job_line,
     progress_of,
+    remaining_seconds,
     saved_step,
-    seconds_left,
 )
 from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, width
 
@@ -84,7 +84,7 @@ def test_the_job_under_the_cursor_has_a_mark_and_not_a_colour_alone() -> None:
 @pytest.mark.parametrize("seconds", [None, "x", float("nan"), True, 1e300, -1.0, [1]])
 def test_what_a_job_reports_may_be_anything(seconds: object) -> None:
     job = job_of(3, progress={**STEP, "step_seconds": seconds, "loss": seconds, "mfu": seconds})
-    assert seconds_left(job) is None
+    assert remaining_seconds(job) is None
     assert width(line_of(job)) == 80
 
 
@@ -96,10 +96,10 @@ def test_progress_is_within_its_bounds(step: object, steps: object) -> None:
 
 
 def test_the_time_left_is_what_the_ranks_reckon_unless_it_is_old() -> None:
-    assert seconds_left(job_of(3, progress={**STEP, "seconds_left": 99.0})) == 99.0
-    assert seconds_left(job_of(3)) == 14.0
-    assert seconds_left(job_of(3, phase={**PHASE, "late": True})) is None
-    assert seconds_left(job_of(3, "queued", progress=STEP)) is None
+    assert remaining_seconds(job_of(3, progress={**STEP, "seconds_left": 99.0})) == 99.0
+    assert remaining_seconds(job_of(3)) == 14.0
+    assert remaining_seconds(job_of(3, phase={**PHASE, "late": True})) is None
+    assert remaining_seconds(job_of(3, "queued", progress=STEP)) is None
 
 
 def test_a_verified_checkpoint_is_told_from_one_that_is_not() -> None:

@@ -117,7 +117,7 @@ def test_a_click_on_the_last_line_is_the_key_that_is_named_there() -> None:
     for word, key in (("help", "question_mark"), ("page", "enter"), ("hold", "p"), ("quit", "q")):
         assert drawn.key_at(foot.index(word), 23) == key
     assert drawn.key_at(0, 22) is None
-    asks = draw(80, 24, None, replace(STATE, asks="Cancel job 3?"))
+    asks = draw(80, 24, None, replace(STATE, question="Cancel job 3?"))
     assert asks.key_at(text_of(asks.lines[-1]).index("yes"), 23) == "y"
     assert text_of(draw(60, 24).lines[-1]).rstrip().endswith("q quit")
 
@@ -263,13 +263,13 @@ def test_a_daemon_that_is_away_is_said_and_its_jobs_stay() -> None:
 
 
 def test_the_last_line_asks_answers_or_takes_a_filter() -> None:
-    asks = replace(STATE, asks="Cancel job 3? It saves first.", asked=3)
+    asks = replace(STATE, question="Cancel job 3? It saves first.", asked=3)
     assert texts(draw(80, 24, state=asks))[-1] == "Cancel job 3? It saves first.  y yes  n no"
-    longer = replace(asks, asks="Cancel job 3? " + "It saves. " * 12)
+    longer = replace(asks, question="Cancel job 3? " + "It saves. " * 12)
     assert texts(draw(80, 24, state=longer))[-1].endswith("  y yes  n no")
-    full = replace(asks, asks="x" * 78)
+    full = replace(asks, question="x" * 78)
     assert texts(draw(80, 24, state=full))[-2:] == ["x" * 78, "y yes  n no"]
-    said = replace(STATE, said=("the daemon said no, and it said it at length " * 4, "bad"))
+    said = replace(STATE, message=("the daemon said no, and it said it at length " * 4, "bad"))
     assert texts(draw(80, 24, state=said))[-3].startswith("the daemon said no")
     typed = replace(STATE, typed=True, only="ti")
     assert texts(draw(80, 24, state=typed))[-1].startswith("filter: ti")

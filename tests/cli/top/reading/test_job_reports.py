@@ -125,7 +125,7 @@ def test_of_a_very_long_log_parts_are_read_and_its_end(
 def curve_of(values: list[float], most: int = 100) -> LongCurve:
     curve = LongCurve(most)
     for step, value in enumerate(values):
-        curve.put(step, value)
+        curve.add(step, value)
     return curve
 
 
@@ -156,26 +156,26 @@ def test_a_long_curve_keeps_its_ends_and_its_extremes(values: list[float], most:
 def test_steps_that_are_far_apart_become_few_parts_too() -> None:
     curve = LongCurve(10)
     for step in range(0, 100_000, 1000):
-        curve.put(step, float(step))
+        curve.add(step, float(step))
     assert len(curve.seen().shape.means) <= 10
     assert curve.seen().last == 99_000.0
 
 
 def test_a_step_is_not_taken_twice_but_after_a_cut() -> None:
     curve = curve_of([3.0, 2.0, 1.0])
-    curve.put(1, 9.0)
+    curve.add(1, 9.0)
     assert curve.seen().shape.points == {0: 3.0, 1: 2.0, 2: 1.0}
     curve.cut(1)
-    curve.put(1, 9.0)
+    curve.add(1, 9.0)
     assert curve.seen().shape.points == {0: 3.0, 1: 9.0}
 
 
 def test_what_is_drawn_stays_the_same_object_until_the_curve_has_grown() -> None:
     curve = curve_of([1.0] * 3000)
     shape = curve.seen().shape
-    curve.put(3000, 5.0)
+    curve.add(3000, 5.0)
     assert curve.seen().shape is shape
     assert curve.seen().last == 5.0
     for step in range(3001, 3100):
-        curve.put(step, 5.0)
+        curve.add(step, 5.0)
     assert curve.seen().shape is not shape

@@ -40,7 +40,7 @@ def test_one_reading(
     )
     service.leases = [{"gpu_uuid": "GPU-fake-0", "job_id": 3, "attempt": 1, "uid": 0}]
     service.write(3, "rank-0.log", b"a line\n")
-    look = ScreenReader(source(), client, places).look(3)
+    look = ScreenReader(source(), client, places).read(3)
     assert (look.trouble, [job["id"] for job in look.jobs]) == ("", [3])
     assert look.leases["GPU-fake-0"]["id"] == 3
     assert look.chosen is not None
@@ -61,22 +61,22 @@ def test_a_daemon_that_dies_leaves_its_jobs_on_the_screen_and_comes_back(
     client = DaemonClient(path, timeout_seconds=patient(5))
     looking = ScreenReader(source(), client, clock=lambda: now[0])
     with serving(service, path):
-        assert looking.look(3).trouble == ""
+        assert looking.read(3).trouble == ""
     now[0] = 12.0
-    alone = looking.look(3)
+    alone = looking.read(3)
     assert alone.trouble == f"no daemon answers at {path}"
     assert (len(alone.jobs), alone.jobs_age_seconds) == (1, 12.0)
     assert alone.chosen is not None
     service.change(3, state="paused")
     with serving(service, path):
-        again = looking.look(3)
+        again = looking.read(3)
     assert (again.trouble, again.jobs_age_seconds) == ("", 0.0)
     assert again.jobs[0]["state"] == "paused"
 
 
 def test_without_a_daemon_the_machine_is_there(tmp_path: Path) -> None:
     client = DaemonClient(tmp_path / "no.sock", timeout_seconds=1)
-    look = ScreenReader(source(8), client).look(None)
+    look = ScreenReader(source(8), client).read(None)
     assert look.trouble.startswith("no daemon answers")
     assert (len(look.snapshot.gpus), look.jobs, look.disks) == (8, (), ())
 
@@ -88,7 +88,7 @@ def test_another_machine_is_what_its_daemon_sees(
     daemon_address.record_forwarding(client.socket, there)
     try:
         looking = ScreenReader(source(3), client, DiskReader())
-        look = looking.look(None)
+        look = looking.read(None)
         assert look.machine == "gpu1"
         assert [gpu.uuid for gpu in look.snapshot.gpus] == ["GPU-fake-0", "GPU-fake-1"]
         assert look.disks == ()
@@ -98,7 +98,7 @@ def test_another_machine_is_what_its_daemon_sees(
     daemon_address.record_forwarding(gone, there)
     try:
         with pytest.raises(DaemonUnreachable):
-            ScreenReader(source(), DaemonClient(gone, timeout_seconds=1)).look(None)
+            ScreenReader(source(), DaemonClient(gone, timeout_seconds=1)).read(None)
     finally:
         daemon_address.forget_forwarding(gone)
 

@@ -47,13 +47,13 @@ def test_a_job_is_chosen(keys: tuple[str, ...], chosen: int) -> None:
 
 def test_a_job_is_cancelled_after_yes_and_not_after_anything_else() -> None:
     asks, wishes = after(STATE, "c")
-    assert asks.asks.startswith("Cancel job 3 (tiny)? It ")
+    assert asks.question.startswith("Cancel job 3 (tiny)? It ")
     assert wishes == []
     for key in ("n", "escape", "enter", "q", "c"):
         state, wishes = after(asks, key)
-        assert (state.asks, wishes) == ("", [])
+        assert (state.question, wishes) == ("", [])
     state, (wish,) = after(asks, "y")
-    assert (state.asks, wish) == ("", UserAction(CANCEL, TWO[0]))
+    assert (state.question, wish) == ("", UserAction(CANCEL, TWO[0]))
 
 
 def test_yes_means_the_job_that_was_asked_about() -> None:
@@ -66,15 +66,15 @@ def test_yes_means_the_job_that_was_asked_about() -> None:
 
 def test_a_job_is_held_after_yes_with_what_that_does_in_its_state() -> None:
     asks, _ = after(STATE, "p")
-    assert asks.asks == "Hold job 3 (tiny)? Then it saves and stops (holding), then it is held."
+    assert asks.question == "Hold job 3 (tiny)? Then it saves and stops (holding), then it is held."
     assert after(asks, "y")[1] == [UserAction(HOLD, TWO[0])]
     assert after(asks, "n") == (STATE, [])
-    assert "it does not start" in after(replace(STATE, chosen=4), "p")[0].asks
+    assert "it does not start" in after(replace(STATE, chosen=4), "p")[0].question
     ended = KeyContext(listed=[job_of(3, "succeeded")])
     state, wishes = after(STATE, "p", "y", shown=ended)
-    assert (state.asks, wishes) == ("", [])
+    assert (state.question, wishes) == ("", [])
     state, _ = after(STATE, "p", shown=ended)
-    assert state.said == ("job 3 (tiny) cannot be held: it is succeeded", "warning")
+    assert state.message == ("job 3 (tiny) cannot be held: it is succeeded", "warning")
 
 
 def test_the_page_of_a_job_is_opened_and_left() -> None:
@@ -83,7 +83,7 @@ def test_the_page_of_a_job_is_opened_and_left() -> None:
     assert after(page, "down")[0].chosen == 4, "the page of another job"
     for key in ("enter", "q", "escape"):
         assert after(page, key) == (STATE, [])
-    assert after(page, "c")[0].asks.startswith("Cancel job 3")
+    assert after(page, "c")[0].question.startswith("Cancel job 3")
     for key in ("l", "e", "question_mark"):
         assert after(page, key)[0].page in (LOG, HELP)
         for closing in ("q", "escape"):
@@ -111,8 +111,8 @@ def test_wishes() -> None:
 @pytest.mark.parametrize("key", ["c", "p", "r", "l", "e", "plus", "minus", "enter"])
 def test_without_a_job_that_is_said(key: str) -> None:
     state, wishes = after(ViewState(), key, shown=KeyContext())
-    assert (state.said, wishes, state.page) == (NO_JOB, [], JOBS)
-    assert after(state, "down", shown=KeyContext())[0].said == ("", "")
+    assert (state.message, wishes, state.page) == (NO_JOB, [], JOBS)
+    assert after(state, "down", shown=KeyContext())[0].message == ("", "")
 
 
 def test_a_filter_is_typed() -> None:

@@ -16,7 +16,7 @@ def left_of(text: str) -> list[str]:
     late, parser = LateResponses(), XTermParser()
     events = [*parser.feed(text), *parser.feed("")]
     keys = [each.key for each in events if isinstance(each, Key)]
-    return [key for key in keys if not late.takes(key) and key not in IDLE]
+    return [key for key in keys if not late.consumes(key) and key not in IDLE]
 
 
 @pytest.mark.parametrize("end", ["\x1b\\", "\x07"])

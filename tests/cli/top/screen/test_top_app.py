@@ -179,7 +179,7 @@ def test_the_mouse_chooses_and_the_wheel_moves(two_jobs: FakeService, client: Da
         foot = app.shown_text.split("\n")[23]
         await pilot.click(offset=(foot.index("hold"), 23))
         await settled(pilot, app)
-        assert app.state.asks.startswith("Hold job 4 (other)?")
+        assert app.state.question.startswith("Hold job 4 (other)?")
         await pressed(pilot, app, "y")
         assert client.job(4)["state"] == "on_hold"
         foot = app.shown_text.split("\n")[23]
@@ -240,7 +240,7 @@ class Slow:
         self.asked: list[int | None] = []
         self.jobs = (job_of(3), job_of(4))
 
-    def look(self, chosen: int | None) -> ScreenData:
+    def read(self, chosen: int | None) -> ScreenData:
         self.asked.append(chosen)
         return a_look(*self.jobs)
 

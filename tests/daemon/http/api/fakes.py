@@ -15,7 +15,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
-from zerotools.jobs.sweeps import put_key, remove_key
+from zerotools.jobs.sweeps import remove_key, set_key
 from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.snapshot_source import SnapshotSource
@@ -283,7 +283,7 @@ class FakeService:
         for key in edit.unset:
             remove_key(tree, key)
         for key, value in edit.set.items():
-            put_key(tree, key, value)
+            set_key(tree, key, value)
         spec = job_to_dict(job_from_dict(tree, source="job"))
         begin = view.begin if edit.begin is None else edit.begin or None
         return self.change(job_id, spec=spec, name=spec["name"], begin=begin)

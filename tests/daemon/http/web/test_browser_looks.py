@@ -116,7 +116,7 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
         "open": everything - ended,
     }
     assert set(found["states"]["open"][: len(running)]) == running, "those come first"
-    assert found["words"] == {each: states.in_words(each) for each in everything}
+    assert found["words"] == {each: states.display_text(each) for each in everything}
     assert found["shown"] == [
         ["stalled 12m", "bad", "!"],
         ["late 1m", "warning", "!"],

@@ -179,7 +179,7 @@ def test_what_was_left_running_is_over_before_the_job_is_cancelled(tmp_path: Pat
     copy.kill()
     copy.wait(20)
     found.wait_for(lambda: _kill_step(found), "the end of its processes")
-    found.job.ask_stop("me")
+    found.job.request_stop("me")
     assert found.begin().wait(60) == 1
     assert end_of(found)[0] == "cancelled"
     assert found.job.attempts() == [1]

@@ -47,7 +47,7 @@ def test_what_another_job_names_stays_and_that_is_said_once(tmp_path: Path) -> N
     (needed / "10").write_text('{"job": 10, "named": [3]}')
     said: list[str] = []
     keeping = KeepPolicy(last=1, needed=needed)
-    committer = Committer(tmp_path / "runs", keeping, lambda path: None, say=said.append)
+    committer = Committer(tmp_path / "runs", keeping, lambda path: None, log_line=said.append)
     for _ in range(2):
         assert committer.tidy(tmp_path / "runs" / newest.name) is None
         assert steps(checkpoint_dirs.list_checkpoints(output)) == [10, 20, 40]
@@ -98,12 +98,12 @@ def test_the_loss_of_a_checkpoint_is_the_mean_since_the_one_before() -> None:
     measured.stepped(2.0)
     measured.stepped(1.0)
     measured.evaluated(2, 1.75)
-    assert measured.take(2) == {"loss": 1.5, "eval_loss": 1.75}
+    assert measured.pop_losses(2) == {"loss": 1.5, "eval_loss": 1.75}
     measured.stepped(0.5)
-    assert measured.take(3) == {"loss": 0.5}
-    assert measured.take(4) == {}
+    assert measured.pop_losses(3) == {"loss": 0.5}
+    assert measured.pop_losses(4) == {}
     measured.stepped(float("inf"))
-    assert measured.take(5) == {}
+    assert measured.pop_losses(5) == {}
 
 
 @pytest.mark.parametrize("hint", [checkpoint_dirs.LATEST, checkpoint_dirs.BEST])

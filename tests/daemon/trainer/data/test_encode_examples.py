@@ -8,7 +8,7 @@ from zerotoolsd.trainer.data.encode_examples import ReadingProgress
 def test_bytes_rate_and_time_left(tmp_path: Path) -> None:
     now = [100.0]
     progress = ReadingProgress(clock=lambda: now[0])
-    assert progress.words() == ""
+    assert progress.describe() == ""
     paths = [tmp_path / "a", tmp_path / "b", tmp_path / "gone"]
     for path in paths[:2]:
         with path.open("wb") as file:
@@ -17,15 +17,15 @@ def test_bytes_rate_and_time_left(tmp_path: Path) -> None:
     next(read)
     progress.seen(50_000_000)
     now[0] += 10
-    assert progress.words() == "50 of 200 MB, 5.0 MB/s, 30 s left"
+    assert progress.describe() == "50 of 200 MB, 5.0 MB/s, 30 s left"
     next(read)
-    assert progress.words() == "100 of 200 MB, 10.0 MB/s, 10 s left"
+    assert progress.describe() == "100 of 200 MB, 10.0 MB/s, 10 s left"
     now[0] += 10
     # A second source: its rate is its own.
     assert [*read] == paths[2:]
-    assert progress.words() == "200 of 200 MB, 10.0 MB/s, 1 s left"
+    assert progress.describe() == "200 of 200 MB, 10.0 MB/s, 1 s left"
     assert [*progress.through(paths[:1])] == paths[:1]
-    assert progress.words() == "300 of 300 MB"
+    assert progress.describe() == "300 of 300 MB"
 
 
 def test_time_alone_is_no_progress(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_time_alone_is_no_progress(tmp_path: Path) -> None:
         progress.seen(read)
         return False
 
-    progress.tell_until(is_over, said.append)
+    progress.report_until(is_over, said.append)
     assert said == ["3 of 9 MB, 0.2 MB/s, 30 s left", "6 of 9 MB, 0.2 MB/s, 15 s left"]
 
 
@@ -55,5 +55,5 @@ def test_what_another_job_writes_is_progress() -> None:
         progress.others = written
         return False
 
-    progress.tell_until(is_over, said.append)
+    progress.report_until(is_over, said.append)
     assert said == ["another job tokenises this data: 5 MB written"]

@@ -81,7 +81,7 @@ FOUR = [([5, 6], [7, 2]), ([5, 6], [8, 9, 2]), ([4], [3, 2]), ([4], [2])]
 def test_a_pair_is_the_chosen_answer_with_the_rejected_one(tmp_path: Path) -> None:
     pairs = pairs_in(tmp_path / "ids", FOUR)
     assert len(pairs) == 2
-    pairs.known(np.array([[-1, -2], [-3, -4]], np.float32))
+    pairs.set_references(np.array([[-1, -2], [-3, -4]], np.float32))
     first, last = pairs.example(0), pairs.example(1)
     assert list(first.inputs) == [5, 6, 7]
     assert list(first.targets) == [IGNORED, 7, 2]

@@ -78,7 +78,7 @@ def cut_up(model: Any, **options: Any) -> list[str]:
     from zerotoolsd.trainer.engine.chunked_loss import ChunkedLoss
 
     said: list[str] = []
-    ChunkedLoss(model, SIZE, **{"say": said.append, **options}).install()
+    ChunkedLoss(model, SIZE, **{"log_line": said.append, **options}).install()
     return said
 
 
@@ -195,7 +195,7 @@ def test_a_model_that_cannot_be_cut_says_so_and_is_not(damage: str, why: str) ->
     assert sentence.startswith("note: the loss is computed with all logits at once: ")
     model = drawn("llama", torch.float64)
     model.lm_head = torch.nn.Sequential(*order).eval()
-    cut_up(model, say=None)
+    cut_up(model, log_line=None)
     with pytest.raises(Unsupported, match=rf'train\.chunked_loss = "on": {why}'):
         loss_and_gradients(model, cut=True)
 

@@ -47,7 +47,7 @@ class Said:
         self.doing = doing
         self.told.append(doing)
 
-    def say(self, line: str) -> None:
+    def log_line(self, line: str) -> None:
         self.lines.append(line)
 
 
@@ -118,19 +118,19 @@ def test_what_is_compiled_already_is_not_announced(lock: Path) -> None:
 
 def test_the_log_moves_while_an_operator_is_compiled(lock: Path) -> None:
     said = Said()
-    made = BuildProgress(lock.parent, said.say)
-    made.look()
+    made = BuildProgress(lock.parent, said.log_line)
+    made.report_new_files()
     (lock.parent / "build.ninja").write_text(
         "rule compile\n  command = c++\nbuild cpu_adam.o: compile /x/cpu_adam.cpp\n"
         "build impl.o: compile /x/impl.cpp\nbuild cpu_adam.so: link impl.o\ndefault cpu_adam.so\n"
     )
-    made.look()
+    made.report_new_files()
     assert said.lines == []
     (lock.parent / "impl.o").touch()
-    made.look()
-    made.look()
+    made.report_new_files()
+    made.report_new_files()
     (lock.parent / "cpu_adam.o").touch()
-    made.look()
+    made.report_new_files()
     assert said.lines == [
         "compiling cpu_adam: 1 of 3 files made (impl.o)",
         "compiling cpu_adam: 2 of 3 files made (cpu_adam.o)",

@@ -45,7 +45,7 @@ def check(mesh: DeviceMesh, bucket_bytes: int) -> None:
         weight.grad = whole(numbered(shape), mesh)
         weights[str(shape)] = weight
     partition = RowPartition(weights, mesh[REPLICATE], bucket_bytes)
-    partition.take_gradients()
+    partition.set_gradients()
     with torch.no_grad():
         for row in partition.rows.values():
             row.to_local().copy_(row.grad.to_local())

@@ -45,7 +45,7 @@ def test_the_copy_is_complete_before_training_goes_on(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     weight = torch.arange(3.0)
-    copied = HostCopy().take({"model": {"weight": weight}})["model"]["weight"]
+    copied = HostCopy().copy({"model": {"weight": weight}})["model"]["weight"]
     assert done == ["synchronized"]
     weight.zero_()
     assert copied.tolist() == [0.0, 1.0, 2.0]

@@ -57,7 +57,7 @@ def test_values_and_gradients_are_those_of_bitsandbytes(
     theirs.load_state_dict(linear.state_dict())
     theirs = theirs.to("cpu").requires_grad_(False)
     ours = PackedLinear(linear, double_quant=double_quant)
-    ours.take(linear.weight)
+    ours.pack_weight(linear.weight)
     inputs = [torch.randn(2, 7, shape[1], dtype=wanted_type) for _ in range(2)]
     inputs[1].copy_(inputs[0])
     outputs = []
@@ -78,7 +78,7 @@ def test_no_weight_is_kept_for_the_backward_pass() -> None:
 
     linear = torch.nn.Linear(256, 128)
     layer = PackedLinear(linear, double_quant=True)
-    layer.take(linear.weight.detach())
+    layer.pack_weight(linear.weight.detach())
     kept: list[torch.Size] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.shape) or t, lambda t: t):
         layer(torch.randn(3, 256, requires_grad=True))

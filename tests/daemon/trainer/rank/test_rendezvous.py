@@ -220,12 +220,12 @@ def test_a_machine_that_was_started_again_takes_its_place(
 
 def test_the_card_is_plain_text_that_other_versions_read() -> None:
     card = rendezvous.own_card("a", 2, {"train": "x"})
-    assert rendezvous.card_of(card.text) == card
+    assert rendezvous.parse_card(card.text) == card
     newer = json.dumps({**json.loads(card.text), "new": 1, "zerotools": "9.9"})
-    found = rendezvous.first_difference({0: card, 1: rendezvous.card_of(newer)})
+    found = rendezvous.first_difference({0: card, 1: rendezvous.parse_card(newer)})
     assert found is not None
     assert "has zerotools 9.9, but node 0" in found
-    older = rendezvous.first_difference({0: card, 1: rendezvous.card_of("{}")})
+    older = rendezvous.first_difference({0: card, 1: rendezvous.parse_card("{}")})
     assert older is not None
     assert "of an unknown version" in older
 

@@ -9,7 +9,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import dtype_named
 from zerotools.core.errors import BadFile
 from zerotools.io.files.read_json import read_json
-from zerotools.io.files.source_stamps import note_source
+from zerotools.io.files.source_stamps import record_source_path
 from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 
 DATA = "tensors.bin"
@@ -39,6 +39,6 @@ def read(path: Path, format_name: str) -> Checkpoint:
         path,
         tensors,
         Origin(format_name, path),
-        files={DATA: note_source(path / DATA)},
+        files={DATA: record_source_path(path / DATA)},
         model_sidecars=find_model_sidecars(path),
     )

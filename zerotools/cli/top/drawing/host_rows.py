@@ -134,7 +134,7 @@ def _stall(name: str, stall: Stall) -> tuple[str, str]:
 def _network(look: ScreenData, columns: int) -> Line:
     host = look.snapshot.host
     line: Line = [("net", "strong")]
-    for mark, name, value in _ways(host):
+    for mark, name, value in _directions(host):
         line += [(f" {mark} ", "quiet"), (f"{short_numbers.size(value):>4}", "")]
         series: Sequence[float | None] = look.past.get(name) or ()
         most = max((each for each in series if each is not None), default=0.0)
@@ -143,7 +143,7 @@ def _network(look: ScreenData, columns: int) -> Line:
     return cut([*line, (" /s", "quiet")], columns)
 
 
-def _ways(host: Host) -> tuple[tuple[str, str, float | None], ...]:
+def _directions(host: Host) -> tuple[tuple[str, str, float | None], ...]:
     received, sent = "network_received_bytes_per_second", "network_sent_bytes_per_second"
     return (
         ("↓", f"host.{received}", host.network_received_bytes_per_second),

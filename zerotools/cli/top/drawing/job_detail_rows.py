@@ -52,7 +52,7 @@ def detail_lines(
     """
     found = look.chosen if look.chosen and look.chosen.job_id == job["id"] else None
     name = plain(title(job))
-    standing = _standing(job, look, now)
+    standing = _describe_state(job, look, now)
     while len(standing) > 1 and len(" · ".join(standing)) + len(name) > columns - 12:
         standing.pop()
     lines = [ruled([(name, "strong")], columns, [(" · ".join(standing), "quiet")])]
@@ -143,7 +143,7 @@ def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
     ]
 
 
-def _standing(job: Job, look: ScreenData, now: float) -> list[str]:
+def _describe_state(job: Job, look: ScreenData, now: float) -> list[str]:
     """Return the state of the job in parts, the most important first: `running 3h12m`, `GPU 0-3`,
     `attempt 2`.
     """

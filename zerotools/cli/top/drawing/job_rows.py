@@ -141,7 +141,7 @@ def _text_of(job: Job, name: str, now: float) -> Piece:
     record = job["progress"] or {}
     match name:
         case "left":
-            left = seconds_left(job)
+            left = remaining_seconds(job)
             return short_numbers.brief(left), "" if left is not None else "quiet"
         case "loss":
             text = loss(record)
@@ -176,7 +176,7 @@ def progress_of(job: Job) -> tuple[int, int]:
     return (min(int(done), int(total)), int(total)) if known else (0, 0)
 
 
-def seconds_left(job: Job) -> float | None:
+def remaining_seconds(job: Job) -> float | None:
     """Return the number of seconds until the last step, from the estimate of the ranks, or else
     from the duration of the newest step.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zerotools.cli.job_views.describe_job import Job, shown_state, user_of
-from zerotools.cli.top.drawing.job_rows import seconds_left
+from zerotools.cli.top.drawing.job_rows import remaining_seconds
 from zerotools.jobs.states import ACTIVE, TERMINAL
 
 JOBS, JOB, HELP, LOG = "jobs", "job", "help", "log"
@@ -26,12 +26,12 @@ ORDERS: tuple[tuple[str, Callable[[Job], Any]], ...] = (
     ("id", lambda job: job["id"]),
     ("owner", lambda job: (user_of(job), job["id"])),
     ("name", lambda job: (str(job["name"] or "").casefold(), job["id"])),
-    ("time left", lambda job: (_seconds_left(job), job["id"])),
+    ("time left", lambda job: (_remaining_seconds(job), job["id"])),
 )
 
 
-def _seconds_left(job: Job) -> float:
-    left = seconds_left(job)
+def _remaining_seconds(job: Job) -> float:
+    left = remaining_seconds(job)
     return float("inf") if left is None else left
 
 
@@ -76,10 +76,10 @@ class ViewState:
         rank: the rank with the log that the log page shows.
         top: the first line of the log page; None: the page shows the end of the log.
         errors: true if the log page shows only lines with errors and warnings.
-        asks: a question that waits for yes or no; empty without a question.
+        question: a question that waits for yes or no; empty without a question.
         asked: the number of the job that the question is about.
         wish: the action to take on yes.
-        said: the daemon's last response, with its meaning.
+        message: the daemon's last response, with its meaning.
     """
 
     chosen: int | None = None
@@ -92,10 +92,10 @@ class ViewState:
     rank: int = 0
     top: int | None = None
     errors: bool = False
-    asks: str = ""
+    question: str = ""
     asked: int | None = None
     wish: str = ""
-    said: tuple[str, str] = ("", "")
+    message: tuple[str, str] = ("", "")
 
     def listed(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the jobs that pass the filter, in the chosen order."""

@@ -309,17 +309,17 @@ def _foot(state: ViewState, columns: int) -> list[Line]:
     """Return the last lines of the screen: a question, a response, the filter that is being typed,
     or the keys.
     """
-    if state.asks:
+    if state.question:
         answers: Line = [("y", "key"), (" yes  ", ""), ("n", "key"), (" no", "")]
-        *lines, last = _folded((state.asks, "warning"), columns)
+        *lines, last = _folded((state.question, "warning"), columns)
         if width(last) + GAP + width(answers) <= columns:
             return [*lines, [*last, ("  ", ""), *answers]]
         return [*lines, last, answers]
     if state.typed:
         typing: Line = [("filter: ", "strong"), (plain(state.only), ""), (" ", CURSOR)]
         return [ends(typing, [("Enter keeps it, Escape shows all", "quiet")], columns)]
-    if state.said[0]:
-        return _folded(state.said, columns)
+    if state.message[0]:
+        return _folded(state.message, columns)
     keys = {JOB: _PAGE_KEYS, LOG: _LOG_KEYS, HELP: _HELP_KEYS}.get(state.page, _JOB_KEYS)
     line: Line = []
     pair: Line = []

@@ -115,7 +115,7 @@ class GpuHolders:
             process = psutil.Process(pid)
         except psutil.Error:
             return _Identity(None, None, Owners({}, {}).of(pid))
-        known = before.get(process) or self._known.get(process) or _look(process)
+        known = before.get(process) or self._known.get(process) or _identify(process)
         self._known[process] = known
         return known
 
@@ -127,7 +127,7 @@ class _Identity:
     words: str
 
 
-def _look(process: psutil.Process) -> _Identity:
+def _identify(process: psutil.Process) -> _Identity:
     ranks = find_ranks([process])
     run_dir = ranks[process.pid].run_dir if process.pid in ranks else None
     try:

@@ -173,11 +173,11 @@ class LogFollower:
                     self._add(f"--- attempt {part.attempt} ---")
                     continue
             self._offset = part.next_offset
-            self._take(self._decode(part.data))
+            self._add_text(self._decode(part.data))
             if len(part.data) < PART_BYTES:
                 return self._seen()
 
-    def _take(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         """Add new text to the lines. Each redraw of a progress bar becomes a line. A last line
         without a line break is included.
         """

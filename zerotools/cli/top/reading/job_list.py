@@ -94,7 +94,7 @@ class JobList:
 
     def _read(self) -> ListedJobs:
         begun = self._clock()
-        self._has_changed = self._note_events() or self._has_changed
+        self._has_changed = self._has_new_events() or self._has_changed
         if begun >= self._whole_at or (self._has_changed and begun >= self._spared_until):
             self._list_all()
             took = self._clock() - begun
@@ -104,7 +104,7 @@ class JobList:
             self._list_running()
         return ListedJobs(tuple(self._jobs[number] for number in sorted(self._jobs)), self._is_cut)
 
-    def _note_events(self) -> bool:
+    def _has_new_events(self) -> bool:
         """Return True if there was an event since the last call, or if this is unknown."""
         if self._event is None:
             last = self._client.health().get("last_event")

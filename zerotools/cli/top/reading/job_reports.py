@@ -88,7 +88,7 @@ class LongCurve:
         self._shape = NO_SHAPE
         self._shaped_at = 0
 
-    def put(self, step: int, value: float) -> None:
+    def add(self, step: int, value: float) -> None:
         """Add a point. A point is ignored if its step is not later than the last one; `cut` removes
         later points first.
         """
@@ -264,10 +264,10 @@ class ReportReader:
         """Read the next records. Return False if all records that exist so far are read."""
         records, is_end = log.page()
         for record in records:
-            self._take(record, log)
+            self._add_record(record, log)
         return not is_end or log.is_over
 
-    def _take(self, record: Mapping[str, Any], log: _AttemptLog) -> None:
+    def _add_record(self, record: Mapping[str, Any], log: _AttemptLog) -> None:
         event, step = record.get("event"), step_of(record)
         if step is None:
             return
@@ -276,10 +276,10 @@ class ReportReader:
             for curve in (self._loss, self._eval, self._speed):
                 curve.cut(step)
         if event == "step":
-            _put(self._loss, step, record.get("loss"))
-            _put(self._speed, step, record.get("tokens_per_second"))
+            _add_finite(self._loss, step, record.get("loss"))
+            _add_finite(self._speed, step, record.get("tokens_per_second"))
         elif event == "eval":
-            _put(self._eval, step, record.get("loss"))
+            _add_finite(self._eval, step, record.get("loss"))
         elif event == "checkpoint":
             self._save(step, record)
 
@@ -294,8 +294,8 @@ class ReportReader:
             time=finite_number(record.get("time")),
             size_bytes=_count(record.get("bytes")),
             seconds=finite_number(record.get("seconds")),
-            verified=_words(record.get("verified")),
-            not_verified=_words(record.get("not_verified")),
+            verified=_text_or_none(record.get("verified")),
+            not_verified=_text_or_none(record.get("not_verified")),
         )
         if len(self._checkpoints) > MOST_CHECKPOINTS:
             del self._checkpoints[next(iter(self._checkpoints))]
@@ -358,10 +358,10 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and 0 <= value < 2**63 else None
 
 
-def _words(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _put(curve: LongCurve, step: int, value: object) -> None:
+def _add_finite(curve: LongCurve, step: int, value: object) -> None:
     if (number := finite_number(value)) is not None:
-        curve.put(step, number)
+        curve.add(step, number)

@@ -91,7 +91,7 @@ class ScreenReader:
         self._is_here = elsewhere is None
         self._source = source
         self._client = client
-        self._places = places if self._is_here else None
+        self._disk_reader = places if self._is_here else None
         self._clock = clock
         self._list = JobList(client, clock)
         self._jobs, self._listed = ListedJobs(), clock()
@@ -100,12 +100,12 @@ class ScreenReader:
         self._chosen: JobDetails | None = None
         self._log: tuple[tuple[int, int], LogFollower] | None = None
         self._holders = GpuHolders(CachedValue(WATCHED_SECONDS, clock), is_here=self._is_here)
-        self._details = JobDetailsReader(client, self._places, clock)
+        self._details = JobDetailsReader(client, self._disk_reader, clock)
         self._samples = RecentSamples()
         self._hour: CachedValue[PastSeries] = CachedValue(OFTEN_SECONDS, clock)
         self._disks: CachedValue[tuple[DiskSpace, ...]] = CachedValue(OFTEN_SECONDS, clock)
 
-    def look(self, chosen: int | None) -> ScreenData:
+    def read(self, chosen: int | None) -> ScreenData:
         """Read all values for a screen, with the details of the job `chosen`. A value that cannot
         be read is replaced by an error.
 
@@ -147,7 +147,7 @@ class ScreenReader:
             shares={
                 gpu.index: memory_by_owner(gpu, holders.get(gpu.index, ())) for gpu in snapshot.gpus
             },
-            disks=self._disks.get(lambda: self._look_at_disks(jobs), _directories(jobs)),
+            disks=self._disks.get(lambda: self._read_disks(jobs), _directories(jobs)),
             chosen=self._chosen if job is not None else None,
             past={**self._samples.series(), **hour},
             is_hour=bool(hour),
@@ -167,11 +167,11 @@ class ScreenReader:
             if name.startswith(("gpu.", "host."))
         }
 
-    def _look_at_disks(self, jobs: Sequence[Job]) -> tuple[DiskSpace, ...]:
+    def _read_disks(self, jobs: Sequence[Job]) -> tuple[DiskSpace, ...]:
         """Return the file systems of the jobs' output directories. The file system with the least
         free space comes first.
         """
-        places = self._places
+        places = self._disk_reader
         if places is None:
             return ()
         found = {(disk := places.disk(path)).at: disk for path in _directories(jobs)}
@@ -187,8 +187,8 @@ class ScreenReader:
 
     def close(self) -> None:
         """End the child processes that read disks."""
-        if self._places is not None:
-            self._places.close()
+        if self._disk_reader is not None:
+            self._disk_reader.close()
 
 
 def _directories(jobs: Sequence[Job]) -> list[str]:

@@ -48,8 +48,8 @@ def press(state: ViewState, key: str, character: str | None, shown: KeyContext) 
     """
     if state.typed:
         return _typing(state, key, character), None
-    state = replace(state, said=("", ""))
-    if state.asks:
+    state = replace(state, message=("", ""))
+    if state.question:
         return _answered(state, key, shown)
     if state.page == HELP:
         closes = key in ("escape", "q", "question_mark", "enter")
@@ -87,7 +87,7 @@ def _answered(state: ViewState, key: str, shown: KeyContext) -> Pressed:
     """Return the state after the user has answered a question. Only the key `y` means yes."""
     job = next((job for job in shown.listed if job["id"] == state.asked), None)
     wish = UserAction(state.wish, job) if key in ("y", "Y") and job is not None else None
-    return replace(state, asks="", asked=None, wish=""), wish
+    return replace(state, question="", asked=None, wish=""), wish
 
 
 def _in_log(state: ViewState, key: str, shown: KeyContext) -> ViewState:
@@ -162,13 +162,13 @@ def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
     if key not in ("l", "e", "enter", "c", "p", "r", "plus", "minus"):
         return state, None
     if job is None:
-        return replace(state, said=NO_JOB), None
+        return replace(state, message=NO_JOB), None
     match key:
         case "enter":
             return replace(state, page=JOB), None
         case "c":
             asks = f"Cancel {title(job)}? It {how_it_stops(job)}."
-            return replace(state, asks=asks, asked=job["id"], wish=CANCEL), None
+            return replace(state, question=asks, asked=job["id"], wish=CANCEL), None
         case "p":
             return _hold(state, job)
         case "r":
@@ -183,8 +183,8 @@ def _hold(state: ViewState, job: Job) -> Pressed:
     effect = next(row.hold for row in VERB_ROWS if job["state"] in row.states)
     if effect.startswith(("refused", "nothing")):
         return replace(
-            state, said=(f"{title(job)} cannot be held: it is {state_words(job)}", "warning")
+            state, message=(f"{title(job)} cannot be held: it is {state_words(job)}", "warning")
         ), None
     return replace(
-        state, asks=f"Hold {title(job)}? Then {effect}.", asked=job["id"], wish=HOLD
+        state, question=f"Hold {title(job)}? Then {effect}.", asked=job["id"], wish=HOLD
     ), None

@@ -23,21 +23,21 @@ class LateResponses:
     """
 
     def __init__(self) -> None:
-        self._begun = 0
-        self._left = 0
+        self._matched = 0
+        self._remaining = 0
 
-    def takes(self, key: str) -> bool:
+    def consumes(self, key: str) -> bool:
         """Return whether this key, by textual's name, is part of a response. Call it once for each
         key, in order.
         """
-        if self._left:
-            self._left = 0 if key in ENDS else self._left - 1
+        if self._remaining:
+            self._remaining = 0 if key in ENDS else self._remaining - 1
             return True
-        if key != BEGINS[self._begun]:
-            self._begun = int(key == BEGINS[0])
+        if key != BEGINS[self._matched]:
+            self._matched = int(key == BEGINS[0])
             return False
-        self._begun += 1
-        if self._begun == len(BEGINS):
-            self._begun, self._left = 0, LONGEST
+        self._matched += 1
+        if self._matched == len(BEGINS):
+            self._matched, self._remaining = 0, LONGEST
             return True
         return False

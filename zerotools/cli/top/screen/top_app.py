@@ -76,7 +76,7 @@ class BackgroundThread:
         """
         self._count += 1
 
-        def over(value: T | None, error: Exception | None) -> None:
+        def finish(value: T | None, error: Exception | None) -> None:
             self._count -= 1
             if error is not None:
                 failed(error)
@@ -90,7 +90,7 @@ class BackgroundThread:
             except Exception as error:  # reported to the waiting caller
                 problem = error
             with suppress(RuntimeError):  # the loop is closed: the screen is gone
-                self._loop.call_soon_threadsafe(over, value, problem)
+                self._loop.call_soon_threadsafe(finish, value, problem)
 
         self._tasks.put(work)
 
@@ -155,7 +155,7 @@ class Reads(Protocol):
     fake in tests.
     """
 
-    def look(self, chosen: int | None) -> ScreenData:
+    def read(self, chosen: int | None) -> ScreenData:
         """Return the values of the screen, with the details of the job `chosen`."""
         ...
 
@@ -200,7 +200,7 @@ class Top(App[int]):
         self._drawn = DrawnScreen([], self.state, {})
         self._reading: BackgroundThread
         self._asking: BackgroundThread
-        self._said_until = 0.0
+        self._message_until = 0.0
         self._late_answers = LateResponses()
 
     def compose(self) -> ComposeResult:
@@ -211,7 +211,7 @@ class Top(App[int]):
         """Start the threads and the timers, and read at once."""
         self._reading, self._asking = BackgroundThread("top-reads"), BackgroundThread("top-asks")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, EXIT_TERMINATED)
-        self.app_resume_signal.subscribe(self, self._come_back)
+        self.app_resume_signal.subscribe(self, self._redraw_after_suspend)
         self._canvas.focus()
         self.set_interval(self._interval, self.refresh_now)
         self.set_interval(LOG_SECONDS, self.read_log)
@@ -244,7 +244,7 @@ class Top(App[int]):
         if self._reading.is_idle and self.state.page != LOG:
             chosen = self.state.chosen
             then = partial(self.show, chosen)
-            self._reading.do(partial(self._reads.look, chosen), then, self._fail)
+            self._reading.do(partial(self._reads.read, chosen), then, self._fail)
 
     def show(self, chosen: int | None, look: ScreenData) -> None:
         """Draw the new values `look`, which include the details of the job `chosen`."""
@@ -257,8 +257,8 @@ class Top(App[int]):
 
     def draw(self) -> None:
         """Draw the values that were read last, in the size of the terminal."""
-        if self.state.said[0] and time.monotonic() > self._said_until:
-            self.state = replace(self.state, said=("", ""))
+        if self.state.message[0] and time.monotonic() > self._message_until:
+            self.state = replace(self.state, message=("", ""))
         columns, rows = self._canvas.size
         self._drawn = draw_screen(self.look, self._rank_log, self.state, columns, rows, self._now())
         self.state = self._drawn.state
@@ -268,12 +268,12 @@ class Top(App[int]):
     def on_key(self, event: events.Key) -> None:
         """Carry out the effect of a key."""
         event.stop()
-        if self._late_answers.takes(event.key):
+        if self._late_answers.consumes(event.key):
             return
         before = self.state
         self.state, wish = press(before, event.key, event.character, self._shown())
-        if self.state.said[0]:
-            self._said_until = time.monotonic() + SAID_SECONDS
+        if self.state.message[0]:
+            self._message_until = time.monotonic() + SAID_SECONDS
         self._after(before, wish)
 
     def on_paste(self, event: events.Paste) -> None:
@@ -304,7 +304,7 @@ class Top(App[int]):
 
     def _scroll(self, key: str) -> None:
         before = self.state
-        if not before.asks and not before.typed:
+        if not before.question and not before.typed:
             self.state, _ = press(before, key, None, self._shown())
             self._after(before, None)
 
@@ -371,39 +371,39 @@ class Top(App[int]):
         asks: dict[str, tuple[Callable[[], object], str]] = {
             CANCEL: (partial(self._client.cancel, number), f"{name} is stopping"),
             HOLD: (partial(self._client.hold, number), f"{name} is held{saved}"),
-            RESUME: (partial(self._go_on, wish.job), f"{name} goes on"),
+            RESUME: (partial(self._continue_job, wish.job), f"{name} goes on"),
             PRIORITY: (
                 partial(self._client.set_priority, number, wanted),
                 f"{name} has priority {wanted}",
             ),
         }
-        self._ask(*asks[wish.what])
+        self._send_request(*asks[wish.what])
 
-    def _go_on(self, job: Job) -> object:
+    def _continue_job(self, job: Job) -> object:
         if job["state"] in TERMINAL:
             return self._client.retry(int(job["id"]), from_start=False)
         return self._client.release(int(job["id"]))
 
-    def _ask(self, asks: Callable[[], object], done: str) -> None:
+    def _send_request(self, asks: Callable[[], object], done: str) -> None:
         def answered(_: object) -> None:
-            self.say(done, "good")
+            self.show_message(done, "good")
             self.refresh_now()
 
         def refused(error: Exception) -> None:
             if isinstance(error, ZerotoolsError):
-                self.say(str(error), "bad")
+                self.show_message(str(error), "bad")
             else:
                 self._fail(error)
 
         self._asking.do(asks, answered, refused)
 
-    def say(self, text: str, meaning: str) -> None:
+    def show_message(self, text: str, meaning: str) -> None:
         """Show a text in the last line for some seconds."""
-        self._said_until = time.monotonic() + SAID_SECONDS
-        self.state = replace(self.state, said=(render.clean(text), meaning))
+        self._message_until = time.monotonic() + SAID_SECONDS
+        self.state = replace(self.state, message=(render.clean(text), meaning))
         self.draw()
 
-    def _come_back(self, _: App[int]) -> None:
+    def _redraw_after_suspend(self, _: App[int]) -> None:
         """Draw all lines again when the program continues after Ctrl-Z and `fg`, because the screen
         is empty then.
         """

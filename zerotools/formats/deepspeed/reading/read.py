@@ -43,7 +43,7 @@ from zerotools.formats.deepspeed.schema.tensor_parallel import (
     parse_rules,
     read_layout,
 )
-from zerotools.io.files.source_stamps import note_source
+from zerotools.io.files.source_stamps import record_source_path
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.thinning_record import read_thinned
@@ -268,7 +268,7 @@ def _sizes(directory: Path, listing: TagListing, mp_shards: list[MpShard]) -> di
 def _noted(directory: Path, names: Sequence[str]) -> Iterator[tuple[str, int]]:
     for name in names:
         try:
-            yield name, note_source(directory / name)
+            yield name, record_source_path(directory / name)
         except OSError as error:
             if not is_tolerated():
                 raise

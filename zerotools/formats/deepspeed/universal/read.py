@@ -45,7 +45,7 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
     misplaced_values,
     parse_state,
 )
-from zerotools.io.files.source_stamps import note_source
+from zerotools.io.files.source_stamps import record_source_path
 from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pickle_values import StoredTensor
@@ -93,7 +93,7 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
         origin=_origin(path, found_tag, model, is_stage_3=is_stage_3),
         native=UniversalNative(model, saved, numbers),
         aliases={**model.stacked_experts.routers(model.module or {}), **model.shared},
-        files={name: note_source(directory / name) for name in names},
+        files={name: record_source_path(directory / name) for name in names},
         model_sidecars=model_sidecars(directory.parent),
         problems=problems,
     )

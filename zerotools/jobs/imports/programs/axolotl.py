@@ -38,23 +38,23 @@ def read_axolotl(document: Document, beside: Path) -> RunSettings:
     others = {"model_name_or_path": "if it is LLaMA-Factory's config, use --llamafactory"}
     others |= {"distributed_type": "if it is accelerate's config, use --accelerate"}
     yaml = YamlSettings(document, "axolotl", "base_model", others)
-    adapter = yaml.left.get("adapter")
+    adapter = yaml.remaining.get("adapter")
     adapters = yaml.choice("adapter", AXOLOTL_ADAPTERS, "")
-    preference = yaml.take("rl")
+    preference = yaml.pop("rl")
     pairs = preference is not None and bool(preference.value)
     found, examples = (_pairs(yaml), True) if pairs else _data(yaml)
-    packed = yaml.left.get("load_in_4bit")
+    packed = yaml.remaining.get("load_in_4bit")
     if adapter is not None and adapter.value == "qlora" and not (packed and packed.value):
         yaml.refuse(adapter, "needs load_in_4bit: true, as axolotl itself does")
-    linear = yaml.take("lora_target_linear")
+    linear = yaml.pop("lora_target_linear")
     if preference is not None and pairs and preference.value not in ("dpo", True):
         yaml.refuse(preference, "is not supported; supported: dpo")
     for name in ("reward_model", "relora_steps", "lora_model_dir", "peft_use_dora"):
-        given = yaml.take(name)
+        given = yaml.pop(name)
         if given is not None and given.value:
             yaml.refuse(given, "the engine torch does not support this yet")
     yaml.ignore({**AXOLOTL_IGNORED, **({"sample_packing": NOT_PACKED} if pairs else {})})
-    named = yaml.take("deepspeed")
+    named = yaml.pop("deepspeed")
     _unpack(yaml, document)
     given_all = {**yaml.renamed(AXOLOTL_NAMES), **found}
     if adapters and adapter is not None:
@@ -82,7 +82,7 @@ def read_axolotl(document: Document, beside: Path) -> RunSettings:
 
 def _unpack(yaml: YamlSettings, document: Document) -> None:
     """Move the options in the table `bnb_config_kwargs` (bitsandbytes) to the top level."""
-    table = yaml.take("bnb_config_kwargs")
+    table = yaml.pop("bnb_config_kwargs")
     if table is None or not table.value:
         return
     if not isinstance(table.value, Mapping):
@@ -91,13 +91,15 @@ def _unpack(yaml: YamlSettings, document: Document) -> None:
     for name, value in table.value.items():
         title, place = f"{table.title}.{name}", document.place((table.name, name))
         given = ConfigValue(name, title, place, value)
-        if name in yaml.left:
-            what = f"{given.said} and {yaml.left[name].said} say the same; remove one of them"
+        if name in yaml.remaining:
+            what = (
+                f"{given.label} and {yaml.remaining[name].label} say the same; remove one of them"
+            )
             yaml.findings.wrong.append(what)
         elif name.startswith(_OF_8_BITS):
             yaml.row(KeyOutcome.IGNORED, given, None, "has an effect only on weights of 8 bits")
         else:
-            yaml.left[name] = given
+            yaml.remaining[name] = given
 
 
 def _floor(yaml: YamlSettings, given: dict[str, ConfigValue]) -> None:
@@ -115,8 +117,8 @@ def _data(yaml: YamlSettings) -> tuple[dict[str, ConfigValue], bool]:
     data: True for examples, False for plain text.
     """
     given: dict[str, ConfigValue] = {}
-    text = yaml.take("pretraining_dataset")
-    listed = yaml.take("datasets") if text is None else text
+    text = yaml.pop("pretraining_dataset")
+    listed = yaml.pop("datasets") if text is None else text
     if listed is None:
         return given, True
     entries = listed.value if isinstance(listed.value, list) else [listed.value]
@@ -125,7 +127,7 @@ def _data(yaml: YamlSettings) -> tuple[dict[str, ConfigValue], bool]:
     if len(kinds) > 1:
         names = ", ".join(format_value(kind or "text") for kind in sorted(kinds))
         yaml.findings.unsupported.append(
-            f"{listed.said}: has datasets of the forms {names}, but a job reads one form; remove "
+            f"{listed.label}: has datasets of the forms {names}, but a job reads one form; remove "
             "the datasets of the others"
         )
     found = [_files(yaml, listed, table) for table in tables]
@@ -144,7 +146,7 @@ def _pairs(yaml: YamlSettings) -> dict[str, ConfigValue]:
     """Return the preference data in `datasets` as Trainer arguments: the files, and the names
     of their columns.
     """
-    listed = yaml.take("datasets")
+    listed = yaml.pop("datasets")
     if listed is None:
         return {}
     entries = listed.value if isinstance(listed.value, list) else [listed.value]
@@ -176,7 +178,7 @@ def _columns(
     if name not in AXOLOTL_PAIRS or own.get("prompt_format") or own.get("chosen_format"):
         known = ", ".join(AXOLOTL_PAIRS)
         yaml.findings.unsupported.append(
-            f"{listed.said}: type = {format_value(kind) if isinstance(kind, str) else 'a table'}: "
+            f"{listed.label}: type = {format_value(kind) if isinstance(kind, str) else 'a table'}: "
             "is "
             f"not supported; the supported types end with {known}; set data.prompt_column, "
             "data.chosen_column and data.rejected_column"
@@ -193,7 +195,7 @@ def _kind(yaml: YamlSettings, listed: ConfigValue, table: Mapping[str, Any]) -> 
     if isinstance(kind, str) and name in EXAMPLE_TYPES:
         return EXAMPLE_TYPES[name]
     yaml.findings.unsupported.append(
-        f"{listed.said}: type = {format_value(kind) if isinstance(kind, str) else 'a table'}: is "
+        f"{listed.label}: type = {format_value(kind) if isinstance(kind, str) else 'a table'}: is "
         "not "
         f"supported; supported types: {', '.join(EXAMPLE_TYPES)}; set data.format and its "
         "columns"

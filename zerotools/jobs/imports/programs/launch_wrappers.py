@@ -120,7 +120,7 @@ def commands_within(text: str, source: str, depth: int = 0) -> Iterator[Command]
     """
     for command in commands_of(text, source):
         yield command
-        inner, by = _given_to_a_shell(command.words)
+        inner, by = _shell_text(command.words)
         if inner is None or depth == _DEEPEST:
             continue
         for each in commands_within(inner.source, source, depth + 1):
@@ -139,7 +139,7 @@ def _below(word: Word, line: int) -> Word:
     return replace(word, line=word.line + line - 1)
 
 
-def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word]]:
+def _shell_text(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word]]:
     """Return the text that `eval` or `bash -c` runs, and the words before `bash` (such as
     `srun`)."""
     rest = _without_keywords(words)
@@ -170,7 +170,7 @@ def launched_command(words: Sequence[Word]) -> StartCommand | None:
     """Return the command in `words` that starts a training program; None if no word is a
     launcher.
     """
-    rest = _options_apart(_without_keywords(words))
+    rest = _split_joined_options(_without_keywords(words))
     if not rest:
         return None
     if kind := _kind(rest):
@@ -247,7 +247,7 @@ def _without_keywords(words: Sequence[Word]) -> list[Word]:
     return rest
 
 
-def _options_apart(words: Sequence[Word]) -> list[Word]:
+def _split_joined_options(words: Sequence[Word]) -> list[Word]:
     """Return `words` with python's joined options (`-um`) separated (`-u -m`)."""
     found: list[Word] = []
     for word in words:

@@ -125,7 +125,7 @@ def _count(given: ConfigValue, findings: Findings) -> ConfigValue | None:
     if text in _EVERY:
         return None
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 100_000):
-        what = f"{given.said} = {format_value(given.value)}: must be a whole number of at least 1"
+        what = f"{given.label} = {format_value(given.value)}: must be a whole number of at least 1"
         findings.wrong.append(what)
         return None
     return replace(given, value=int(text))
@@ -150,7 +150,7 @@ def _judge(launcher: str, name: str, given: ConfigValue, findings: Findings) -> 
     hosts = name == "include" and "@" in str(given.value)
     if several or hosts:
         findings.unsupported.append(
-            f"{given.said} = {format_value(given.value)}: {SEVERAL_MACHINES}"
+            f"{given.label} = {format_value(given.value)}: {SEVERAL_MACHINES}"
         )
     elif name in (*_COUNTS.get(launcher, ()), "include", *READ_HERE.get(launcher, ())):
         return  # the claim adds a row for it
@@ -208,7 +208,7 @@ def _by_option(options: Mapping[str, ConfigValue], findings: Findings) -> NumaSe
     if given.value not in _MODES:
         listed = ", ".join(map(format_value, _MODES))
         findings.wrong.append(
-            f"{given.said} = {format_value(given.value)}: must be one of {listed}"
+            f"{given.label} = {format_value(given.value)}: must be one of {listed}"
         )
         return None
     return NumaSetting(given, *_MODES[str(given.value)])

@@ -38,16 +38,16 @@ def read_llamafactory(document: Document, beside: Path) -> RunSettings:
     others = {"base_model": "if it is axolotl's config, use --axolotl"}
     others |= {"distributed_type": "if it is accelerate's config, use --accelerate"}
     yaml = YamlSettings(document, "LLaMA-Factory", "model_name_or_path", others)
-    stage = yaml.left.get("stage")
+    stage = yaml.remaining.get("stage")
     is_dpo = stage is not None and stage.value == _DPO
     examples = yaml.choice("stage", LLAMAFACTORY_STAGES, "sft")
     adapters = yaml.choice("finetuning_type", LLAMAFACTORY_METHODS, "lora")
     found = {**_data(yaml, beside, is_dpo=is_dpo), **_switches(yaml)}
-    loss = yaml.take("pref_loss")
+    loss = yaml.pop("pref_loss")
     if is_dpo and loss is not None and loss.value != "sigmoid":
         yaml.refuse(loss, "is not supported; supported: sigmoid")
     yaml.ignore(LLAMAFACTORY_IGNORED)
-    named = yaml.take("deepspeed")
+    named = yaml.pop("deepspeed")
     given = {**yaml.renamed(LLAMAFACTORY_NAMES), **found}
     place = document.place(("finetuning_type",))
     given["use_lora"] = ConfigValue("use_lora", "finetuning_type", place, adapters)
@@ -69,11 +69,11 @@ def read_llamafactory(document: Document, beside: Path) -> RunSettings:
 
 def _data(yaml: YamlSettings, beside: Path, *, is_dpo: bool) -> dict[str, ConfigValue]:
     """Return the data files of the datasets named by the key `dataset`, as Trainer arguments."""
-    directory = yaml.left.get("dataset_dir")
+    directory = yaml.remaining.get("dataset_dir")
     root = _found("data" if directory is None else str(directory.value), beside)
     given: dict[str, ConfigValue] = {}
     for key, name in (("dataset", "train_file"), ("eval_dataset", "validation_file")):
-        named = yaml.take(key)
+        named = yaml.pop(key)
         if named is None or not named.value:
             continue
         files = [
@@ -93,7 +93,7 @@ def _switches(yaml: YamlSettings) -> dict[str, ConfigValue]:
         ("neat_packing", "packing", True),
         ("mask_history", "loss_on", "last"),
     ):
-        named = yaml.take(key)
+        named = yaml.pop(key)
         if named is not None and named.value:
             given[name] = replace(named, value=value)
         elif named is not None:
@@ -136,7 +136,7 @@ def _file(
         return None
     entry = tree.get(name)
     if not isinstance(entry, Mapping):
-        yaml.findings.wrong.append(f"{named.said}: {root / REGISTER} has no {name}; correct it")
+        yaml.findings.wrong.append(f"{named.label}: {root / REGISTER} has no {name}; correct it")
         return None
     file = entry.get("file_name")
     if not isinstance(file, str):

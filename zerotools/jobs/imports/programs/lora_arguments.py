@@ -123,7 +123,7 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
     names = given.value if isinstance(given.value, list) else str(given.value).split(",")
     names = [name for each in names if (name := str(each).strip(_AROUND_NAMES))]
     if not names or any("*" in name or "(" in name for name in names):
-        what = f"{given.said} = {format_value(given.value)}: must be a list of layer names"
+        what = f"{given.label} = {format_value(given.value)}: must be a list of layer names"
         reading.config.findings.wrong.append(what)
     elif names[0] not in _EVERY:
         reading.config.map(given, "lora.target_modules", tuple(names))
@@ -140,7 +140,7 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
         else:
             whose = f"of a {kind}" if kind else "of a model without a config"
             reading.config.findings.unsupported.append(
-                f"{given.said} = {format_value(given.value)}: the linear layers {whose} are not "
+                f"{given.label} = {format_value(given.value)}: the linear layers {whose} are not "
                 "known "
                 "here; set lora.target_modules to their names"
             )

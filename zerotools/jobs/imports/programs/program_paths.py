@@ -139,7 +139,7 @@ def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
     given = reading.config.take("train_file")
     if given is not None:
         if examples is None:
-            examples = _holds_examples(reading, given)
+            examples = _contains_examples(reading, given)
         key = replace(reading.run, examples=examples).data_key
         names = given.value if isinstance(given.value, list) else [given.value]
         if names and all(isinstance(n, str) and _is_hub_data(reading, n) for n in names):
@@ -186,7 +186,7 @@ def _is_hub_data(reading: ArgumentReading, name: str) -> bool:
     return not name.lower().endswith(_DATA) and is_on_hub(name, reading.run.found)
 
 
-def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
+def _contains_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
     """Return whether the first data file contains examples: it does if it has no column `text`.
 
     run_clm.py trains on the column `text`; programs for instructions and conversations use other
@@ -213,7 +213,7 @@ def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
 def _map_paths(reading: ArgumentReading, given: ConfigValue, key: str) -> None:
     names = given.value if isinstance(given.value, list) else [given.value]
     if not names or not all(isinstance(name, str) and name for name in names):
-        what = f"{given.said}: must be one path of a file, or a list of paths"
+        what = f"{given.label}: must be one path of a file, or a list of paths"
         reading.config.findings.wrong.append(what)
         return
     found = [reading.run.found(name) for name in names]
@@ -234,7 +234,7 @@ def _read_resume(reading: ArgumentReading) -> None:
         reading.path(given, "resume_from")
         checkpoint = reading.run.found(given.value)
         if any((checkpoint / name).is_file() for name in _NUMBERED):
-            reading.config.claims.add("resume_order", "model", given.said)
+            reading.config.claims.add("resume_order", "model", given.label)
     else:
         why = "zerotools retry continues a job from its last checkpoint"
         reading.config.row(KeyOutcome.IGNORED, given, None, why)

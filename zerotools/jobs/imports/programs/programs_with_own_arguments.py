@@ -22,7 +22,7 @@ from zerotools.jobs.imports.programs.trainer_based_programs import (
     read_as_known,
 )
 from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
-from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow, note_mends
+from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow, add_repairs
 from zerotools.jobs.launcher_keys.launcher_flags import CONSOLE_PROGRAMS, PROGRAM_MODULES
 from zerotools.jobs.launcher_keys.program_keys import (
     SWIFT_DEFAULTS,
@@ -100,18 +100,18 @@ def read_as_of(
         run = read_as_known(run, program)
     if program.startswith(_OPENRLHF) or is_unread_trl(program):
         run.findings.unsupported.append(
-            f"{_place(run)}: the arguments of {program} are not read; run the program with "
+            f"{_location(run)}: the arguments of {program} are not read; run the program with "
             "--as script"
         )
     return run
 
 
-def _place(run: RunSettings) -> str:
+def _location(run: RunSettings) -> str:
     return run.source if run.program is None else run.program.place
 
 
 def _no_settings(run: RunSettings, kind: str) -> str:
-    place = _place(run)
+    place = _location(run)
     if kind == "xtuner":
         return (
             f"{place}: the settings of xtuner are Python, which is not read; run the program with "
@@ -176,7 +176,7 @@ def _with_file(run: RunSettings, file: ConfigValue, lenient: bool) -> RunSetting
     except BadRequest as error:
         run.findings.wrong.append(f"{file.place}: {file.title}: {error}")
         return replace(run, given=given)
-    note_mends(run.findings, document)
+    add_repairs(run.findings, document)
     inside = {
         name: ConfigValue(name, document.title((name,)), document.place((name,)), value)
         for name, value in document.tree.items()
@@ -223,7 +223,7 @@ def _with_adapter_file(run: RunSettings, lenient: bool) -> RunSettings:
     except BadRequest as error:
         run.findings.wrong.append(f"{file.place}: {file.title}: {error}")
         return run
-    note_mends(run.findings, document)
+    add_repairs(run.findings, document)
     names = {"r": "lora_r"}
     for key, value in document.tree.items():
         place, title = document.place((key,)), document.title((key,))
@@ -268,7 +268,7 @@ def _joined(run: RunSettings, own: RunSettings) -> RunSettings:
 
     `own` was read from the program's arguments, and `run` from the launch line.
     """
-    run.findings.take(own.findings)
+    run.findings.extend(own.findings)
     return replace(
         own,
         deepspeed=own.deepspeed or run.deepspeed,
@@ -315,7 +315,7 @@ def read_swift(run: RunSettings, method: str) -> RunSettings:
     kind = given.pop("train_type", None)
     adapts = kind is None or kind.value == "lora"
     if kind is not None and kind.value not in ("lora", "full"):
-        what = f"{kind.said} = {format_value(kind.value)}: is not supported; supported: lora, full"
+        what = f"{kind.label} = {format_value(kind.value)}: is not supported; supported: lora, full"
         run.findings.unsupported.append(what)
     given["use_lora"] = replace(
         kind or ConfigValue("use_lora", "(no train_type)", place, None), value=adapts
@@ -366,7 +366,7 @@ def _read_precision(run: RunSettings, given: dict[str, ConfigValue]) -> None:
     name = precisions.get(str(kind.value))
     if name is None:
         listed = ", ".join(precisions)
-        what = f"{kind.said} = {format_value(kind.value)}: is not supported; supported: {listed}"
+        what = f"{kind.label} = {format_value(kind.value)}: is not supported; supported: {listed}"
         run.findings.unsupported.append(what)
     elif name:
         given[name] = replace(kind, value=True)

@@ -311,7 +311,7 @@ def _options(
             known = _is_known(words[at], title, name in MEETING, places, findings)
             at += 1
         if known and not (kind == "python" and name == "m"):
-            _note_again(options.get(name), title, findings)
+            _report_repeated(options.get(name), title, findings)
             options[name] = ConfigValue(name, title, places.of(word.line), value)
     return options, at
 
@@ -328,7 +328,7 @@ def _arguments(
     for title, line, values in _grouped(launch.arguments, places, findings, loose):
         name = _name_of(title)
         value: object = True if not values else values[0] if len(values) == 1 else values
-        _note_again(seen.get(name), title, findings)
+        _report_repeated(seen.get(name), title, findings)
         seen[name] = ConfigValue(name, title, places.of(line), value)
     yield from seen.items()
 
@@ -337,7 +337,7 @@ def _name_of(title: str) -> str:
     return title.lstrip("-").replace("-", "_")
 
 
-def _note_again(old: ConfigValue | None, title: str, findings: Findings) -> None:
+def _report_repeated(old: ConfigValue | None, title: str, findings: Findings) -> None:
     if old is not None:
         why = f"{title} is given again in the line, and the last one counts"
         row = ReportRow(KeyOutcome.IGNORED, old.title, old.place, old.value, None, why)

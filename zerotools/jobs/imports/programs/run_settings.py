@@ -10,7 +10,12 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.launcher_options import NumaSetting
 from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
-from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow, note_mends
+from zerotools.jobs.imports.reading.import_report import (
+    Findings,
+    KeyOutcome,
+    ReportRow,
+    add_repairs,
+)
 from zerotools.jobs.text.config_document import Document
 from zerotools.jobs.text.expand_home import expand_home
 
@@ -106,29 +111,29 @@ class YamlSettings:
         another program. `others` maps a key to the program that uses this key, for the message.
         """
         self.findings = Findings()
-        note_mends(self.findings, document)
-        self.left = {
+        add_repairs(self.findings, document)
+        self.remaining = {
             name: ConfigValue(name, document.title((name,)), document.place((name,)), value)
             for name, value in document.tree.items()
         }
         self.source = document.source
-        if needed not in self.left:
-            whose = next((other for key, other in others.items() if key in self.left), None)
+        if needed not in self.remaining:
+            whose = next((other for key, other in others.items() if key in self.remaining), None)
             hint = f"; {whose}" if whose else f"; is it a config of {owner}?"
             raise BadRequest(
                 f"{self.source}: has no {needed}, which every config of {owner} has{hint}"
             )
 
-    def take(self, name: str) -> ConfigValue | None:
+    def pop(self, name: str) -> ConfigValue | None:
         """Return the value of the key `name`, and mark the key as read; None if the document
         does not have it.
         """
-        return self.left.pop(name, None)
+        return self.remaining.pop(name, None)
 
     def ignore(self, reasons: Mapping[str, str]) -> None:
         """Report keys as ignored. `reasons` maps each key to the reason."""
         for name, why in reasons.items():
-            if (given := self.take(name)) is not None:
+            if (given := self.pop(name)) is not None:
                 self.row(KeyOutcome.IGNORED, given, None, why)
 
     def row(self, outcome: KeyOutcome, given: ConfigValue, job: str | None, why: str) -> None:
@@ -145,14 +150,14 @@ class YamlSettings:
 
         `why` is the reason.
         """
-        self.findings.unsupported.append(f"{given.said} = {format_value(given.value)}: {why}")
+        self.findings.unsupported.append(f"{given.label} = {format_value(given.value)}: {why}")
 
     def choice(self, name: str, choices: Mapping[str, bool], default: str) -> bool:
         """Return the boolean to which `choices` maps the value of the key `name`.
 
         A value that is not in `choices` is refused.
         """
-        given = self.take(name)
+        given = self.pop(name)
         value = default if given is None or given.value is None else str(given.value)
         if given is not None and value not in choices:
             names = ", ".join(name for name in choices if name)
@@ -167,11 +172,11 @@ class YamlSettings:
         `names` maps a key to the Trainer's name.
         """
         found: dict[str, ConfigValue] = {}
-        for name, given in self.left.items():
+        for name, given in self.remaining.items():
             known = names.get(name, name)
             if known in found:
                 self.findings.wrong.append(
-                    f"{given.said} and {found[known].said} say the same; remove one of them"
+                    f"{given.label} and {found[known].label} say the same; remove one of them"
                 )
             found[known] = replace(given, name=known)
         return found

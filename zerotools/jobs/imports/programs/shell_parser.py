@@ -251,24 +251,24 @@ class _Scanner:
         self._set_in[name] = self._branches.within
 
     def _read_array(self, name: str) -> None:
-        self._take()
+        self._consume()
         words: list[Word] = []
         while not self.at_end and self._peek() != ")":
             if self._peek() in " \t\n":
-                self._take()
+                self._consume()
             elif self._peek() == "#":
-                self._take(self._until("\n"))
+                self._consume(self._until("\n"))
             elif self._peek() in _END_OF_WORD:
-                self._take()
+                self._consume()
             else:
                 words += self._word()
-        self._take()
+        self._consume()
         self._arrays[name] = words
 
     def _peek(self, count: int = 1) -> str:
         return self._text[self._at : self._at + count]
 
-    def _take(self, count: int = 1) -> str:
+    def _consume(self, count: int = 1) -> str:
         taken = self._text[self._at : self._at + count]
         self._line += taken.count("\n")
         self._at += count
@@ -282,18 +282,18 @@ class _Scanner:
         """
         while not self.at_end:
             if self._peek(2) == "\\\n":
-                self._take(2)
+                self._consume(2)
             elif self._peek() in " \t":
-                self._take()
+                self._consume()
             elif self._peek() == "#":
-                self._take(self._until("\n"))
+                self._consume(self._until("\n"))
             elif self._peek(2) == "<<" or _REDIRECTS.match(self._text, self._at):
                 return ">"
             elif self._peek() in "\n;|&()":
                 if self._peek(2) == ";;":
-                    self._take()
+                    self._consume()
                     self._branches.next_arm()
-                if self._take() == "\n":
+                if self._consume() == "\n":
                     self._skip_documents()
                 return "\n"
             else:
@@ -308,12 +308,12 @@ class _Scanner:
         here = _HERE.match(self._text, self._at)
         if here is not None:
             self._here.append((here[2], bool(here[1])))
-            self._take(len(here[0]))
+            self._consume(len(here[0]))
             return
         found = _REDIRECTS.match(self._text, self._at)
-        self._take(len(found[0]) if found else 2)
+        self._consume(len(found[0]) if found else 2)
         while self._peek() in (" ", "\t"):
-            self._take()
+            self._consume()
         if not self.at_end and self._peek() not in _END_OF_WORD:
             words = self._word()
             if found is not None and found[0] in (">", ">>", ">|") and len(words) == 1:
@@ -323,7 +323,7 @@ class _Scanner:
         for end, _ in self._here:
             text = ""
             while not self.at_end:
-                line = self._take(self._until("\n") + 1)
+                line = self._consume(self._until("\n") + 1)
                 if line.strip() == end:
                     break
                 text += line
@@ -338,11 +338,11 @@ class _Scanner:
         """
         array = _ARRAY.match(self._text, self._at)
         if array is not None and array[2] in self._arrays:
-            self._take(len(array[0]))
+            self._consume(len(array[0]))
             return [replace(each, line=self._line) for each in self._arrays[array[2]]]
         word = _Text(self._line)
         while not self.at_end and self._peek() not in _END_OF_WORD:
-            character = self._take()
+            character = self._consume()
             if character == "'":
                 word.add(self._quoted("'"))
                 word.stands = True
@@ -362,7 +362,7 @@ class _Scanner:
         count = self._until(quote)
         if self._at + count >= len(self._text):
             raise self._unclosed(quote, line)
-        return self._take(count + 1)[:-1]
+        return self._consume(count + 1)[:-1]
 
     def _unclosed(self, quote: str, line: int) -> BadRequest:
         return BadRequest(
@@ -373,11 +373,11 @@ class _Scanner:
     def _double(self, word: _Text) -> None:
         line = self._line
         while not self.at_end:
-            character = self._take()
+            character = self._consume()
             if character == '"':
                 return
             if character == "\\" and self._peek() in ("$", "`", '"', "\\", "\n"):
-                escaped = self._take()
+                escaped = self._consume()
                 word.add("" if escaped == "\n" else escaped)
             elif character in "$`":
                 self._expand(word, character)
@@ -387,15 +387,15 @@ class _Scanner:
 
     def _escape(self, word: _Text) -> None:
         if self._peek() == "\n":
-            self._take()
+            self._consume()
             return
         if self._peek() in (" ", "\t", "\r", ""):
             rest = self._text[self._at : self._at + self._until("\n")].strip()
             if word.text:
-                word.add(self._take())
+                word.add(self._consume())
             elif not rest or rest.startswith("#"):
                 self._cut = True  # bash ends the command here
-                self._take(self._until("\n"))
+                self._consume(self._until("\n"))
             else:
                 word.stands = True
                 word.problem = (
@@ -403,7 +403,7 @@ class _Scanner:
                     "end the line after it"
                 )
             return
-        word.add(self._take())
+        word.add(self._consume())
 
     def _split(self, word: _Text, sign: str) -> None:
         """Append the value of a variable that is outside of quotes.
@@ -454,13 +454,13 @@ class _Scanner:
             self._nested()
             self._substitute(word, self._text[begin : self._at], "$(...)")
         elif self._peek() == "{":
-            self._take()
+            self._consume()
             self._braced(word, self._quoted("}"))
         elif name := _NAME.match(self._text, self._at):
-            self._take(len(name[0]))
+            self._consume(len(name[0]))
             self._value(word, name[0])
         elif self._peek() and self._peek() in "@*#?0123456789$!":
-            argument = self._take()
+            argument = self._consume()
             word.problem = f"${argument} {REST if argument in '@*' else ARGUMENT}"
         else:
             word.add(sign)
@@ -483,7 +483,7 @@ class _Scanner:
     def _nested(self) -> None:
         line, depth = self._line, 0
         while not self.at_end:
-            depth += {"(": 1, ")": -1}.get(self._take(), 0)
+            depth += {"(": 1, ")": -1}.get(self._consume(), 0)
             if depth == 0:
                 return
         raise self._unclosed("(", line)
@@ -527,7 +527,7 @@ class _Scanner:
         total = None if end < 0 else self._total(self._text[self._at + 2 : end])
         if total is None:
             return False
-        self._take(end + 2 - self._at)
+        self._consume(end + 2 - self._at)
         word.add(str(total))
         return True
 

@@ -58,7 +58,7 @@ def translate_settings(run: RunSettings, claims: Claims, findings: Findings) -> 
     The config files that the settings name are also read later, because the Trainer arguments
     replace `"auto"` in these files.
     """
-    findings.take(run.findings)
+    findings.extend(run.findings)
     given = _named(run, findings)
     reading = ArgumentReading(run, ConfigReading(run.source, given, claims, findings))
     _read_ranks(reading)
@@ -97,7 +97,7 @@ def _named(run: RunSettings, findings: Findings) -> dict[str, ConfigValue]:
             known = "prompt_column"  # an argument of run_summarization.py
         if known in found:
             findings.wrong.append(
-                f"{given.said} and {found[known].said} say the same; remove one of them"
+                f"{given.label} and {found[known].label} say the same; remove one of them"
             )
         found[known] = replace(given, name=known)
     return found
@@ -154,7 +154,7 @@ def _read_precision(reading: ArgumentReading) -> None:
     if len(on) > 1 and on[0][0].value == AUTO:
         on = on[1:]
     if len(on) > 1:
-        what = f"{on[0][0].said} and {on[1][0].said} are both on; switch one of them off"
+        what = f"{on[0][0].label} and {on[1][0].label} are both on; switch one of them off"
         reading.config.findings.wrong.append(what)
     for given, name in on[:1]:
         reading.config.map(replace(given, note=""), "train.precision", name)
@@ -207,7 +207,7 @@ def read_batch_of(reading: ArgumentReading) -> None:
     if micro is None or type(micro.value) is not int or type(steps) is not int:
         return
     if steps < 1 or micro.value < 1:
-        place = micro.place if micro.value < 1 or given is None else given.said
+        place = micro.place if micro.value < 1 or given is None else given.label
         config.findings.wrong.append(f"{place} = 0: must be at least 1")
         return
     total = micro.value * steps * (1 if world is None else world.value)
@@ -271,7 +271,7 @@ def _judge_rest(reading: ArgumentReading, name: str) -> None:
     if name in IGNORED:
         config.row(KeyOutcome.IGNORED, given, None, IGNORED[name])
     elif name in FEATURES and not (str(given.value).lower() in _OFF or is_off(given.value, None)):
-        what = f"{given.said} = {format_value(given.value)}"
+        what = f"{given.label} = {format_value(given.value)}"
         config.findings.unsupported.append(f"{what}: the engine torch does not support this yet")
     elif name in FEATURES:
         config.row(KeyOutcome.IGNORED, given, None, "is off")
@@ -376,7 +376,7 @@ def _read_length(reading: ArgumentReading) -> int | None:
     epochs = reading.typed("num_train_epochs", ValueKind.NUMBER)
     if steps is not None and steps.value > 0:
         if steps.value != int(steps.value):
-            what = f"{steps.said} = {format_value(steps.value)}: must be a whole number"
+            what = f"{steps.label} = {format_value(steps.value)}: must be a whole number"
             config.findings.wrong.append(what)
             return None
         config.map(steps, STEPS, int(steps.value))
@@ -424,7 +424,7 @@ def _read_warmup(reading: ArgumentReading, steps: int | None, kind: str) -> None
 
 def _whole(reading: ArgumentReading, given: ConfigValue) -> None:
     if given.value != int(given.value):
-        what = f"{given.said} = {format_value(given.value)}: must be a whole number"
+        what = f"{given.label} = {format_value(given.value)}: must be a whole number"
         reading.config.findings.wrong.append(what)
         return
     reading.config.map(given, WARMUP, int(given.value))
@@ -432,7 +432,7 @@ def _whole(reading: ArgumentReading, given: ConfigValue) -> None:
 
 def _part(reading: ArgumentReading, given: ConfigValue, steps: int | None) -> None:
     if not 0 <= given.value <= 1:
-        what = f"{given.said} = {format_value(given.value)}: must be between 0 and 1"
+        what = f"{given.label} = {format_value(given.value)}: must be between 0 and 1"
         reading.config.findings.wrong.append(what)
     elif steps is None:
         reading.config.map(given, RATIO, given.value)
@@ -450,7 +450,7 @@ def _read_options(reading: ArgumentReading, kind: str) -> None:
         return
     options = _table(given)
     if options is None:
-        what = f"{given.said} = {format_value(given.value)}: must be a JSON object"
+        what = f"{given.label} = {format_value(given.value)}: must be a JSON object"
         reading.config.findings.wrong.append(what)
         return
     if not options:

@@ -117,7 +117,7 @@ def _deepspeed_chat(run: RunSettings) -> RunSettings:
     padding = given.pop("num_padding_at_beginning", None)
     if padding is not None:
         run.findings.unsupported.append(
-            f"{padding.said}: trains a reward model, which jobs do not support; run the program "
+            f"{padding.label}: trains a reward model, which jobs do not support; run the program "
             "with --as script"
         )
     kind = given.pop("dtype", None)
@@ -215,7 +215,7 @@ def _trl(run: RunSettings, *, is_dpo: bool) -> RunSettings:
     loss = given.pop("loss_type", None)
     if is_dpo and loss is not None and loss.value not in ("sigmoid", ["sigmoid"]):
         run.findings.unsupported.append(
-            f"{loss.said} = {loss.value}: is not supported; supported: sigmoid"
+            f"{loss.label} = {loss.value}: is not supported; supported: sigmoid"
         )
     return replace(
         run,

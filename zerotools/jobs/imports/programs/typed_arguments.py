@@ -39,7 +39,7 @@ class ArgumentReading:
         try:
             value = _typed(kind, given.value)
         except (ValueError, OverflowError):
-            what = f"{given.said} = {format_value(given.value)}: must be {kind.value}"
+            what = f"{given.label} = {format_value(given.value)}: must be {kind.value}"
             self.config.findings.wrong.append(what)
             return None
         if value is None:
@@ -67,7 +67,7 @@ class ArgumentReading:
 
         `which` is the end of the message: the supported values, or advice.
         """
-        what = f"{given.said} = {format_value(given.value)}: is not supported; {which}"
+        what = f"{given.label} = {format_value(given.value)}: is not supported; {which}"
         self.config.findings.unsupported.append(what)
 
     def path(self, given: ConfigValue, key: str, *, new: bool = False) -> None:

@@ -68,13 +68,13 @@ def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
         return None
     reading.take(name)
     if given.value == 0:
-        reading.findings.wrong.append(f"{given.said} = 0: must be at least 1")
+        reading.findings.wrong.append(f"{given.label} = 0: must be at least 1")
         return None
     if name == STEPS:
         reading.row(KeyOutcome.MAPPED, given, JOB_TOTAL)
     else:
         reading.map(given, _JOB_KEYS[name], given.value)
-    return BatchFact(given.value, given.said)
+    return BatchFact(given.value, given.label)
 
 
 def world_size(claims: Claims) -> BatchFact | None:
@@ -100,7 +100,7 @@ def sequence_divisor(claims: Claims) -> BatchFact | None:
     """
     ranks = world_size(claims)
     for key, whose in _TOGETHER.items():
-        together = _said(claims, key)
+        together = _stated_in_claims(claims, key)
         if ranks is None or together is None or together.value == 1:
             continue
         if ranks.value % together.value == 0:  # otherwise a rule of the job file reports it
@@ -115,7 +115,7 @@ def ranks_key(claims: Claims) -> str:
     return "ranks" if device is not None and device.value == "cpu" else "gpus"
 
 
-def _said(claims: Claims, key: str) -> BatchFact | None:
+def _stated_in_claims(claims: Claims, key: str) -> BatchFact | None:
     claim: Claim | None = claims.of(key)
     if claim is None or type(claim.value) is not int or claim.value < 1:
         return None
@@ -129,7 +129,7 @@ def _infer_world(
     if rest or not parts:
         return None  # reported below, as if there was one rank
     place = f"{total.place}, divided by micro batch and accumulation"
-    together = (_said(reading.claims, key) for key in _TOGETHER)
+    together = (_stated_in_claims(reading.claims, key) for key in _TOGETHER)
     ranks = parts * prod(each.value for each in together if each is not None)
     reading.claims.add(ranks_key(reading.claims), ranks, place)
     return BatchFact(parts, place)
@@ -141,7 +141,10 @@ def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
     If the config does not state a number, it is computed from the stated numbers; None if these are
     not enough.
     """
-    total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
+    total, micro = (
+        _stated_in_claims(reading.claims, JOB_TOTAL),
+        _stated_in_claims(reading.claims, JOB_MICRO),
+    )
     steps, world = stated[STEPS], sequence_divisor(reading.claims)
     if world is None and total and micro and steps:
         world = _infer_world(reading, total, micro, steps)

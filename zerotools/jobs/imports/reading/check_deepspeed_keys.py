@@ -38,7 +38,7 @@ class ConfigValue:
     note: str = ""
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """The position of the value and its key as text for messages, such as `ds.json:12
         gradient_clipping`.
         """

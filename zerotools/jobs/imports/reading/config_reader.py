@@ -114,9 +114,9 @@ class ConfigReading:
         If the config has `"auto"`, the value of another source is kept.
         """
         if given.note != AUTO:
-            self.claims.add(key, value, given.said, shown=given.value)
+            self.claims.add(key, value, given.label, shown=given.value)
         elif self.claims.of(key) is None and value is not None:
-            self.claims.add(key, value, given.said, weak=True)
+            self.claims.add(key, value, given.label, weak=True)
         self.row(KeyOutcome.MAPPED, given, key, why)
 
     def row(
@@ -139,7 +139,7 @@ class ConfigReading:
         if self.engine == "deepspeed":
             self.row(KeyOutcome.PASSED, given)
         else:
-            self.findings.unsupported.append(f"{given.said} = {format_value(given.value)}: {why}")
+            self.findings.unsupported.append(f"{given.label} = {format_value(given.value)}: {why}")
 
     def default(self, name: str, key: str, value: Any, why: str = "") -> None:
         """Record a launcher's default as the value of the job's `key`, because the config's key
@@ -184,7 +184,7 @@ def read_compile(reading: ConfigReading) -> None:
         )
     else:
         what = (
-            f"{given.said}: dynamo_backend {backend}: the engine torch compiles only with INDUCTOR"
+            f"{given.label}: dynamo_backend {backend}: the engine torch compiles only with INDUCTOR"
         )
         reading.findings.unsupported.append(what)
 

@@ -117,7 +117,7 @@ class Findings:
     differences: list[str] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
 
-    def take(self, others: Findings) -> None:
+    def extend(self, others: Findings) -> None:
         """Add all findings in `others` to this object."""
         for name in ("rows", "autos", "repairs", "wrong", "unsupported", "differences", "steps"):
             getattr(self, name).extend(getattr(others, name))
@@ -135,7 +135,7 @@ class Findings:
         }
 
 
-def note_mends(findings: Findings, document: Document) -> None:
+def add_repairs(findings: Findings, document: Document) -> None:
     """Add the corrections that `--lenient` made in `document` to the findings."""
     findings.repairs += document.accepted
     if document.mended is not None:
@@ -208,7 +208,7 @@ def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
     """Yield remarks about the rows of one outcome, but only remarks that the job file does not
     show: why values were changed, and which keys were omitted.
     """
-    shown = [row for row in rows if row.outcome is not KeyOutcome.IGNORED and _says_more(row)]
+    shown = [row for row in rows if row.outcome is not KeyOutcome.IGNORED and _has_more_detail(row)]
     yield from _with_reasons(shown)
     names = [row.key for row in rows if row.outcome not in _IN_FILE and row not in shown]
     if names:
@@ -216,7 +216,7 @@ def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
         yield f"{', '.join(_without_tables(dict.fromkeys(names)))}{reasons}"
 
 
-def _says_more(row: ReportRow) -> bool:
+def _has_more_detail(row: ReportRow) -> bool:
     """Return whether the reason in `row` contains more than the comment in the job file."""
     is_usual = row.why.startswith(NOT_TAKEN) or row.why.endswith(USUAL)
     return row.why not in ("", AUTO_WHY) and not (row.outcome is KeyOutcome.DEFAULT and is_usual)

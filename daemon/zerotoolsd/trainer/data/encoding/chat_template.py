@@ -112,7 +112,7 @@ class ChatTemplate:
         source = self._tokenizer.get_chat_template(None, tools=chat.tools)
         self._check_tools(chat, source)
         render = partial(self._render, chat)
-        left_out = self._fields.left_out(chat, turns, render)
+        left_out = self._fields.find_ignored(chat, turns, render)
         if _GENERATION.search(source):
             return replace(self._as_marked(chat, turns, learned, source), left_out=left_out)
         self._ends = self._ends or AnswerEnd(render, self._special())

@@ -191,11 +191,11 @@ def mark_answers(located: LocatedIds, chat: RenderedChat) -> tuple[Marked, int]:
     """
     marked, last = located.ids.copy(), 0
     for span in chat.spans:
-        begin, end = map(located.place, span)
+        begin, end = map(located.to_unit, span)
         first = int(np.searchsorted(located.ends, begin, "right"))
         last = int(np.searchsorted(located.starts, end, "left"))
         marked[first:last] |= np.uint32(LEARNED)
-    split = np.searchsorted(located.ends, located.place(chat.split), "right")
+    split = np.searchsorted(located.ends, located.to_unit(chat.split), "right")
     return marked[:last], int(split)
 
 

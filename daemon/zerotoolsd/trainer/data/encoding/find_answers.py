@@ -254,7 +254,7 @@ class TurnFields:
             len(turn) == 2 and turn.get(CONTENT) for turn in turns
         )
 
-    def left_out(
+    def find_ignored(
         self, chat: Conversation, turns: Sequence[Turn], render: Callable[[Sequence[Turn]], str]
     ) -> tuple[str, ...]:
         """Return the names of the fields of `turns` that the text of `render` does not show.
@@ -278,7 +278,7 @@ class TurnFields:
                     ):
                         self._shown.add(key)
                         continue
-                    if not self._is_said_elsewhere(turn, name, calls):
+                    if not self._is_shown_elsewhere(turn, name, calls):
                         self._refuse(chat, number, turn, name)
                     self._left_out.add(key)
                 names[name] = None
@@ -300,7 +300,7 @@ class TurnFields:
             return True
         return _differs(render, [*turns[:-1], changed], whole)
 
-    def _is_said_elsewhere(self, turn: Turn, name: str, calls: int) -> bool:
+    def _is_shown_elsewhere(self, turn: Turn, name: str, calls: int) -> bool:
         """Return whether the field `name` has reasoning, and the template shows another field with
         the same reasoning.
         """

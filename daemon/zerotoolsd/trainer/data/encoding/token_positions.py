@@ -37,7 +37,7 @@ class LocatedIds:
     ends: Places
     in_bytes: bool = False
 
-    def place(self, letter: int) -> int:
+    def to_unit(self, letter: int) -> int:
         """Convert `letter`, a position in characters, to the unit of `starts` and `ends`."""
         if not self.in_bytes or self.text.isascii():
             return letter
@@ -67,7 +67,7 @@ class TextIds:
         if self._backend is None:
             found = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)
             return [np.array(ids, np.uint32) for ids in found["input_ids"]]
-        known = self._known(texts)
+        known = self._ids_by_words(texts)
         left = [text for text, ids in zip(texts, known, strict=True) if ids is None]
         encodings = iter(self._backend.encode_batch_fast(left, add_special_tokens=False))
         return [np.array(next(encodings).ids, np.uint32) if ids is None else ids for ids in known]
@@ -80,7 +80,7 @@ class TextIds:
         assert self._backend is not None
         # Where its tokens are bytes, their sizes say more than the library, which may leave spaces
         # out of a token's place.
-        known = self._known(texts) if self._words is None else self.ids(texts)
+        known = self._ids_by_words(texts) if self._words is None else self.ids(texts)
         found = [*map(self._by_bytes, texts, known)]
         left = [text for text, each in zip(texts, found, strict=True) if each is None]
         encodings = iter(self._backend.encode_batch(left, add_special_tokens=False))
@@ -93,7 +93,7 @@ class TextIds:
             ids = np.array(encoding.ids, np.uint32)
             yield LocatedIds(text, ids, places[:, 0], places[:, 1])
 
-    def _known(self, texts: Sequence[str]) -> Sequence[Ids | None]:
+    def _ids_by_words(self, texts: Sequence[str]) -> Sequence[Ids | None]:
         return [None] * len(texts) if self._words is None else self._words.ids(texts)
 
     def _by_bytes(self, text: str, ids: Ids | None) -> LocatedIds | None:

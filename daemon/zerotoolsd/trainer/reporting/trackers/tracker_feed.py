@@ -65,7 +65,7 @@ class TrackerFeed:
         )
         self._thread = threading.Thread(target=self._write, name=f"to {name}", daemon=True)
         self._thread.start()
-        self._put(opening)
+        self._enqueue(opening)
 
     def append(self, step: int, fields: Mapping[str, float]) -> str | None:
         """Send `fields`, the numbers of step `step`, to the tracker.
@@ -78,7 +78,7 @@ class TrackerFeed:
         elif self._lines.qsize() >= self._most_waiting:
             problem = f"{self._most_waiting} steps wait for it already, and it makes no progress"
         else:
-            self._put({"step": step, "fields": fields})
+            self._enqueue({"step": step, "fields": fields})
         if problem is None or self._failed:
             return None
         self._failed = True
@@ -96,7 +96,7 @@ class TrackerFeed:
         Returns the reason if the process failed; None if it succeeded.
         """
         deadline = time.monotonic() + self._close_seconds
-        self._put({"end": self._end})
+        self._enqueue({"end": self._end})
         self._lines.put(None)
         self._thread.join(self._close_seconds)
         try:
@@ -108,7 +108,7 @@ class TrackerFeed:
         ended = self._process.returncode
         return None if self._failed or ended in (0, SAID) else f"its process ended ({ended})"
 
-    def _put(self, tree: Mapping[str, Any]) -> None:
+    def _enqueue(self, tree: Mapping[str, Any]) -> None:
         self._lines.put(json.dumps(tree, default=str).encode() + b"\n")
 
     def _write(self) -> None:

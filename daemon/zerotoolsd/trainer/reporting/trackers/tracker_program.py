@@ -193,10 +193,10 @@ def main(name: str, pipe: int = 0) -> int:
         return SAID
     feeding = Feeding(name, run)
     if run.is_new:
-        feeding.take(list(earlier_steps(Path(opening[0]["history"]), opening[0]["first"])))
-    feeding.take(opening[1:])
+        feeding.log_steps(list(earlier_steps(Path(opening[0]["history"]), opening[0]["first"])))
+    feeding.log_steps(opening[1:])
     for lines in coming:
-        feeding.take(lines)
+        feeding.log_steps(lines)
     return feeding.finish()
 
 
@@ -208,7 +208,7 @@ class Feeding:
         self._end = "failed"
         self._failed = False
 
-    def take(self, lines: Sequence[Line]) -> None:
+    def log_steps(self, lines: Sequence[Line]) -> None:
         """Log the steps among `lines`. Other lines are not logged."""
         steps = [line for line in lines if "step" in line]
         for line in lines:

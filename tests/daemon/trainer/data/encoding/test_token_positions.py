@@ -36,7 +36,7 @@ def located(text: str, *, only_nfc: bool = False) -> LocatedIds:
 
 def places(found: LocatedIds, count: int) -> list[list[int]]:
     """Where the first tokens begin and end, in letters."""
-    letters = {found.place(letter): letter for letter in range(len(found.text) + 1)}
+    letters = {found.to_unit(letter): letter for letter in range(len(found.text) + 1)}
     both = (found.starts, found.ends)
     return [[letters[each] for each in some[:count].tolist()] for some in both]
 
