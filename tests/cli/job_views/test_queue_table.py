@@ -94,6 +94,7 @@ def test_without_a_terminal_everything_is_there() -> None:
     ("columns", "text"),
     [
         (len(NEEDS), NEEDS),
+        (len(NEEDS) - 1, "needs 4 GPUs: 0 of 8 free: GPUs 0-2: job 1…"),
         (40, "needs 4 GPUs: 0 of 8 free…"),
         (20, "needs 4 GPUs…"),
         (9, "needs 4 …"),

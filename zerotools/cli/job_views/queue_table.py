@@ -62,7 +62,9 @@ _TEXTS: Mapping[str, Callable[[Job], str]] = {
 }
 """The columns from left to right, except the reason, which is the last one."""
 _GAP = "  "
-_CLAUSE = re.compile(r"(?<!\d)[:;,] ")
+_CLAUSE = re.compile(r"(?:;|(?<!\d)[:,]) ")
+"""The end of a clause. A comma or a colon after a number is inside a list, as in `GPUs 0, 1: job`.
+"""
 
 
 def queue_lines(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = False) -> list[str]:
