@@ -67,7 +67,7 @@ def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
         spec = job_from_tree(tree, source=name, base_dir=None, text=lines)
         return {"job": given_of(spec), "text": text, "missing": [], "notes": []}
     from zerotools.jobs.imports.combine_configs import JobFile, import_configs, job_text
-    from zerotools.jobs.imports.reading.import_report import next_steps, report_lines
+    from zerotools.jobs.imports.reading.import_report import Wording, next_steps, report_lines
     from zerotools.jobs.text.json_parser import parse_json
 
     config = text if deepspeed is None else deepspeed
@@ -76,7 +76,11 @@ def imported_job(text: str, deepspeed: str | None, name: str) -> dict[str, Any]:
     found = import_configs(job, deepspeed=parse_json(config, source=source), reads_files=False)
     if found.problem is not None:
         raise found.problem
-    notes = [*report_lines(found.findings, written=True), *next_steps(found.findings)]
+    whole = Wording(wrapped=lambda line: (f"# {line}",))  # the page wraps lines at its own width
+    notes = [
+        *report_lines(found.findings, written=True, wording=whole),
+        *next_steps(found.findings, wording=whole),
+    ]
     return {
         "job": None if found.spec is None else given_of(found.spec),
         "text": job_text(found),

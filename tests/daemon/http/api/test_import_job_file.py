@@ -58,6 +58,14 @@ text = ["/d"]
     assert (spec.zero.stage, spec.train.micro_batch_size, spec.train.steps) == (2, 2, 10)
 
 
+def test_a_note_is_one_text_however_long_it_is() -> None:
+    """The page shows each note as a paragraph."""
+    keys = [f"unknown_key_{number}_of_a_newer_release" for number in range(4)]
+    config = json.dumps(json.loads(CONFIG) | dict.fromkeys(keys, 1))
+    notes = imported_job(config, None, "ds.json")["notes"]
+    assert ", ".join(keys) in notes[notes.index("unknown, not read") + 1]
+
+
 def test_a_job_file_with_deepspeeds_config_is_one_job() -> None:
     found = imported_job(JOB, CONFIG, "tiny.toml")
     spec = job_from_dict(found["job"], source="job")
