@@ -59,6 +59,10 @@ _WORDS: Mapping[str, str] = MappingProxyType(
 )
 _ADVICE = ("; try ", "; set ")
 """Beginnings of the advice that the reason of a job may contain."""
+_NEXT_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"failed": ("logs", "its output"), "held": ("explain", "the cause")}
+)
+"""The command that helps after a notice without advice, and what the command shows."""
 _LONGEST_REASON = 2000
 
 
@@ -142,20 +146,21 @@ class JobNotices:
 
     def sample(self, notice: str, destination: str, now: float) -> Notice:
         """Return an example of a notice for the destination with this name. It has the lines of a
-        real notice, about a job that does not exist.
+        real notice, about a job that does not exist. Its link leads to the list of all jobs.
         """
         why, details = REASONS.get(notice), list[str]()
-        who = self._host
+        who, link = self._host, None
         if notice not in (MEMORY_SHORT, DISK_SHORT):
             state = next((each for each, name in _OF_STATE.items() if name == notice), "running")
             job, attempt = example_job(notice, state, now)
             first = (attempt.started or now) + 100 if notice == FIRST_STEP else None
             facts = _JobFacts(job, state, why, attempt.number, attempt, first_step=first)
             details = list(facts.lines(notice, now))
-            who = f"job {job.id} ({job.name}) on {self._host}"
+            who, link = f"job {job.id} ({job.name}) on {self._host}", self._link()
         details.append("this is a test of zerotools notify, and nothing has happened")
         key = _key(MACHINE_JOB, now, notice, DESTINATION, destination)
         tree = self._body(notice, f"test: {who} {_WORDS[notice]}", why, details, key, now)
+        tree |= {} if link is None else {"link": link}
         return _notice(key, os.geteuid(), MACHINE_JOB, DESTINATION, destination, tree)
 
     def wants(self, job: JobRow | None, notice: str) -> bool:
@@ -207,9 +212,16 @@ class JobNotices:
                 "reason": reason,
                 "attempt": facts.attempt,
             }
-            if self._config.link is not None:
-                tree["link"] = f"{self._config.link.rstrip('/')}/#/jobs/{job.id}"
+            if (link := self._link()) is not None:
+                tree["link"] = f"{link}/{job.id}"
             yield _notice(key, job.uid, job.id, channel, target, tree)
+
+    def _link(self) -> str | None:
+        """Return the address of the list of jobs on the page, if the configuration has the address
+        of the page.
+        """
+        base = self._config.link
+        return None if base is None else f"{base.rstrip('/')}/#/jobs"
 
     def _body(
         self, notice: str, title: str, why: str | None, details: list[str], key: str, now: float
@@ -247,9 +259,9 @@ class _JobFacts:
         """Yield lines about the progress of the job, and the commands that help."""
         if self.newest is not None and notice != "retried":
             yield from self._progress(notice, self.newest, now)
-        if notice in ("failed", "held") and not any(w in (self.reason or "") for w in _ADVICE):
-            number = self.row.id
-            yield f"zerotools logs {number} shows its output, zerotools explain shows the cause"
+        if notice in _NEXT_COMMANDS and not any(w in (self.reason or "") for w in _ADVICE):
+            command, what = _NEXT_COMMANDS[notice]
+            yield f"zerotools {command} {self.row.id} shows {what}"
         elif notice == STALLED:
             yield f"zerotools explain {self.row.id} shows where the ranks are"
         elif notice == "stopped":

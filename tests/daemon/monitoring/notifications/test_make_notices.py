@@ -164,10 +164,12 @@ def test_an_end_has_duration_loss_checkpoint_and_link() -> None:
 
 
 def test_a_failure_has_one_thing_to_try() -> None:
-    logs = "zerotools logs 7 shows its output, zerotools explain shows the cause"
+    logs = "zerotools logs 7 shows its output"
     tree = details("failed", "rank 0 exited with 1: KeyError: 'x' hunter2hunter2")
     assert tree["details"][0] == "rank 0 exited with 1: KeyError: 'x' ***"
     assert tree["details"][-1] == logs
+    held = details("held", "the disk is full")
+    assert held["details"][-1] == "zerotools explain 7 shows the cause"
     known = "rank 0 exited with 1: out of memory; try a smaller batch per GPU; no more restarts"
     tree = details("failed", known)
     assert tree["details"][0] == known
@@ -207,6 +209,19 @@ def test_each_place_gets_the_kinds_that_it_names() -> None:
 
 def example(kind: str) -> Any:
     return json.loads(JobNotices(NotifyConfig(), "box1").sample(kind, "a", 9000.0).body)
+
+
+@pytest.mark.parametrize("base", ["https://gpu.lab/zt/", "https://gpu.lab/zt"])
+def test_an_example_about_a_job_has_the_configured_link(base: str) -> None:
+    """The job of an example does not exist, so its link leads to the list of jobs."""
+    linked = JobNotices(NotifyConfig(link=base), "box1")
+    trees = {
+        kind: json.loads(linked.sample(kind, "a", 9000.0).body) for kind in DESTINATION_NOTICES
+    }
+    links = {kind: tree["link"] for kind, tree in trees.items() if "link" in tree}
+    assert set(links.values()) == {"https://gpu.lab/zt/#/jobs"}
+    assert set(DESTINATION_NOTICES) - set(links) == {"memory_short", "disk_short"}
+    assert "link" not in example("failed")
 
 
 def test_each_kind_of_notice_has_an_example_of_its_own() -> None:
