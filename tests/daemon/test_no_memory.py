@@ -125,9 +125,9 @@ def test_a_daemon_that_has_none_for_long_ends_so_that_another_is_started() -> No
 
     async def story() -> list[float]:
         loop = fault_isolation.GuardedRounds()
-        pauses = [await loop.go(step) for _ in range(2 * fault_isolation.STARVED_ROUNDS - 1)]
+        pauses = [await loop.run_round(step) for _ in range(2 * fault_isolation.STARVED_ROUNDS - 1)]
         with pytest.raises(MemoryError):
-            await loop.go(step)
+            await loop.run_round(step)
         return pauses
 
     pauses = asyncio.run(story())

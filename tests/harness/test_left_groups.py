@@ -29,7 +29,7 @@ def test_those_of_the_attempts_in_a_directory_go_once_they_are_empty(tmp_path: P
     (ours / "garbled").mkdir()
     (ours / "garbled" / "attempt.json").write_text('{"token": 7}')
     inside = Started(["cat"], stdin=subprocess.PIPE)
-    Path(used.entrance).write_text(str(inside.pid))
+    Path(used.procs_path).write_text(str(inside.pid))
     assert remove_groups(ours) == [empty.path]
     assert [group.path.is_dir() for group in (empty, used, strange)] == [False, True, True]
     inside.end()

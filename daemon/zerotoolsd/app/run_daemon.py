@@ -41,7 +41,7 @@ from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.http.web.page_server import WebPage
 from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
-from zerotoolsd.resources.leaked_gpu_memory import look_for_suspects
+from zerotoolsd.resources.leaked_gpu_memory import find_suspects
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 from zerotoolsd.service.admission import check_all_files
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
@@ -61,7 +61,7 @@ STATE_MODE = 0o711
 """Mode of a state directory that contains directories of users: users can reach these, but not list
 them.
 """
-ALL_LOOKS = {**LOOKS, look_for_suspects.__name__: look_for_suspects}
+ALL_LOOKS = {**LOOKS, find_suspects.__name__: find_suspects}
 
 log = logging.getLogger("zerotoolsd")
 

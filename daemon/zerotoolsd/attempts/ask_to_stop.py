@@ -41,7 +41,7 @@ class AttemptStopper:
         *,
         transitions: StateChanger,
         watcher: AttemptWatcher,
-        left: AttemptRecovery,
+        recovery: AttemptRecovery,
         pending: StartBackoff,
         ends: AttemptFinalizer,
         guard: Guard,
@@ -49,7 +49,7 @@ class AttemptStopper:
         self._transitions = transitions
         self._store = transitions.store
         self._watcher = watcher
-        self._left = left
+        self._recovery = recovery
         self._pending = pending
         self._ends = ends
         self._guard = guard
@@ -64,9 +64,9 @@ class AttemptStopper:
         NotAllowed if the job has ended.
         """
         event = Cancel(who=who, live=bool(self._store.open_tokens(job.id)))
-        after = self._transitions.after(job, event)
+        after = self._transitions.state_after(job, event)
         if job.state != states.STOPPING:
-            self._transitions.take(job, event)
+            self._transitions.apply(job, event)
             self.after_commit(lambda: crash_points.crash_at(crash_points.CANCEL_COMMITTED))
         if after.state == states.STOPPING:
             of_held = job.state == states.HELD
@@ -80,10 +80,10 @@ class AttemptStopper:
         `ask`. A second call does nothing. A job without a running attempt is paused at once.
         """
         event: LifecycleEvent = Pause(why=why) if ask.purpose == PAUSE else Yield(why=why)
-        after = self._transitions.after(job, event)
+        after = self._transitions.state_after(job, event)
         if after.state not in states.GIVING_WAY:
             if job.state != after.state:
-                self._transitions.take(job, event)
+                self._transitions.apply(job, event)
             return
         attempt = self._store.attempts(job.id)[-1]
         if job.state != after.state:
@@ -96,7 +96,7 @@ class AttemptStopper:
 
     def _ask(self, job: JobRow, reason: str, *, of_held: bool = False) -> None:
         if of_held or job.id in self._pending:
-            self._left.take_up_job(job.id)
+            self._recovery.reattach_job(job.id)
             return
         with self._guard(job.id, fault_isolation.STOPPING) as reach:
             reach()

@@ -179,11 +179,11 @@ class AttemptWatcher:
         match found:
             case attempt_status.Over(record):
                 record = orphan_processes.check_user_record(Path(attempt.run_dir), record)
-                self._over(attempt, last_report.with_reports(attempt, record))
+                self._report_end(attempt, last_report.with_reports(attempt, record))
             case attempt_status.Alive(pidfd, began):
                 self._follow(attempt, pidfd, began)
             case attempt_status.Starting():
-                self._look_again(attempt)
+                self._settle_later(attempt)
             case attempt_status.NeverStarted():
                 why = self._spawner.why_not(attempt.token) or last_report.why_not_started(attempt)
                 self._pending.put_off(attempt.job_id, why)
@@ -219,7 +219,7 @@ class AttemptWatcher:
             self.on_running(attempt, began or clocks.read_clocks())
         except sqlite3.OperationalError as error:
             log.error("job %d: its start cannot be recorded yet: %s", attempt.job_id, error)
-        if (reason := self._stops.take_unheard(attempt)) is not None:
+        if (reason := self._stops.pop_stored(attempt)) is not None:
             self.request_stop(attempt, reason)
 
     def _ended(self, token: str, spawned: Spawned) -> None:
@@ -231,7 +231,7 @@ class AttemptWatcher:
         self.held[attempt.job_id] = f"its state is not known at the moment: {why}"
         self._later_call(UNREADABLE_SECONDS, self.settle, attempt)
 
-    def _look_again(self, attempt: AttemptRow) -> None:
+    def _settle_later(self, attempt: AttemptRow) -> None:
         self._later_call(STARTING_SECONDS, self.settle, attempt)
 
     def _later_call(
@@ -262,9 +262,9 @@ class AttemptWatcher:
             return
         self.held.pop(attempt.job_id, None)
         if ended:
-            self._over(attempt, fenced)
+            self._report_end(attempt, fenced)
         else:
-            self._look_again(attempt)
+            self._settle_later(attempt)
 
     def _end_strays(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         """Kill the remaining processes of an attempt without a supervisor, then report `record`
@@ -290,7 +290,7 @@ class AttemptWatcher:
         self._later.pop(attempt.token, None)
         with self._guard(attempt.job_id, ENDING_STRAYS) as reach:
             reach()
-            is_over = not sweep.look()
+            is_over = not sweep.kill_remaining()
             if not is_over and time.monotonic() < deadline:
                 self.held[attempt.job_id] = "killing leftover processes of its last attempt"
                 again = min(2 * pause, LONGEST_LOOK_SECONDS)
@@ -307,7 +307,7 @@ class AttemptWatcher:
                 # The kernel keeps a group for a moment after its last process.
                 loop = asyncio.get_running_loop()
                 loop.call_later(LONGEST_LOOK_SECONDS, sweep.forget, Path(attempt.run_dir))
-            self._over(attempt, whole)
+            self._report_end(attempt, whole)
 
     def _track(self, live: _Live) -> None:
         loop = asyncio.get_running_loop()
@@ -383,12 +383,12 @@ class AttemptWatcher:
         live = self._live.pop(attempt.token)
         self._forget(live)
         _disown(live.spawned)
-        self._over(
+        self._report_end(
             attempt,
             {**last_report.last_seen(attempt), **last_report.reports_as_record(attempt), **record},
         )
 
-    def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+    def _report_end(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         self._stops.forget(attempt)
         if orphan_processes.has_group_of_root(
             Path(attempt.run_dir)
@@ -454,7 +454,7 @@ class StopRequestFiles:
         """Keep a stop request until the supervisor of the attempt is known."""
         self._unheard[attempt.token] = reason
 
-    def take_unheard(self, attempt: AttemptRow) -> str | None:
+    def pop_stored(self, attempt: AttemptRow) -> str | None:
         """Remove the stop request that `keep` has stored, and return its reason; None if there is
         no such request.
         """

@@ -16,7 +16,7 @@ from typing import Any
 from zerotools.jobs.text.secrets import mask_text
 from zerotools.sensors.xids import GpuXid, is_fault
 from zerotoolsd.queue import lifecycle, retry_rules
-from zerotoolsd.queue.gpu_fault_fences import XidsByGpu, listed
+from zerotoolsd.queue.gpu_fault_fences import XidsByGpu, codes_text
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.supervisor.exit_record.first_failure import LONGEST, error_line, last_error
@@ -254,7 +254,8 @@ def with_xids(
     if not xids:
         return record
     said = "; ".join(
-        f"the driver reported {listed(found)} of {gpu_name(uuid)}" for uuid, found in xids.items()
+        f"the driver reported {codes_text(found)} of {gpu_name(uuid)}"
+        for uuid, found in xids.items()
     )
     codes = {uuid: sorted({xid.code for xid in found}) for uuid, found in xids.items()}
     return {**record, "cause": f"{record.get('cause')}; {said}", "xids": codes}

@@ -89,7 +89,7 @@ class AttemptFinalizer:
         """Return whether all reported ends of attempts are in the store."""
         return not self._unsettled
 
-    def over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+    def record_end(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         """Write the end of an attempt into the queue. If the commit fails, it is repeated
         later.
         """
@@ -112,20 +112,20 @@ class AttemptFinalizer:
             self.expired.discard(attempt.token)
 
     @property
-    def wants_look(self) -> bool:
+    def needs_gpu_reading(self) -> bool:
         """Return whether the GPUs must be read again before an end is recorded, because a fault of
         a GPU may explain the end.
         """
         return bool(self._unlooked)
 
-    def looked(self) -> None:
+    def record_gpu_reading(self) -> None:
         """Record that the GPUs have been read, or that the driver does not respond."""
         self._unlooked.clear()
 
     def retry(self) -> None:
         """Repeat the commits that have failed."""
         for attempt, record in list(self._unsettled.values()):
-            self.over(attempt, record)
+            self.record_end(attempt, record)
 
     def _commit(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         job, now = self._store.job(attempt.job_id), time.time()
@@ -134,7 +134,7 @@ class AttemptFinalizer:
         *before, row = self._store.attempts(job.id)[: attempt.number]
         asked = attempt.token in self.expired
         left = end_event.survivors_sentence(record, attempt.gpu_uuids, self._faults.name)
-        xids = self._reported(row)
+        xids = self._reported_xids(row)
         record = with_xids(record, xids, self._faults.name)
         reported = [each for found in xids.values() for each in found]
         cause = cause_of(record, reported, on_gpus=bool(row.gpu_uuids))
@@ -142,7 +142,7 @@ class AttemptFinalizer:
         end = end_event.end_event(
             job, record, asked=asked, before=before, left=left, kind=cause, attempt=row
         )
-        after, kind = self._transitions.after(job, end), lifecycle.name_of(job.standing, end)
+        after, kind = self._transitions.state_after(job, end), lifecycle.name_of(job.standing, end)
         when = time_limit.end_of(record, attempt.began, now)
         with self._store.change(
             job, after, kind, now=now, attempt=attempt.number, ended=when
@@ -161,7 +161,7 @@ class AttemptFinalizer:
         self._tally.attempt_ended(end.outcome, cause, record, job.standing.best_step)
         self._transitions.publish(job, after)
 
-    def _reported(self, attempt: AttemptRow) -> Mapping[str, Sequence[GpuXid]]:
+    def _reported_xids(self, attempt: AttemptRow) -> Mapping[str, Sequence[GpuXid]]:
         here = clocks.read_clocks()
         if attempt.started_clock is None or attempt.boot_id != here.boot_id:
             return {}
@@ -180,7 +180,9 @@ class AttemptFinalizer:
                     orphan_processes.traces_of(Path(run_dir), token)
                 )
             record = end_event.forced_record(killed, why)
-            after = self._transitions.after(job, end_event.end_event(job, record, asked=False))
+            after = self._transitions.state_after(
+                job, end_event.end_event(job, record, asked=False)
+            )
             now = time.time()
             with self._store.change(job, after, lifecycle.CRASHED, now=now) as change:
                 change.open_attempts_ended(now, record, end_event.survivors_text(record))

@@ -60,11 +60,11 @@ class MetricCounters:
         self.loop_lag = 0.0
         """The longest delay of the event loop since the counters were last read, in seconds."""
 
-    def late(self, seconds: float) -> None:
+    def record_lag(self, seconds: float) -> None:
         """Record that the event loop was late by `seconds`."""
         self.loop_lag = max(self.loop_lag, seconds)
 
-    def take_lag(self) -> float:
+    def pop_lag(self) -> float:
         """Return the longest delay of the event loop since the last call, in seconds."""
         lag, self.loop_lag = self.loop_lag, 0.0
         return lag

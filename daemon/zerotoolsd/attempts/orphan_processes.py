@@ -173,8 +173,8 @@ def _own_line(table: Mapping[int, Process]) -> Collection[int]:
 
 @dataclass
 class OrphanKiller:
-    """Kills the remaining processes of one attempt. Call `look` repeatedly until it returns
-    False.
+    """Kills the remaining processes of one attempt. Call `kill_remaining` repeatedly until it
+    returns False.
     """
 
     traces: Traces
@@ -186,7 +186,7 @@ class OrphanKiller:
     refused: set[int] = field(default_factory=set)
     alive: list[Process] = field(default_factory=list)
 
-    def look(self) -> bool:
+    def kill_remaining(self) -> bool:
         """Send SIGKILL to the remaining processes of the attempt. Return whether there were any
         such processes. Raises OSError.
         """
@@ -203,7 +203,9 @@ class OrphanKiller:
         return bool(self.alive)
 
     def left_behind(self) -> list[dict[str, Any]]:
-        """Return the records of the processes that were still alive at the last call of `look`."""
+        """Return the records of the processes that were still alive at the last call of
+        `kill_remaining`.
+        """
         ranks = self.traces.ranks
         return [
             left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
@@ -230,7 +232,7 @@ def kill_orphans(traces: Traces) -> list[Process]:
     sweep, seen = OrphanKiller(traces), dict[tuple[int, int], Process]()
     for _ in range(MAX_LOOKS):
         before = len(seen)
-        sweep.look()
+        sweep.kill_remaining()
         seen |= {(p.pid, p.start_ticks): p for p in sweep.alive}
         if len(seen) == before:
             break

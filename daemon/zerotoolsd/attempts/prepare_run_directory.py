@@ -78,7 +78,7 @@ def prepare_run_directory(
     """
     config = settings.config
     run_dir = Path(attempt.run_dir)
-    importable = _make_places(run_dir, job, config, user)
+    importable = _create_directories(run_dir, job, config, user)
     sync_directory(run_dir.parent)
     # Not attempt.resumed_from: the ranks compare digests, and skip a checkpoint that differs.
     spec = replace(job.spec, output_dir=job.output_dir)
@@ -112,7 +112,7 @@ def prepare_run_directory(
     return plan
 
 
-def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | None) -> Path:
+def _create_directories(run_dir: Path, job: JobRow, config: Config, user: JobUser | None) -> Path:
     """Create the directories of an attempt. Return the directory that is put into the
     PYTHONPATH of the program.
     """

@@ -61,42 +61,42 @@ class AttemptRecovery:
         self._watcher = watcher
         self._starter = starter
         self._pending = pending
-        self._left: list[int] = []
+        self._noted: list[int] = []
 
     def note_all(self) -> None:
-        """Note every unfinished attempt of the previous daemon, so that `take_up` reattaches to
-        it.
+        """Note every unfinished attempt of the previous daemon, so that `reattach_all` reattaches
+        to it.
         """
         wanted = (*states.ACTIVE, states.HELD)
-        self._left = [job.id for job in reversed(self._store.jobs(wanted))]
+        self._noted = [job.id for job in reversed(self._store.jobs(wanted))]
 
     def note(self, job_id: int) -> None:
         """Note the job, so that the next round reattaches to its attempt."""
-        if job_id not in self._left:
-            self._left.append(job_id)
+        if job_id not in self._noted:
+            self._noted.append(job_id)
 
     @property
-    def are_noted(self) -> bool:
+    def has_noted(self) -> bool:
         """Return whether the daemon still has to reattach to a noted job."""
-        return bool(self._left)
+        return bool(self._noted)
 
-    def take_up_job(self, job_id: int) -> None:
+    def reattach_job(self, job_id: int) -> None:
         """Note this job, and reattach to all noted jobs, to this job last."""
-        self._left.append(job_id)
-        self.take_up()
+        self._noted.append(job_id)
+        self.reattach_all()
 
-    def take_up(self) -> None:
+    def reattach_all(self) -> None:
         """Reattach to the attempts of all noted jobs.
 
         Raises sqlite3.OperationalError; in this case the remaining jobs stay noted.
         """
-        while self._left:
-            with self._guard(self._left[0], fault_isolation.TAKING_UP) as reach:
+        while self._noted:
+            with self._guard(self._noted[0], fault_isolation.TAKING_UP) as reach:
                 reach()
-                self._take_up(self._store.job(self._left[0]))
-            del self._left[0]
+                self._reattach(self._store.job(self._noted[0]))
+            del self._noted[0]
 
-    def _take_up(self, job: JobRow) -> None:
+    def _reattach(self, job: JobRow) -> None:
         attempts, is_open = self._store.attempts(job.id), bool(self._store.open_tokens(job.id))
         if job.state not in states.ACTIVE and not (job.state == states.HELD and is_open):
             self._pending.forget(job.id)

@@ -79,8 +79,10 @@ def add_missing_from_runs(state_dir: Path, store: Store, now: float) -> list[int
     known = store.states()
     numbers = sorted(_numbers(jobs_dir))
     highest, live = store.highest_id, {n for n in known if known[n] not in states.TERMINAL}
-    looked = [number for number in numbers if number > highest or number in live]
-    seen = {number: _look(store, jobs_dir, number, known.get(number)) for number in looked}
+    due = [number for number in numbers if number > highest or number in live]
+    seen = {
+        number: _read_job_directory(store, jobs_dir, number, known.get(number)) for number in due
+    }
     found = [job for job in seen.values() if isinstance(job, FoundJob)]
     unreadable = {
         number: f"{why}; {_ADVICE}"
@@ -111,13 +113,13 @@ def add_missing_from_runs(state_dir: Path, store: Store, now: float) -> list[int
     return [job.id for job in found]
 
 
-def look_again(jobs_dir: Path, store: Store, job_id: int, now: float) -> bool:
+def add_missing_attempts(jobs_dir: Path, store: Store, job_id: int, now: float) -> bool:
     """Add to the queue those attempts of a held job that only its directory records. Return whether
     any were added.
 
     An error of the machine may have prevented reading the directory when the job was held.
     """
-    found = _look(store, jobs_dir, job_id, store.job(job_id).state)
+    found = _read_job_directory(store, jobs_dir, job_id, store.job(job_id).state)
     if not isinstance(found, FoundJob):
         return False
     rebuild = Rebuild(
@@ -160,13 +162,15 @@ def _numbers(jobs_dir: Path) -> Iterator[int]:
                 yield int(entry.name)
 
 
-def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | str | None:
+def _read_job_directory(
+    store: Store, jobs_dir: Path, job_id: int, state: str | None
+) -> FoundJob | str | None:
     """Return the data in a job's directory that the queue lacks. Return None if there is no such
     data, or the reason as text if the directory cannot be read.
     """
     own = jobs_dir / str(job_id)
     try:
-        return _found(store, own, job_id, state)
+        return _find_job(store, own, job_id, state)
     except sqlite3.Error:
         raise
     except OSError as error:
@@ -182,7 +186,7 @@ def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> Found
     )
 
 
-def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob | None:
+def _find_job(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob | None:
     have = [] if state is None else store.attempts(job_id)
     last = have[-1].number if have else 0
     lenient = last if state is not None else sys.maxsize  # no job to hold

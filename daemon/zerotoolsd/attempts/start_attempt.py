@@ -135,7 +135,7 @@ class AttemptStarter:
             gpu_part=gpu_part,
             gpu_baseline=self._resources.unaccounted(gpu_uuids),
         )
-        after, now = self._transitions.after(job, Admit()), time.time()
+        after, now = self._transitions.state_after(job, Admit()), time.time()
         with self._store.change(job, after, lifecycle.ADMIT, now=now, attempt=number) as change:
             change.add_attempt(attempt, gpu_bytes)
         self._transitions.publish(job, after)
@@ -175,12 +175,12 @@ class AttemptStarter:
                 bindings=bindings,
             )
             warm, how = self._warm.start(attempt, plan, job.spec, user)
-            limits = None if user is None else self._held_by(job)
+            limits = None if user is None else self._cgroup_limits(job)
             self._watcher.start(attempt, user, limits, warm)
         except OSError as error:
             cause = f"could not be started: {error.strerror}: {error.filename}"
             if is_transient(error, own_files=True):
-                self._pending.put_off(job.id, _said(error))
+                self._pending.put_off(job.id, _error_text(error))
                 return
             failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
             return
@@ -200,7 +200,7 @@ class AttemptStarter:
         if self._watcher.has_supervisor(attempt):
             self.mark_running(attempt, clocks.read_clocks())
 
-    def _held_by(self, job: JobRow) -> Mapping[str, int] | None:
+    def _cgroup_limits(self, job: JobRow) -> Mapping[str, int] | None:
         """Return the limits of the control group for a job of another user; None if the job
         gets no control group.
         """
@@ -234,7 +234,7 @@ class AttemptStarter:
         # disk. The wait since then does not count as running time.
         if attempt.state != LAUNCHING and job.state != states.LAUNCHING and not later:
             return
-        after = self._transitions.after(job, Started())
+        after = self._transitions.state_after(job, Started())
         now, number = time.time(), attempt.number
         why = self._how.pop(attempt.token, None)
         kind = lifecycle.STARTED
@@ -244,7 +244,7 @@ class AttemptStarter:
         self._transitions.publish(job, after)
 
 
-def _said(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     place = "" if error.filename is None else f": {error.filename}"
     return f"{error.strerror or error}{place}"
 

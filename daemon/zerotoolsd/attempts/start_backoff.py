@@ -65,7 +65,7 @@ class StartBackoff:
         self._waits[job_id] = _Wait(why, tries, False, self._clock() + seconds)
         self._wake()
 
-    def take_due(self) -> list[int]:
+    def pop_due(self) -> list[int]:
         """Return the numbers of the jobs that have waited long enough. Each job is returned only
         once.
         """

@@ -107,11 +107,11 @@ class SupervisorWatchdog:
         self._kill_seconds = kill_seconds
         self._hands = hands or ProcessAccess()
         self._watched: dict[str, _Watched] = {}
-        self._looks = 0
+        self._rounds = 0
         self.silent: dict[int, str] = {}
         """For each job number, the problem of the supervisor in one sentence."""
 
-    def look(self, now: float | None = None) -> None:
+    def check(self, now: float | None = None) -> None:
         """Check the supervisors of all attempts that are due for a check. `now` is a monotonic
         time in seconds.
         """
@@ -121,15 +121,15 @@ class SupervisorWatchdog:
         self._watched = {token: w for token, w in self._watched.items() if token in tokens}
         jobs = {attempt.job_id for attempt, _ in live}
         self.silent = {job: why for job, why in self.silent.items() if job in jobs}
-        every = not self._looks % EVERY
-        self._looks += 1
+        every = not self._rounds % EVERY
+        self._rounds += 1
         for attempt, asked in live:
             if every or asked is not None:
                 with self._guard(attempt.job_id, OVERSEEING) as reach:
                     reach()
-                    self._look_at(attempt, asked, now)
+                    self._check_attempt(attempt, asked, now)
 
-    def _look_at(self, attempt: AttemptRow, asked: float | None, now: float) -> None:
+    def _check_attempt(self, attempt: AttemptRow, asked: float | None, now: float) -> None:
         watched = self._watched.get(attempt.token) or _identities(attempt)
         if watched is None:  # it has not come so far, or its directory is gone
             return
@@ -137,7 +137,7 @@ class SupervisorWatchdog:
         supervisor = self._known(watched.supervisor)
         keeper = None if watched.keeper is None else self._known(watched.keeper)
         why = self._what_is_wrong(attempt, watched, supervisor, now)
-        self._say(attempt.job_id, why)
+        self._set_silent(attempt.job_id, why)
         is_stuck = self._is_stuck(attempt, supervisor)
         if not is_stuck:
             watched.ended_seen = None
@@ -151,10 +151,10 @@ class SupervisorWatchdog:
                     log.warning("job %d: pid %d is stopped: SIGCONT", attempt.job_id, process.pid)
                     self._send(process, signal.SIGCONT, watched.uid)
         if asked is not None:
-            self._insist(attempt, watched, (supervisor, keeper), asked, now)
+            self._kill_if_overdue(attempt, watched, (supervisor, keeper), asked, now)
         elif watched.ended_seen is not None:  # it needs no grace
             since = watched.ended_seen - self._grace_seconds
-            self._insist(attempt, watched, (supervisor, keeper), since, now)
+            self._kill_if_overdue(attempt, watched, (supervisor, keeper), since, now)
 
     def _is_stuck(self, attempt: AttemptRow, supervisor: Process | None) -> bool:
         """Return whether the supervisor is stopped although all of its ranks have ended.
@@ -200,7 +200,7 @@ class SupervisorWatchdog:
             f"(state {supervisor.state})"
         )
 
-    def _say(self, job_id: int, why: str | None) -> None:
+    def _set_silent(self, job_id: int, why: str | None) -> None:
         if why is None:
             self.silent.pop(job_id, None)
             return
@@ -208,7 +208,7 @@ class SupervisorWatchdog:
             log.warning("job %d: %s", job_id, why)
         self.silent[job_id] = why
 
-    def _insist(
+    def _kill_if_overdue(
         self,
         attempt: AttemptRow,
         watched: _Watched,
@@ -260,7 +260,7 @@ class SupervisorWatchdog:
             return hands.send(process.pid, process.start_ticks, signal.SIGKILL, uid)
 
         sweep = OrphanKiller(traces, kill=kill, find=hands.find)
-        if sweep.look():
+        if sweep.kill_remaining():
             cause = "its supervisor did not end it, and could not be ended either"
             record = {"outcome": lifecycle.KILLED, "cause": cause}
             self._abandon(attempt, {**record, "unkillable": sweep.left_behind()})

@@ -49,12 +49,12 @@ def upload_missing(settings: dict[str, Any]) -> int:
         nonlocal began
         seconds, began = time.monotonic() - began, time.monotonic()
         print(f"uploaded {url}: {copy.sent_bytes} bytes in {seconds:.1f} s", flush=True)
-        _tell("uploaded", path.name, path=str(url), bytes=copy.sent_bytes, seconds=seconds)
+        _send_event("uploaded", path.name, path=str(url), bytes=copy.sent_bytes, seconds=seconds)
 
     def failed(path: Path, why: str) -> None:
-        left.append(_line(why))
+        left.append(_one_line(why))
         print(left[-1], file=sys.stderr, flush=True)
-        _tell("upload_failed", path.name, why=left[-1])
+        _send_event("upload_failed", path.name, why=left[-1])
 
     if mirror.send_all(MemoryBudget(MEMORY_BYTES, 4), sent, failed):
         return 0
@@ -83,9 +83,9 @@ def fetch_start_checkpoint(settings: dict[str, Any]) -> int:
         except ZerotoolsError as error:
             if not mirror.can_go_on():
                 raise
-            why = f"{_line(error)}; the run continues with its checkpoints on the disk"
+            why = f"{_one_line(error)}; the run continues with its checkpoints on the disk"
             print(why, file=sys.stderr, flush=True)
-            _tell("upload_failed", "", why=why)
+            _send_event("upload_failed", "", why=why)
     if given is not None and (place is None or not lies_in(given, place)):
         source = path_of(given)
         assert isinstance(source, StorePath)
@@ -93,7 +93,7 @@ def fetch_start_checkpoint(settings: dict[str, Any]) -> int:
     if path is not None:
         seconds = time.monotonic() - began
         print(f"fetched {path} in {seconds:.1f} s", flush=True)
-        _tell("fetched", path.name, path=str(path), seconds=seconds)
+        _send_event("fetched", path.name, path=str(path), seconds=seconds)
     return 0
 
 
@@ -109,7 +109,7 @@ def _mirror(settings: dict[str, Any]) -> Any:
     return Mirror(Path(settings["output_dir"]), place, settings["job"], rule)
 
 
-def _tell(event: str, name: str, **fields: Any) -> None:
+def _send_event(event: str, name: str, **fields: Any) -> None:
     from zerotools.io.telemetry.datagram_sender import Sender
     from zerotools.runs.checkpoint_dirs import step_of
 
@@ -119,7 +119,7 @@ def _tell(event: str, name: str, **fields: Any) -> None:
     sender.close()
 
 
-def _line(text: object) -> str:
+def _one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
@@ -134,16 +134,16 @@ def main(arguments: Sequence[str], wait: Any = time.sleep) -> int:
         try:
             return act(settings)
         except HostUnreachable as error:
-            print(_line(error), file=sys.stderr, flush=True)
+            print(_one_line(error), file=sys.stderr, flush=True)
             if tried == _TRIES:
                 if what == "upload":
-                    _tell("upload_failed", "", why=_line(error))
+                    _send_event("upload_failed", "", why=_one_line(error))
                 return os.EX_TEMPFAIL
             wait(_FIRST_WAIT * 2 ** (tried - 1))
         except (ZerotoolsError, OSError) as error:
-            print(_line(error), file=sys.stderr, flush=True)
+            print(_one_line(error), file=sys.stderr, flush=True)
             if what == "upload":
-                _tell("upload_failed", "", why=_line(error))
+                _send_event("upload_failed", "", why=_one_line(error))
             return os.EX_TEMPFAIL if getattr(error, "errno", None) in _NO_ROOM else 1
     raise AssertionError
 

@@ -42,7 +42,7 @@ class SubmittedJobPins:
     """
 
     def __init__(self, place: PinDirectory, text: str) -> None:
-        self._place = place
+        self._pins = place
         self._named = {(key, word) for key, word in texts_of(json.loads(text)) if STEP in word}
         self._path: str | None = None
         self._write()
@@ -51,9 +51,9 @@ class SubmittedJobPins:
         if not self._named:
             return
         self._path = self._path or f"{_COMING}{secrets.token_hex(8)}"
-        self._place.write(self._path, 0, self._named)
+        self._pins.write(self._path, 0, self._named)
 
-    def seen(self, named_paths: Sequence[NamedPath]) -> None:
+    def add_resolved_paths(self, named_paths: Sequence[NamedPath]) -> None:
         """Also publish the paths of the job with symbolic links resolved, because a link may
         lead to a checkpoint.
         """
@@ -62,15 +62,15 @@ class SubmittedJobPins:
             self._named |= found
             self._write()
 
-    def taken(self, job_id: int) -> None:
+    def set_job_id(self, job_id: int) -> None:
         """Record the number that the job has got in the queue."""
         if self._path is not None:
-            self._place.write(str(job_id), job_id, self._named)
+            self._pins.write(str(job_id), job_id, self._named)
 
     def end(self) -> None:
         """Remove the published entry, because the job has been accepted or refused."""
         if self._path is not None:
-            self._place.remove(self._path)
+            self._pins.remove(self._path)
 
 
 class CheckpointPins:
@@ -81,7 +81,7 @@ class CheckpointPins:
         self._store = store
         self._users = users
 
-    def _place_of(self, uid: int) -> PinDirectory:
+    def _directory_of(self, uid: int) -> PinDirectory:
         """Return the directory with the pins for the jobs of one user. Only the ranks of this
         user read it.
         """
@@ -91,13 +91,13 @@ class CheckpointPins:
         return PinDirectory(self._directory / directory_of_user(uid), user)
 
     @contextmanager
-    def coming(self, text: str, uid: int) -> Iterator[SubmittedJobPins]:
+    def pin_submitted(self, text: str, uid: int) -> Iterator[SubmittedJobPins]:
         """Publish the checkpoints that a new job of the user `uid` needs, while the job is
         checked and queued.
 
         `text` is the job file as JSON.
         """
-        job = SubmittedJobPins(self._place_of(uid), text if STEP in text else "{}")
+        job = SubmittedJobPins(self._directory_of(uid), text if STEP in text else "{}")
         try:
             yield job
         finally:
@@ -110,7 +110,7 @@ class CheckpointPins:
         """
         self.settle(coming=True)
         for job_id, text in self._store.specs_with(STEP):
-            place = self._place_of(self._store.job(job_id).uid)
+            place = self._directory_of(self._store.job(job_id).uid)
             if not place.has(str(job_id)):
                 with suppress(ValueError, RecursionError):  # a record that cannot be read
                     named = {one for one in texts_of(json.loads(text)) if STEP in one[1]}

@@ -140,9 +140,9 @@ class Escalation:
 
     def after(self, samples: Sequence[MemorySample]) -> Escalation:
         """Return the new state after the newest of `samples`."""
-        return self.moved(*wanted_level(samples), samples[-1].clock)
+        return self.updated(*wanted_level(samples), samples[-1].clock)
 
-    def moved(self, wanted: EscalationStep, why: str, now: float) -> Escalation:
+    def updated(self, wanted: EscalationStep, why: str, now: float) -> Escalation:
         """Return the new state if the level `wanted` is required for the reason `why`. `now` is
         a monotonic time in seconds.
         """
@@ -162,7 +162,7 @@ def wanted_level(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
     found = level_of(left, newest.part)
     if newest.loading and found > EscalationStep.WAIT:
         found = EscalationStep.STOP if left < LOADING_SECONDS else EscalationStep.WAIT
-    struggles = _how_it_struggles(samples)
+    struggles = _pressure_text(samples)
     if struggles and newest.part < WAIT_PART:
         found = max(found, EscalationStep.SAVE)
     killed = _has_killed(samples)
@@ -197,7 +197,7 @@ def _amounts(sample: MemorySample) -> str:
     return f"{left} of the host's {total} of memory are left"
 
 
-def _how_it_struggles(samples: Sequence[MemorySample]) -> str | None:
+def _pressure_text(samples: Sequence[MemorySample]) -> str | None:
     """Return a sentence if the kernel had to reclaim memory before each of the samples; None
     otherwise.
     """
@@ -302,13 +302,14 @@ def first_level(look: GpuOutlook) -> EscalationStep:
     memory.
     """
     found = max(
-        (r for r, most in SECONDS.items() if _left(look, r) < most), default=EscalationStep.CALM
+        (r for r, most in SECONDS.items() if _seconds_left(look, r) < most),
+        default=EscalationStep.CALM,
     )
     plenty = look.spare > SCARCE_PART * look.total
     return EscalationStep.CALM if found < EscalationStep.STOP and plenty else found
 
 
-def _left(look: GpuOutlook, level: EscalationStep) -> float:
+def _seconds_left(look: GpuOutlook, level: EscalationStep) -> float:
     return look.gone if level is EscalationStep.STOP else look.scarce
 
 

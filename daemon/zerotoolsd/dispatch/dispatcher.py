@@ -49,7 +49,7 @@ from zerotoolsd.monitoring.history_recorder import HistoryRecorder
 from zerotoolsd.monitoring.notifications.deliver_notices import JobNotifier
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.change_state import StateChanger, policy_of
-from zerotoolsd.queue.database_disk_reserve import why_little_room
+from zerotoolsd.queue.database_disk_reserve import why_low_space
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
@@ -141,7 +141,7 @@ class Dispatcher:
                 fence_seconds=config.retry.fence_seconds,
             ),
             tally=self.tally,
-            gone=self.residue.ended,
+            gone=self.residue.add_ended,
             freed=self.residue.settle,
         )
         leasing = LeasingAttempts(store)
@@ -150,7 +150,7 @@ class Dispatcher:
         self.placer = RankBinder(lambda: machine.gpus, host.topology)
         self.spawner = SupervisorSpawner(backend, config.stop.grace_seconds)
         self._watcher = AttemptWatcher(
-            on_over=self._ends.over,
+            on_over=self._ends.record_end,
             guard=self._guard,
             pending=self._pending,
             spawner=self.spawner,
@@ -170,7 +170,7 @@ class Dispatcher:
             jobs_dir=self.jobs_dir,
             settings=launch,
             resources=StartResources(
-                gpu_locks=self.arbiter.told,
+                gpu_locks=self.arbiter.locks_for_supervisor,
                 unaccounted=machine.unaccounted,
                 placer=self.placer,
                 mounts=host.mounts,
@@ -180,7 +180,7 @@ class Dispatcher:
         )
         self._starter.on_first_start = self.tally.queue_waits.observe
         self._watcher.on_running = self._starter.found_running
-        self._left = AttemptRecovery(
+        self._recovery = AttemptRecovery(
             store=store,
             guard=self._guard,
             watcher=self._watcher,
@@ -190,7 +190,7 @@ class Dispatcher:
         self._stopping = AttemptStopper(
             transitions=self.transitions,
             watcher=self._watcher,
-            left=self._left,
+            recovery=self._recovery,
             pending=self._pending,
             ends=self._ends,
             guard=self._guard,
@@ -200,8 +200,8 @@ class Dispatcher:
             machine=machine,
             config=config.gpus,
             live=self._watcher.live,
-            over=self._tell_over,
-            idle=self._tell_idle,
+            over=self._report_overuse,
+            idle=self._report_idle,
         )
         self.pressure, self.gpu_pressure = memory_guards(
             config=config,
@@ -276,21 +276,31 @@ class Dispatcher:
         """Reattach to the running jobs, then start and end jobs until `stop` is set. Running
         jobs continue after that.
         """
-        self._left.note_all()
-        self.residue.begin()
+        self._recovery.note_all()
+        self.residue.add_recently_ended()
         self.needed.begin()
         stopping = asyncio.create_task(stop.wait())
-        cleaning = self.cleaner.keep_up(self.config.retention)
-        warm = self.warm.keep_up(self._starter.loads)
-        kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up(), warm)
-        more = self.history.keep_up(), self.pressure.keep_up(), self.gpu_pressure.keep_up()
-        every = (*kept_up, *more, self.residue.keep_up(), self.last_uploads.keep_up())
+        cleaning = self.cleaner.run_forever(self.config.retention)
+        warm = self.warm.run_forever(self._starter.loads)
+        loops = (
+            cleaning,
+            self._watch_attempts(),
+            self._shared.run_forever(),
+            self.notifier.run_forever(),
+            warm,
+        )
+        more = (
+            self.history.run_forever(),
+            self.pressure.run_forever(),
+            self.gpu_pressure.run_forever(),
+        )
+        every = (*loops, *more, self.residue.run_forever(), self.last_uploads.run_forever())
         beside = [asyncio.create_task(each) for each in every]
         try:
             while not stop.is_set():
                 self._wake.clear()
                 self._step_began, used = time.monotonic(), time.thread_time()
-                pause = await self._rounds.go(self._step)
+                pause = await self._rounds.run_round(self._step)
                 self._step_began = None
                 # A long queue may use only a part of the processor, even if it changes often.
                 await _until(stopping, SLEEP_FACTOR * (time.thread_time() - used))
@@ -308,13 +318,13 @@ class Dispatcher:
             self.warm.close()
             self.history.close()
 
-    async def _oversee(self) -> None:
+    async def _watch_attempts(self) -> None:
         while True:
             due = time.monotonic() + LOOK_SECONDS
             await asyncio.sleep(LOOK_SECONDS)
-            self.tally.late(max(0.0, time.monotonic() - due))
+            self.tally.record_lag(max(0.0, time.monotonic() - due))
             try:
-                self._overseer.look()
+                self._overseer.check()
                 self._priority_preemption.note_first_steps()
             except sqlite3.OperationalError as error:  # an end is tried again by `_step`
                 log.error("the queue cannot be written now: %s", error)
@@ -330,23 +340,23 @@ class Dispatcher:
     async def _step(self) -> float:
         """Run one round of the loop. Return the seconds until the next round is due."""
         all_held = self._job_guard.settle()
-        self.store.disk_reserve.take()
+        self.store.disk_reserve.reserve()
         if time.monotonic() - self._needs_settled >= IDLE_SECONDS:
             self._needs_settled = time.monotonic()
             self.needed.settle()
-        for job_id in self._pending.take_due():
-            self._left.note(job_id)
+        for job_id in self._pending.pop_due():
+            self._recovery.note(job_id)
         for job in self.store.jobs([states.LAUNCHING]):
             if job.id not in self._pending:  # that it runs could not be committed
-                self._left.note(job.id)
-        if self._left.are_noted and not self.machine.gpus and self.store.leases():
+                self._recovery.note(job.id)
+        if self._recovery.has_noted and not self.machine.gpus and self.store.leases():
             await self.machine.snapshot()  # one may begin anew, next to GPUs that were not read yet
-        self._left.take_up()
-        if self._ends.wants_look:
+        self._recovery.reattach_all()
+        if self._ends.needs_gpu_reading:
             await self.machine.snapshot(
                 most_age_seconds=0, patience_seconds=scheduling_loop.GPU_PATIENCE_SECONDS
             )
-            self._ends.looked()
+            self._ends.record_gpu_reading()
         self._ends.retry()
         pauses = [
             IDLE_SECONDS,
@@ -358,7 +368,7 @@ class Dispatcher:
         await asyncio.sleep(0)
         while not self.placement.catch_up():
             await asyncio.sleep(0)
-        pauses.append(await self.placing.go())
+        pauses.append(await self.placing.run_pass())
         all_asked = self._watcher.request_again()
         if self._ends.release_freed() or not (self._ends.all_committed and all_held and all_asked):
             pauses.append(FAULT_SECONDS)
@@ -372,12 +382,12 @@ class Dispatcher:
         for job in self.store.jobs([states.WAITING_RETRY]):
             with self._guard(job.id, fault_isolation.RETRYING) as reach:
                 reach()
-                wait = self._retries.left(job.id, job.standing.eligible_at)
+                wait = self._retries.seconds_left(job.id, job.standing.eligible_at)
                 if wait > 0:
                     waits.append(wait)
                 else:
                     self._retries.forget(job.id)
-                    self.transitions.take(job, Retry())
+                    self.transitions.apply(job, Retry())
         return waits
 
     def _shortages(self) -> dict[str, str]:
@@ -387,17 +397,17 @@ class Dispatcher:
         least = bytes_of(self.config.notify.disk_free)
         found = {
             MEMORY_SHORT: self.pressure.why_none_starts,
-            DISK_SHORT: why_little_room(self.state_dir, least),
+            DISK_SHORT: why_low_space(self.state_dir, least),
         }
         return {notice: why for notice, why in found.items() if why is not None}
 
-    def _tell_over(self, lease: Lease, what: str) -> None:
+    def _report_overuse(self, lease: Lease, what: str) -> None:
         self.announce()
         job = self.store.job(lease.job_id)
         if self.config.gpus.end_over_declared and job.state == states.RUNNING:
             self.cancel(job, f"zerotoolsd ([gpus] end_over_declared): {what}")
 
-    def _tell_idle(self, lease: Lease, what: str) -> None:
+    def _report_idle(self, lease: Lease, what: str) -> None:
         self.announce()
         job = self.store.job(lease.job_id)
         if self.config.gpus.stop_idle and job.state == states.RUNNING:
@@ -422,9 +432,9 @@ class Dispatcher:
             why = "; ".join(filter(None, (job.standing.reason, why, *said)))
         return why if job.state in states.ACTIVE else None
 
-    def expect(self, job: JobRow) -> None:
+    def add_queued(self, job: JobRow) -> None:
         """Wake the loop, because `job` was queued or edited."""
-        self.placement.expect(job)
+        self.placement.cache_job(job)
         self.announce()
 
     def cancel(self, job: JobRow, who: str) -> None:
@@ -445,13 +455,15 @@ class Dispatcher:
 
         Raises NotAllowed if the job is not held.
         """
-        if ran := recover_queue.look_again(self.jobs_dir, self.store, job.id, time.time()):
+        if ran := recover_queue.add_missing_attempts(
+            self.jobs_dir, self.store, job.id, time.time()
+        ):
             job = self.store.job(job.id)
         event = Resume(live=bool(self.store.open_tokens(job.id)), waits=self.conditions.waits(job))
         if job.state == states.HELD or not ran:
-            self.transitions.take(job, event)
+            self.transitions.apply(job, event)
         if event.live:
-            self._left.take_up_job(job.id)
+            self._recovery.reattach_job(job.id)
 
     def _hold(self, job_id: int, why: str) -> None:
         """Hold the job for the reason `why`. If the job is being cancelled, it is ended
@@ -463,8 +475,8 @@ class Dispatcher:
         if job.state == states.STOPPING and self._ends.end_by_force(job, why):
             return
         event = Hold(why=why)
-        if self.transitions.after(job, event) != job.standing:
-            self.transitions.take(job, event)
+        if self.transitions.state_after(job, event) != job.standing:
+            self.transitions.apply(job, event)
 
     def announce(self) -> None:
         """Wake the loop and all requests that wait for events. Call this after a commit."""

@@ -69,7 +69,7 @@ class ElasticGrowth:
         self._guard = guard
         self._give_way = give_way
 
-    def wishes(self) -> GrowthRequests:
+    def collect_requests(self) -> GrowthRequests:
         """Return the requests of running jobs for more resources, for the next scheduler pass."""
         requests: list[Request] = []
         waits: list[float] = []
@@ -83,12 +83,14 @@ class ElasticGrowth:
                 reach()
                 keeps = job.state == states.YIELDING
                 size = self._store.attempts(job.id)[-1].world_size
-                sizes = self._kept(job) if keeps else self._wanted(job, waits)
+                sizes = (
+                    self._sizes_of_yielding(job) if keeps else self._sizes_of_running(job, waits)
+                )
                 if sizes and size is not None:
                     requests.append(growth_request(request_of(job), size, sizes, keeps=keeps))
         return GrowthRequests(requests=requests, wait=min(waits, default=None))
 
-    def _wanted(self, job: JobRow, waits: list[float]) -> tuple[int, ...]:
+    def _sizes_of_running(self, job: JobRow, waits: list[float]) -> tuple[int, ...]:
         found = self._growth(job)
         if found is None:
             return ()
@@ -96,7 +98,7 @@ class ElasticGrowth:
             waits.append(found.wait)
         return found.sizes
 
-    def _kept(self, job: JobRow) -> tuple[int, ...]:
+    def _sizes_of_yielding(self, job: JobRow) -> tuple[int, ...]:
         """Return the larger numbers of ranks that a job may get, for a job that is already saving
         in order to continue with more ranks.
         """
@@ -105,7 +107,7 @@ class ElasticGrowth:
             return ()
         return tuple(size for size in job.spec.sizes if size > (attempt.world_size or 0))
 
-    def give(self, given: Sequence[Start]) -> None:
+    def request_resize(self, given: Sequence[Start]) -> None:
         """Ask the running jobs in `given`, which got more resources in the pass, to save and end.
         They are started again with more ranks.
         """
@@ -113,7 +115,7 @@ class ElasticGrowth:
             with self._guard(start.job_id, fault_isolation.STOPPING) as reach:
                 reach()
                 job = self._store.job(start.job_id)
-                now = self._now(job)
+                now = self._running_size(job)
                 # It may have ended meanwhile, or have a part of the same GPU already.
                 if job.state != states.RUNNING or now is None or self._shares(start):
                     continue
@@ -139,10 +141,10 @@ class ElasticGrowth:
         return None if found is None else found.why
 
     def _growth(self, job: JobRow) -> Growth | None:
-        now = self._now(job)
+        now = self._running_size(job)
         return None if now is None else decide_growth(now, job.spec.sizes, self._rule)
 
-    def _now(self, job: JobRow) -> RunningSize | None:
+    def _running_size(self, job: JobRow) -> RunningSize | None:
         attempt = self._store.attempts(job.id)[-1]
         if attempt.world_size is None or attempt.began is None:
             return None
@@ -150,11 +152,11 @@ class ElasticGrowth:
         return RunningSize(
             size=attempt.world_size,
             ran_seconds=clocks.read_clocks().seconds_since(attempt.began),
-            left=self._left(job, step),
+            left=self._seconds_left(job, step),
             cost=self._cost(attempt, step),
         )
 
-    def _left(self, job: JobRow, step: Mapping[str, Any]) -> float | None:
+    def _seconds_left(self, job: JobRow, step: Mapping[str, Any]) -> float | None:
         left, attempts = seconds_in(step, "seconds_left"), self._store.attempts(job.id)
         limit = time_limit.seconds_left(job.reading.spec, attempts, clocks.read_clocks())
         return left if left is None or limit is None else max(0.0, min(left, limit))

@@ -71,7 +71,7 @@ class MemoryPreemption:
                 )
         return found
 
-    def do(self, act: MemoryAction, live: Sequence[AttemptRow], why: str, now: float) -> None:
+    def execute(self, act: MemoryAction, live: Sequence[AttemptRow], why: str, now: float) -> None:
         """Carry out the action `act` against one of the attempts `live`.
 
         `why` becomes the reason of the job. `now` is a monotonic time in seconds.
@@ -94,7 +94,7 @@ class MemoryPreemption:
                 log.warning("job %d is ended at once: %s", job.id, why)
                 self.end(attempt, self.purpose)
 
-    def keep(self, live: Sequence[AttemptRow]) -> None:
+    def forget_ended(self, live: Sequence[AttemptRow]) -> None:
         """Forget the requests to attempts that are not in `live` any more."""
         running = {attempt.token for attempt in live}
         for told in (self._asked, self._ended):

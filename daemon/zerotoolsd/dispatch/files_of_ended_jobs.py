@@ -104,7 +104,7 @@ def job_files(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Re
         raise NotRemovable(
             f"{own} is a link to files that may be in use elsewhere; remove it yourself"
         )
-    logs, outputs, reported = [], [], _reported(attempts)
+    logs, outputs, reported = [], [], _reported_checkpoints(attempts)
     for entry in _entries(own):
         mine = entry.name in (BEFORE, HELD_LOG, OWN) or bool(_ATTEMPT.fullmatch(entry.name))
         mine |= bool(_KEPT_BY_DAEMON.fullmatch(entry.name))
@@ -158,7 +158,7 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-def _reported(attempts: Sequence[AttemptRow]) -> list[Path]:
+def _reported_checkpoints(attempts: Sequence[AttemptRow]) -> list[Path]:
     """Return the paths of the checkpoints that the program of the job has reported, with
     symbolic links resolved.
     """
@@ -326,7 +326,7 @@ def remove_job_files(files: RemovableFiles, *, outputs: bool) -> None:
     If the job's directory belongs to root and this process does not, the job's directories in it
     are only emptied; `remove_empty` removes them.
     """
-    for path in _going(files, outputs=outputs):
+    for path in _paths_to_remove(files, outputs=outputs):
         _remove(path)
     parents = {files.own, *(path.parent for path in files.outputs)}
     for directory in parents - {files.own.parent}:
@@ -343,7 +343,7 @@ def remove_empty(jobs_dir: Path, files: RemovableFiles, *, outputs: bool) -> Non
     The user may not remove entries of the daemon's directories. A directory is removed only if it
     is empty.
     """
-    for path in _going(files, outputs=outputs):
+    for path in _paths_to_remove(files, outputs=outputs):
         if path.parent != files.own:
             continue  # in another job's directory, which is not this user's to change
         if path.is_dir() and not path.is_symlink():
@@ -355,7 +355,7 @@ def remove_empty(jobs_dir: Path, files: RemovableFiles, *, outputs: bool) -> Non
             files.own.rmdir()
 
 
-def _going(files: RemovableFiles, *, outputs: bool) -> tuple[Path, ...]:
+def _paths_to_remove(files: RemovableFiles, *, outputs: bool) -> tuple[Path, ...]:
     return (*files.logs, *(files.outputs if outputs else ()))
 
 

@@ -113,7 +113,7 @@ class GpuMemoryGuard:
             if min(each.escalation.level, HIGHEST[self._config.most]) >= EscalationStep.WAIT
         }
 
-    async def keep_up(self) -> None:
+    async def run_forever(self) -> None:
         """Check the memory again and again while a running job may need it, until cancelled."""
         if self._config.most == NOTHING:
             return
@@ -128,7 +128,7 @@ class GpuMemoryGuard:
                     most_age_seconds=AGE_SECONDS, patience_seconds=PATIENCE_SECONDS
                 )
                 begun = time.monotonic()
-                self.look(snapshot)
+                self.check(snapshot)
                 pause = SPARED * (time.monotonic() - begun)
             except sqlite3.OperationalError as error:
                 log.error("the queue cannot be written now: %s", error)
@@ -146,7 +146,7 @@ class GpuMemoryGuard:
             if lease.held_by is None and (all_of_them or lease.bytes is not None)
         ]
 
-    def look(self, snapshot: Snapshot) -> None:
+    def check(self, snapshot: Snapshot) -> None:
         """Check the GPUs in `snapshot` once, and act if their memory is running out."""
         if snapshot is self._seen or snapshot.gpus_error is not None or snapshot.gpus_silent:
             return
@@ -156,21 +156,21 @@ class GpuMemoryGuard:
         leased = {lease.gpu_uuid for lease in leases} & here.keys()
         self._watched = {uuid: each for uuid, each in self._watched.items() if uuid in leased}
         use = self._measured([here[uuid] for uuid in sorted(leased)], live)
-        self._asking.keep(live)
+        self._asking.forget_ended(live)
         for uuid in sorted(leased):
             there = [lease for lease in leases if lease.gpu_uuid == uuid]
-            self._look_at(here[uuid], there, live, use)
+            self._check_gpu(here[uuid], there, live, use)
         if before != self.closed.keys():
-            self._say(before, self.closed)
+            self._log_changes(before, self.closed)
             self._wake()
 
-    def _say(self, before: Set[str], now: Mapping[str, str]) -> None:
+    def _log_changes(self, before: Set[str], now: Mapping[str, str]) -> None:
         for uuid in {*before, *now}:
             why = now.get(uuid, "has enough memory again, or no job")
             if (uuid in before) != (uuid in now):
                 log.warning("%s %s", self._machine.gpu_name(uuid), why)
 
-    def _look_at(
+    def _check_gpu(
         self, gpu: Gpu, leases: Sequence[Lease], live: Sequence[AttemptRow], use: MeasuredUse
     ) -> None:
         sample = self._sample(gpu, leases, use)
@@ -184,7 +184,7 @@ class GpuMemoryGuard:
             watched.escalation = Escalation()
             return
         if first_level(look) is EscalationStep.CALM:
-            watched.escalation = watched.escalation.moved(EscalationStep.CALM, "", sample.clock)
+            watched.escalation = watched.escalation.updated(EscalationStep.CALM, "", sample.clock)
             return
         here = {(lease.job_id, lease.attempt) for lease in leases}
         there = [each for each in live if (each.job_id, each.number) in here]
@@ -194,14 +194,14 @@ class GpuMemoryGuard:
             owners=len(leases),
             strangers=now.strangers,
         )
-        watched.escalation = watched.escalation.moved(
+        watched.escalation = watched.escalation.updated(
             wanted_on(now), why_scarce(look), sample.clock
         )
         act = next_on(now, HIGHEST[self._config.most], sample.clock)
         if act is not None:
             job = next(each for each in now.jobs if each.holder.job_id == act.job_id)
             name = self._machine.gpu_name(gpu.uuid or "")
-            self._asking.do(act, there, why_asked(job, name, look), sample.clock)
+            self._asking.execute(act, there, why_asked(job, name, look), sample.clock)
 
     def _sample(self, gpu: Gpu, leases: Sequence[Lease], use: MeasuredUse) -> GpuSample | None:
         if gpu.memory_total_bytes is None or gpu.memory_used_bytes is None:
@@ -235,7 +235,7 @@ class GpuMemoryGuard:
         return [
             GpuJob(
                 holder=holder,
-                over=newest.over(holder.job_id),
+                over=newest.excess_of(holder.job_id),
                 to_come=newest.to_come_of(holder.job_id),
                 grows=curve.grows(holder.job_id),
             )

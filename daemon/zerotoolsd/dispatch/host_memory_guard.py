@@ -75,13 +75,13 @@ class HostMemoryGuard:
             return None
         return f"no job starts while the memory of the host runs out: {self._escalation.why}"
 
-    async def keep_up(self) -> None:
+    async def run_forever(self) -> None:
         """Check the memory again and again, until cancelled."""
         if self._config.most == NOTHING:
             return
         while True:
             try:
-                self.look()
+                self.check()
             except sqlite3.OperationalError as error:
                 log.error("the queue cannot be written now: %s", error)
             except Exception:  # out of memory, or a defect: the next check is independent
@@ -89,28 +89,28 @@ class HostMemoryGuard:
             busy = self._live() or self._escalation.level
             await asyncio.sleep(self._config.seconds if busy else IDLE_SECONDS)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Measure the memory once, and act if it is running out."""
         live, now = self._live(), self._clock()
-        self._take(now)
+        self._sample(now)
         if any(wanted_level(each)[0] for each in self._samples.values()):
-            self._explain(live)  # the expected use of jobs is computed only then
+            self._add_expected(live)  # the expected use of jobs is computed only then
         found = {limit: wanted_level(each) for limit, each in self._samples.items()}
         worst = max(found, key=lambda limit: found[limit][0])
-        before, self._escalation = self._escalation, self._escalation.moved(*found[worst], now)
+        before, self._escalation = self._escalation, self._escalation.updated(*found[worst], now)
         if (before.level >= EscalationStep.WAIT) != (self._escalation.level >= EscalationStep.WAIT):
             log.warning("%s", self.why_none_starts or "the memory of the host is enough again")
             self._wake()
-        self._asking.keep(live)
+        self._asking.forget_ended(live)
         wanted = min(self._escalation.wanted, HIGHEST[self._config.most])
         if wanted >= EscalationStep.SAVE and live:
             holders = self._asking.holders(live, self._host_now().held)
             act = next_act(wanted, holders, self._samples[worst][-1].total, now)
             if act is not None:
                 why = f"stops because the memory of the host runs out: {self._escalation.why}"
-                self._asking.do(act, live, why, now)
+                self._asking.execute(act, live, why, now)
 
-    def _take(self, now: float) -> None:
+    def _sample(self, now: float) -> None:
         """Take one sample of the host memory and one of the control group. `now` is a monotonic
         time in seconds.
         """
@@ -122,7 +122,7 @@ class HostMemoryGuard:
         self._readings = found
         self._samples = {limit: self._samples[limit] for limit in found}
 
-    def _explain(self, live: Sequence[AttemptRow]) -> None:
+    def _add_expected(self, live: Sequence[AttemptRow]) -> None:
         """Add to the newest samples the memory that running jobs are still expected to take."""
         expected = {job: size for job, size in self._expected().items() if size}
         if not expected:

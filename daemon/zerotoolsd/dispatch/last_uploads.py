@@ -96,16 +96,16 @@ class LastUploads:
         self._first_wait = first_wait
         self._seen: int | None = None
         self._going: dict[int, asyncio.Task[None]] = {}
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
-    async def keep_up(self) -> None:
+    async def run_forever(self) -> None:
         """Search for finished jobs with a missing upload, and upload their checkpoints, until
         the daemon stops.
         """
         try:
             while True:
                 try:
-                    await self._look()
+                    await self._check()
                 except sqlite3.OperationalError as error:
                     log.error("cannot search for missing uploads now: %s", error)
                 await asyncio.sleep(LOOK_SECONDS)
@@ -114,19 +114,19 @@ class LastUploads:
                 task.cancel()
             await asyncio.gather(*self._going.values(), return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         self._going = {job: task for job, task in self._going.items() if not task.done()}
         newest = self._store.last_change
         if newest == self._seen:
             return
         changed = None if self._seen is None else self._store.changed_since(self._seen)
         self._seen, time_slice = newest, TimeSlice()
-        for job_id in await self._over(time_slice) if changed is None else changed:
+        for job_id in await self._recently_ended(time_slice) if changed is None else changed:
             await time_slice.pause_if_due()
-            if job_id not in self._going and (upload := self._left_of(job_id)) is not None:
-                self._going[job_id] = asyncio.create_task(self._send(upload))
+            if job_id not in self._going and (upload := self._missing_upload(job_id)) is not None:
+                self._going[job_id] = asyncio.create_task(self._upload(upload))
 
-    async def _over(self, time_slice: TimeSlice) -> list[int]:
+    async def _recently_ended(self, time_slice: TimeSlice) -> list[int]:
         """Return the numbers of the jobs that ended in the last days and may need an upload."""
         since, found = time.time() - BEFORE_SECONDS, list[int]()
         jobs = [job for state in states.TERMINAL for job in self._store.ids(state)]
@@ -135,7 +135,7 @@ class LastUploads:
             await time_slice.pause_if_due()
         return sorted(found)
 
-    def _left_of(self, job_id: int) -> Upload | None:
+    def _missing_upload(self, job_id: int) -> Upload | None:
         """Return the upload that is missing for the job; None if no upload is missing."""
         if not (attempts := self._store.attempts(job_id)):
             return None
@@ -145,10 +145,10 @@ class LastUploads:
             return None
         return upload_of(job, attempts) if job.state in states.TERMINAL else None
 
-    async def _send(self, upload: Upload) -> None:
+    async def _upload(self, upload: Upload) -> None:
         job = upload.job
         try:
-            async with self._places:
+            async with self._slots:
                 log.info("job %d: uploading its last checkpoint, step %d", job.id, upload.step)
                 end = await self._run(upload)
                 wait = self._first_wait

@@ -161,7 +161,7 @@ class GpuSample:
         return self.free - self.to_come
 
     @property
-    def taken(self) -> int:
+    def unpromised_use(self) -> int:
         """Return the bytes that are in use without having been promised to a job."""
         used = self.total - self.free
         theirs = (min(size, self.promised.get(job, 0)) for job, size in self.held.items())
@@ -176,7 +176,7 @@ class GpuSample:
         """Return the bytes that were promised to the job `job` and that it does not hold yet."""
         return max(0, self.promised.get(job, 0) - self.held.get(job, 0))
 
-    def over(self, job: int) -> int:
+    def excess_of(self, job: int) -> int:
         """Return the bytes that the job `job` holds in addition to its promise."""
         return max(0, self.held.get(job, 0) - self.promised.get(job, 0))
 
@@ -210,7 +210,7 @@ class GpuCurve:
 
     def __init__(self) -> None:
         self._samples: deque[GpuSample] = deque()
-        self._taken: deque[tuple[float, int]] = deque()
+        self._unpromised: deque[tuple[float, int]] = deque()
         """The memory that was taken since the first sample, in bytes, without the changes when
         a job starts or ends.
 
@@ -224,16 +224,16 @@ class GpuCurve:
         taken = foreign = 0
         if self._samples:
             before = self._samples[-1]
-            taken, foreign = self._taken[-1][1], self._foreign[-1][1]
+            taken, foreign = self._unpromised[-1][1], self._foreign[-1][1]
             if before.known and sample.known and before.promised.keys() == sample.promised.keys():
-                taken += sample.taken - before.taken
+                taken += sample.unpromised_use - before.unpromised_use
                 foreign += sample.foreign - before.foreign
         self._samples.append(sample)
-        self._taken.append((sample.clock, taken))
+        self._unpromised.append((sample.clock, taken))
         self._foreign.append((sample.clock, foreign))
         self._used.append((sample.clock, sample.total - sample.free))
         while sample.clock - self._samples[0].clock > WINDOWS[-1] + 1.0:
-            for each in (self._samples, self._taken, self._foreign, self._used):
+            for each in (self._samples, self._unpromised, self._foreign, self._used):
                 each.popleft()
 
     @property
@@ -247,7 +247,7 @@ class GpuCurve:
         """
         newest = self.newest
         if newest.spare >= 0:
-            left, rate = newest.spare, rate_of(self._taken)
+            left, rate = newest.spare, rate_of(self._unpromised)
         else:  # The promises do not fit: memory is used up when jobs have taken all free memory.
             left, rate = newest.free, rate_of(self._used)
         others = rate_of(self._foreign, WINDOWS[1:2])

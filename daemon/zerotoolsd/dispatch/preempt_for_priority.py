@@ -66,7 +66,7 @@ class PriorityPreemption:
         )
         self._give_way = give_way
 
-    def go(
+    def preempt(
         self,
         snapshot: Snapshot | None,
         passed_over: Mapping[int, str],
@@ -88,7 +88,7 @@ class PriorityPreemption:
             with self._placement.guard(each.job_id, fault_isolation.STOPPING) as reach:
                 reach()
                 self._ask_one(each)
-        return next_look(running, self._rules)
+        return seconds_to_next_check(running, self._rules)
 
     def _can_help(self) -> bool:
         """Return whether any waiting job has a higher priority than any running job."""
@@ -263,7 +263,7 @@ class PreemptionTrial:
         return chosen
 
 
-def next_look(running: Sequence[RunningJob], rules: PreemptionRules) -> float:
+def seconds_to_next_check(running: Sequence[RunningJob], rules: PreemptionRules) -> float:
     """Return the seconds until another attempt will have been running for `after_seconds`; infinity
     if there is no such attempt.
     """

@@ -72,14 +72,14 @@ class Cleaner:
         self._store = store
         self._announce = announce
         self._turn = asyncio.Lock()
-        self._left = files_of_ended_jobs.unfinished_removals(state_dir)
-        self._going = set(self._left)
+        self._unfinished = files_of_ended_jobs.unfinished_removals(state_dir)
+        self._going = set(self._unfinished)
 
     @property
     def _jobs_dir(self) -> Path:
         return self._state_dir / "jobs"
 
-    def refuse_going(self, named: Sequence[NamedPath]) -> None:
+    def refuse_being_removed(self, named: Sequence[NamedPath]) -> None:
         """Raise Conflict if a path in `named` lies in the directory of a job that is being
         removed.
         """
@@ -101,12 +101,12 @@ class Cleaner:
         async with self._turn:
             together = frozenset(request.jobs or ())
             named = NamedPaths(self._store, self._named_paths, owner, together)
-            over = await self._over(request, owner)
+            over = await self._ended_jobs(request, owner)
             meant = await asyncio.to_thread(
                 files_of_ended_jobs.selected_jobs, over, request, self._calendar.now()
             )
             gone: list[CleanedJob] = []
-            kept = await self._left_out(request, {job.id for job in meant}, owner)
+            kept = await self._excluded_jobs(request, {job.id for job in meant}, owner)
             for each in meant:
                 job = self._store.job(each.id)
                 try:
@@ -115,7 +115,7 @@ class Cleaner:
                     kept.append(KeptJob(id=job.id, name=_name_for(owner, job), why=str(why)))
             return Cleaned(jobs=tuple(gone), kept=tuple(kept))
 
-    async def _over(self, request: CleanRequest, owner: int | None) -> list[EndedJob]:
+    async def _ended_jobs(self, request: CleanRequest, owner: int | None) -> list[EndedJob]:
         """Return the ended jobs of the user `owner`. Jobs of other users that the request names
         are included, so that they can be refused.
         """
@@ -129,7 +129,7 @@ class Cleaner:
                 await asyncio.sleep(0)
         return found
 
-    async def _left_out(
+    async def _excluded_jobs(
         self, request: CleanRequest, meant: set[int], owner: int | None
     ) -> list[KeptJob]:
         """Return the jobs that the request names by number but excludes by other options, such as
@@ -159,7 +159,7 @@ class Cleaner:
         if owner is not None and job.uid != owner:
             raise NotRemovable(f"it belongs to {user_name(job.uid)}")
         attempts = self._store.attempts(job.id)
-        files = await self._look(job, attempts, request, named)
+        files = await self._removable_files(job, attempts, request, named)
         outputs = files.outputs if request.outputs else ()
         if request.logs_only and not files.logs:
             return []
@@ -172,10 +172,10 @@ class Cleaner:
             outputs=tuple(map(str, outputs)),
         )
         if not request.dry_run:
-            await self._go(job, request, files, who)
+            await self._remove(job, request, files, who)
         return [view]
 
-    async def _look(
+    async def _removable_files(
         self,
         job: JobRow,
         attempts: Sequence[AttemptRow],
@@ -265,7 +265,7 @@ class Cleaner:
                 f"nothing can be removed now: the paths of job {job.id} do not respond"
             ) from None
 
-    async def _go(
+    async def _remove(
         self, job: JobRow, request: CleanRequest, files: RemovableFiles, who: str
     ) -> None:
         """Remove a job and its files. If this fails, no other job may use its paths until
@@ -309,7 +309,7 @@ class Cleaner:
     async def finish(self) -> None:
         """Finish the removals that an earlier daemon has begun."""
         async with self._turn:
-            for job_id, outputs in self._left.items():
+            for job_id, outputs in self._unfinished.items():
                 try:
                     await self._finish_one(job_id, outputs)
                 except (OSError, NotRemovable, sqlite3.OperationalError) as error:
@@ -319,21 +319,21 @@ class Cleaner:
         try:
             job = self._store.job(job_id)
         except (KeyError, OverflowError):
-            self._call_off(job_id)
+            self._cancel_removal(job_id)
             return
         if job.state not in states.TERMINAL:
             log.error("job %d is %s and is not removed", job_id, job.state)
-            self._call_off(job_id)
+            self._cancel_removal(job_id)
             return
         files = await self._files(job, self._store.attempts(job_id))
         request = CleanRequest(jobs=(job_id,), outputs=outputs)
-        await self._go(job, request, files, "a clean that was interrupted")
+        await self._remove(job, request, files, "a clean that was interrupted")
 
-    def _call_off(self, job_id: int) -> None:
+    def _cancel_removal(self, job_id: int) -> None:
         files_of_ended_jobs.forget_intent(self._state_dir, job_id)
         self._going.discard(job_id)
 
-    async def keep_up(self, retention: RetentionConfig) -> None:
+    async def run_forever(self, retention: RetentionConfig) -> None:
         """Finish interrupted removals. Then remove jobs and events that are too old, again and
         again.
         """

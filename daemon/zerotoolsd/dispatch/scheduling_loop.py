@@ -59,29 +59,31 @@ class SchedulingLoop:
         self._starter = starter
         self._growing = growing
         self._priority_preemption = priority_preemption
-        self._beside = LeftoverProcesses()
+        self._leftovers = LeftoverProcesses()
         self.drained = placement.store.drains.get()
         self.waits: Mapping[int, str] = {}
 
-    async def go(self) -> float:
+    async def run_pass(self) -> float:
         """Run one scheduler pass and start the chosen jobs. Return the seconds until the next
         round is due.
         """
-        wishes = GrowthRequests() if self.drained is not None else self._growing.wishes()
+        wishes = GrowthRequests() if self.drained is not None else self._growing.collect_requests()
         wants_gpus = self._placement.pending.wants_gpus or wishes.wants_gpus
         leased = {lease.gpu_uuid for lease in self._placement.store.leases()}
-        self._arbiter.keep(leased)
-        if not wants_gpus and not self._arbiter.lacks(leased):
-            return self._place(None, {}, wishes)
+        self._arbiter.release_others(leased)
+        if not wants_gpus and not self._arbiter.lacks_locks(leased):
+            return self._schedule(None, {}, wishes)
         snapshot = None
         if wants_gpus:  # jobs without GPUs do not wait for a driver that does not answer
             snapshot = await self._machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
-        async with self._arbiter.round(snapshot, leased) as elsewhere:
-            pause = self._place(snapshot, elsewhere, wishes)
-            self._arbiter.keep({lease.gpu_uuid for lease in self._placement.store.leases()})
+        async with self._arbiter.lock_free_gpus(snapshot, leased) as elsewhere:
+            pause = self._schedule(snapshot, elsewhere, wishes)
+            self._arbiter.release_others(
+                {lease.gpu_uuid for lease in self._placement.store.leases()}
+            )
         return pause
 
-    def _place(
+    def _schedule(
         self, snapshot: Snapshot | None, elsewhere: Mapping[str, str], wishes: GrowthRequests
     ) -> float:
         pending = self._placement.pending
@@ -95,26 +97,28 @@ class SchedulingLoop:
         if (pressed := self._pressed()) is not None:
             self.waits = dict.fromkeys(pending, pressed)
             return POLL_SECONDS
-        kept, wants_gpus = self._beside.waits(), pending.wants_gpus or wishes.wants_gpus
+        kept, wants_gpus = self._leftovers.waits(), pending.wants_gpus or wishes.wants_gpus
         own = self._shared.own_use(snapshot)
         decisions = self._placement.decide(snapshot, kept, elsewhere, own, wishes.requests)
         starts = [start for start in decisions.starts if start.job_id not in wishes.ids]
-        self._growing.give([start for start in decisions.starts if start.job_id in wishes.ids])
+        self._growing.request_resize(
+            [start for start in decisions.starts if start.job_id in wishes.ids]
+        )
         for start in starts:
             job = self._placement.store.job(start.job_id)
             # It may have been cancelled while the snapshot was taken.
             if job.state == states.QUEUED and self.drained is None:
                 with self._placement.guard(job.id, fault_isolation.STARTING) as reach:
                     reach()
-                    if self._beside.keeps(job.id, self._placement.store.attempts(job.id)):
-                        kept = self._beside.waits()
+                    if self._leftovers.keeps(job.id, self._placement.store.attempts(job.id)):
+                        kept = self._leftovers.waits()
                     else:
                         self._starter.launch(
                             job, start.gpu_uuids, start.gpu_bytes, start.gpu_part, start.size
                         )
-        self.waits = decisions.waits.passing_over(kept)
+        self.waits = decisions.waits.with_passed_over(kept)
         if pending and not starts:
-            idle = min(idle, self._priority_preemption.go(snapshot, kept, elsewhere, own))
+            idle = min(idle, self._priority_preemption.preempt(snapshot, kept, elsewhere, own))
         all_start = len(starts) == len(pending) and not wishes.requests
         polls = kept or decisions.waits_for_host or (wants_gpus and not all_start)
         return POLL_SECONDS if polls else idle
@@ -128,7 +132,7 @@ class LeftoverProcesses:
     """
 
     def __init__(self) -> None:
-        self._left: dict[int, Mapping[str, Any]] = {}
+        self._results: dict[int, Mapping[str, Any]] = {}
 
     def keeps(self, job_id: int, attempts: Sequence[AttemptRow]) -> bool:
         """Return whether the job must wait because a program of one of its earlier attempts is
@@ -139,17 +143,17 @@ class LeftoverProcesses:
         result = (attempts[-1].result if attempts else None) or {}
         if not end_event.may_still_run(result):
             return False
-        self._left[job_id] = result
+        self._results[job_id] = result
         return True
 
     def waits(self) -> dict[int, str]:
         """Return the jobs that must still wait: job number to reason."""
-        self._left = {
-            job: left for job, left in self._left.items() if end_event.may_still_run(left)
+        self._results = {
+            job: left for job, left in self._results.items() if end_event.may_still_run(left)
         }
         return {
             job: "waits for leftover processes of its last attempt: "
             f"{end_event.survivors_text(left)}; "
             "zerotoolsd has no right to end them"
-            for job, left in self._left.items()
+            for job, left in self._results.items()
         }

@@ -197,7 +197,7 @@ class HistoryFile:
         return list(self._peaks(order, (*values, limit)))
 
     @property
-    def seen(self) -> int:
+    def last_event(self) -> int:
         """The number of the newest event of the queue that was read. Raises sqlite3.Error."""
         row = self._db.execute("SELECT value FROM mark WHERE name = 'seen'").fetchone()
         return 0 if row is None else int(row[0])

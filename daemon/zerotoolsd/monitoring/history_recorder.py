@@ -160,7 +160,7 @@ class HistoryRecorder:
         self._host_due = self._write_due = float("-inf")
         self.trouble: str | None = None if config.enabled else "[history] enabled = false"
 
-    async def keep_up(self) -> None:
+    async def run_forever(self) -> None:
         """Take samples and write them to the file until this task is cancelled."""
         if not self._config.enabled:
             return
@@ -170,27 +170,27 @@ class HistoryRecorder:
                 snapshot = await self._machine.snapshot(
                     most_age_seconds=self._config.seconds / 2, patience_seconds=PATIENCE_SECONDS
                 )
-                self.take(snapshot)
+                self.add(snapshot)
                 if time.monotonic() >= self._write_due:
                     self.write()
             except Exception:  # out of memory, or a defect: the next sample may succeed
                 log.exception("the machine cannot be sampled now")
             await asyncio.sleep(pause)
 
-    def take(self, snapshot: Snapshot) -> None:
+    def add(self, snapshot: Snapshot) -> None:
         """Add the measurements in `snapshot` to the samples that are written next."""
-        self._look_at_host(self._live())
+        self._measure_host_if_due(self._live())
         gpus = self._use(snapshot).of_attempts
         values = series_of(snapshot, gpus, self._host)
         self._waiting.buckets = [*self._waiting.buckets, bucket_of(snapshot.taken_at, values)]
         del self._waiting.buckets[:-_MOST_WAITING]
         for owner in {*gpus, *self._host}:
             most = max(gpus.get(owner, {}).values(), default=None)
-            self._keep(
-                replace(self._begun(owner), host_bytes=self._host.get(owner), gpu_bytes=most)
+            self._merge_peak(
+                replace(self._new_peak(owner), host_bytes=self._host.get(owner), gpu_bytes=most)
             )
 
-    def _look_at_host(self, live: Sequence[AttemptRow]) -> None:
+    def _measure_host_if_due(self, live: Sequence[AttemptRow]) -> None:
         now, tokens = time.monotonic(), {attempt.token for attempt in live}
         if tokens != self._measured:  # its ranks are there a moment later
             self._measured, self._host_due = tokens, min(self._host_due, now + SOON_SECONDS)
@@ -201,13 +201,13 @@ class HistoryRecorder:
             took = time.monotonic() - now
             self._host_due = now + max(HOST_SECONDS, SPARED * took)
 
-    def _begun(self, owner: Owner) -> AttemptPeak:
+    def _new_peak(self, owner: Owner) -> AttemptPeak:
         if owner in self._waiting.peaks:
             return AttemptPeak(job_id=owner[0], attempt=owner[1])
         job = self._store.job(owner[0])
         return AttemptPeak(job_id=job.id, attempt=owner[1], uid=job.uid, name=job.name)
 
-    def _keep(self, peak: AttemptPeak) -> None:
+    def _merge_peak(self, peak: AttemptPeak) -> None:
         owner = (peak.job_id, peak.attempt)
         known = self._waiting.peaks.get(owner)
         self._waiting.peaks[owner] = peak if known is None else peak.with_more(known)
@@ -224,7 +224,7 @@ class HistoryRecorder:
             file.roll_up(self._clock())
             self.trouble = None
         except (sqlite3.Error, OSError) as error:
-            self._gave_up(error)
+            self._report_failure(error)
 
     async def read(self, seconds: float, most_points: int) -> HistoryAnswer:
         """Return the history of the last `seconds`, in at most `most_points` + 1 buckets.
@@ -240,7 +240,7 @@ class HistoryRecorder:
                 found += rolled_up(self._buckets(number, at, at + step * _AT_ONCE), step)
                 await asyncio.sleep(0)
         except (sqlite3.Error, OSError) as error:
-            self._gave_up(error)
+            self._report_failure(error)
         return HistoryAnswer(step, found, self.trouble)
 
     def _buckets(self, number: int, begin: int, end: int) -> list[Bucket]:
@@ -268,7 +268,7 @@ class HistoryRecorder:
             self._note_ended(self._opened())
             found = self._opened().peaks(job_id, limit)
         except (sqlite3.Error, OSError) as error:
-            self._gave_up(error)
+            self._report_failure(error)
             found = []
         peaks = {(each.job_id, each.attempt): each for each in found}
         for owner, fresh in self._waiting.peaks.items():
@@ -300,7 +300,7 @@ class HistoryRecorder:
 
         Return the number of the last event of the queue that was read.
         """
-        seen = min(file.seen, self._store.last_change)
+        seen = min(file.last_event, self._store.last_change)
         events = self._store.events(seen)
         for job_id, number in {(e.job_id, e.attempt) for e in events}:
             if job_id is not None and number is not None:
@@ -311,11 +311,11 @@ class HistoryRecorder:
         try:
             for attempt in self._store.attempts(job_id):
                 if attempt.number == number and attempt.state == ENDED:
-                    self._keep(self._reported(attempt))
+                    self._merge_peak(self._reported_peak(attempt))
         except (ValueError, TypeError, KeyError, RecursionError) as error:  # its row is damaged
             log.warning("job %d: its peak memory is not stored: %s", job_id, error)
 
-    def _reported(self, attempt: AttemptRow) -> AttemptPeak:
+    def _reported_peak(self, attempt: AttemptRow) -> AttemptPeak:
         job, result = self._store.job(attempt.job_id), attempt.result or {}
         return AttemptPeak(
             job_id=job.id,
@@ -327,7 +327,7 @@ class HistoryRecorder:
             gpu_reported_bytes=_count(result.get("peak_gpu_bytes")),
         )
 
-    def _gave_up(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         said = f"the history cannot be read or written: {error}"
         if said != self.trouble:
             log.warning("%s", said)

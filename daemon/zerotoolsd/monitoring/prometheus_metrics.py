@@ -78,7 +78,7 @@ def metric_families(tally: MetricCounters, now: MetricsMoment) -> Iterator[Metri
     yield _gauge(
         "zerotools_loop_lag_seconds",
         "The longest delay of the daemon's event loop since the last scrape.",
-        tally.take_lag(),
+        tally.pop_lag(),
     )
     yield _gauge(
         "zerotools_notifications_waiting",

@@ -23,7 +23,7 @@ class StateChanger:
         self.policy = policy
         self._announce = announce
 
-    def after(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
+    def state_after(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
         """Return the state that `job` would have after `event`. Nothing is changed. Raises
         NotAllowed.
         """
@@ -39,12 +39,12 @@ class StateChanger:
             pass
         self.publish(job, after)
 
-    def take(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
+    def apply(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
         """Apply `event` to `job` and commit the new state. Return the new state.
 
         Raises NotAllowed. Raises sqlite3.OperationalError if the change cannot be committed now.
         """
-        after = self.after(job, event)
+        after = self.state_after(job, event)
         self.move(job, after, lifecycle.name_of(job.standing, event))
         return after
 

@@ -62,7 +62,7 @@ class RetryWaits:
         self._now = now
         self._due: dict[int, tuple[float | None, float]] = {}
 
-    def left(self, job_id: int, until: float | None) -> float:
+    def seconds_left(self, job_id: int, until: float | None) -> float:
         """Return the seconds that the job must still wait. `until` is the stored end of the
         wait, in seconds since the epoch.
         """

@@ -54,14 +54,14 @@ def reserve_disk_space(state_dir: Path, database: int) -> bool:
     try:
         in_log = os.fstat(log).st_size
         # The whole log may be new to the database.
-        return _take(database, in_log + DATABASE_BYTES) and _take(log, LOG_BYTES)
+        return _allocate(database, in_log + DATABASE_BYTES) and _allocate(log, LOG_BYTES)
     except OSError:
         return False
     finally:
         os.close(log)  # SQLite locks another file for it
 
 
-def _take(fd: int, wanted: int) -> bool:
+def _allocate(fd: int, wanted: int) -> bool:
     """Reserve `wanted` bytes beyond the end of the file `fd`, or fewer if the disk has less. Return
     whether `wanted` bytes were available.
     """
@@ -87,7 +87,7 @@ def why_full(state_dir: Path) -> str | None:
     return None
 
 
-def why_little_room(state_dir: Path, least_bytes: int) -> str | None:
+def why_low_space(state_dir: Path, least_bytes: int) -> str | None:
     """Return a sentence for administrators if the disk has less than `least_bytes` bytes free;
     None if it has more.
     """
@@ -123,7 +123,7 @@ class DiskReserve:
             connection.close()
             raise
 
-    def take(self) -> bool:
+    def reserve(self) -> bool:
         """Call `reserve_disk_space`. Return whether all of the requested space was available."""
         return self._database is not None and reserve_disk_space(self._state_dir, self._database)
 
@@ -152,4 +152,4 @@ class DiskReserve:
         if is_full(error):
             with suppress(sqlite3.OperationalError):
                 self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-            self.take()
+            self.reserve()

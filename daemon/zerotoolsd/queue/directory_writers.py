@@ -20,7 +20,7 @@ class DirectoryWriters:
     that write into them.
 
     Default directories below `jobs_dir` are not recorded, because their names contain the job
-    number and so never collide. Finished jobs stay recorded; `refuse_taken` ignores them.
+    number and so never collide. Finished jobs stay recorded; `refuse_used` ignores them.
     """
 
     def __init__(self, store: Store, jobs_dir: Path) -> None:
@@ -44,7 +44,7 @@ class DirectoryWriters:
             self._known.add(job_id)
         self._by_place.setdefault(place, set()).add(job_id)
 
-    def unknown(self) -> dict[int, str]:
+    def unrecorded(self) -> dict[int, str]:
         """Return the output directories of unfinished jobs that are not recorded yet: job number to
         directory.
 
@@ -66,7 +66,7 @@ class DirectoryWriters:
             self._all_known()
         return found
 
-    def note_places(self, paths: Mapping[int, str], places: list[str]) -> None:
+    def record_directories(self, paths: Mapping[int, str], places: list[str]) -> None:
         """Record the directories of jobs. `paths` is the result of `unknown`. `places` has the same
         directories in the same order, with symbolic links resolved.
         """
@@ -92,7 +92,7 @@ class DirectoryWriters:
         for jobs in self._by_place.values():
             jobs.discard(job_id)
 
-    def refuse_taken(self, spec: JobSpec, place: str | None, own: int | None = None) -> None:
+    def refuse_used(self, spec: JobSpec, place: str | None, own: int | None = None) -> None:
         """Raise Conflict if an unfinished job writes into the directory `place`. The job with the
         number `own` may write there.
 

@@ -197,7 +197,8 @@ class DecayedUse:
         """Add `seconds` GPU-seconds that the user `uid` used at the time `when`."""
         total, at = self._sums.get(uid, (0.0, when))
         newest = max(at, when)
-        decayed = total * self._left(newest - at) + seconds * self._left(newest - when)
+        before = total * self._remaining_fraction(newest - at)
+        decayed = before + seconds * self._remaining_fraction(newest - when)
         self._sums[uid] = (decayed, newest)
 
     def copy(self) -> DecayedUse:
@@ -209,9 +210,9 @@ class DecayedUse:
     def of(self, uid: int, now: float) -> float:
         """Return the GPU-seconds of the user `uid`, reduced to their value at the time `now`."""
         total, at = self._sums.get(uid, (0.0, now))
-        return total * self._left(now - at)
+        return total * self._remaining_fraction(now - at)
 
-    def _left(self, age: float) -> float:
+    def _remaining_fraction(self, age: float) -> float:
         return float(0.5 ** (max(0.0, age) / self.half_life))
 
     @property

@@ -78,7 +78,7 @@ class JobGuard:
         self._defer = defer
         self.touch = touch
         self._waiting: dict[int, str] = {}
-        self._said: set[tuple[int, str]] = set()
+        self._logged: set[tuple[int, str]] = set()
 
     @contextmanager
     def guard(self, job_id: int, doing: str) -> Iterator[Callable[[], None]]:
@@ -111,8 +111,8 @@ class JobGuard:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"[:_LONGEST_MESSAGE]
         why = f"{doing} failed ({what})"
         path = self._jobs_dir / str(job_id) / HELD_LOG
-        if (job_id, why) not in self._said:
-            self._said.add((job_id, why))
+        if (job_id, why) not in self._logged:
+            self._logged.add((job_id, why))
             log.error("job %d: %s", job_id, why, exc_info=error)
             _append(path, why, error)
         return f"{why}: a defect in zerotoolsd, or a damaged record; {path} has the details"
@@ -157,7 +157,7 @@ class GuardedRounds:
     def __init__(self) -> None:
         self._starved = 0
 
-    async def go(self, step: Callable[[], Awaitable[float]]) -> float:
+    async def run_round(self, step: Callable[[], Awaitable[float]]) -> float:
         """Run one round by calling `step`. Return the seconds until the next round is due.
 
         Raises MemoryError after several rounds in a row without enough memory.

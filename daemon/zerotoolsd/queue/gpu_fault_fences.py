@@ -56,7 +56,7 @@ def fences_of(attempt: AttemptRow, xids: XidsByGpu, now: float, seconds: float) 
                 boot_id=attempt.boot_id,
                 job_id=attempt.job_id,
                 attempt=attempt.number,
-                why=f"the driver reported {listed(faults)}",
+                why=f"the driver reported {codes_text(faults)}",
             )
 
 
@@ -82,7 +82,7 @@ def _words(fence: Fence) -> str:
     )
 
 
-def listed(xids: Sequence[GpuXid]) -> str:
+def codes_text(xids: Sequence[GpuXid]) -> str:
     """Return the codes of `xids` with their names as text. A code that occurs several times is
     named once.
     """

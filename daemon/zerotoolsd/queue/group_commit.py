@@ -2,7 +2,7 @@
 write to the disk.
 
 Each submit is acknowledged after that write. A single submit does not wait. If other submits are
-being prepared (`coming`), a submit waits for the other submits, but at most `GATHER_SECONDS`.
+being prepared (`announce`), a submit waits for the other submits, but at most `GATHER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GroupCommit:
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
-    def coming(self) -> Iterator[None]:
+    def announce(self) -> Iterator[None]:
         """Return a context that announces a submit, so that other submits wait for this one.
 
         The preparation of the job and the call of `submit` must both be inside the context.

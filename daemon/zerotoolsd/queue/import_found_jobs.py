@@ -81,17 +81,17 @@ class Rebuild:
         since the epoch.
         """
         for job in self.found:
-            _take_in(sql, job, self.hold)
+            _import_job(sql, job, self.hold)
             number = job.attempts[-1].number
             append(now, job.id, number, REBUILD, job.state, job.after, self.hold)
-        others = _waiting(sql) if self.hold is not None and self.hold_others else []
+        others = _waiting_ids(sql) if self.hold is not None and self.hold_others else []
         why = dict.fromkeys(others, self.hold or "") | dict(self.unreadable)
         taken = {job.id for job in self.found}
         _hold(sql, append, {job: why[job] for job in why if job not in taken}, now)
-        _give_no_number_again(sql, self.highest_id)
+        _reserve_numbers(sql, self.highest_id)
 
 
-def _give_no_number_again(sql: RunSql, highest_id: int) -> None:
+def _reserve_numbers(sql: RunSql, highest_id: int) -> None:
     """Make sure that the next new job gets a number above `highest_id`."""
     sequence = sql("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
     if sequence is None:
@@ -100,7 +100,7 @@ def _give_no_number_again(sql: RunSql, highest_id: int) -> None:
         sql("UPDATE sqlite_sequence SET seq = ? WHERE name = 'job'", (highest_id,))
 
 
-def _take_in(sql: RunSql, job: FoundJob, hold: str | None) -> None:
+def _import_job(sql: RunSql, job: FoundJob, hold: str | None) -> None:
     if job.spec is not None:
         name, output = job.spec.get("name"), job.spec.get("output_dir")
         sql(
@@ -166,7 +166,7 @@ def _declared(sql: RunSql, job_id: int) -> int | None:
         return None
 
 
-def _waiting(sql: RunSql) -> list[int]:
+def _waiting_ids(sql: RunSql) -> list[int]:
     rows = sql(
         "SELECT id FROM job WHERE state IN (?, ?, ?, ?, ?)",
         (states.ON_HOLD, states.WAITING, states.QUEUED, states.WAITING_RETRY, states.PAUSED),

@@ -107,7 +107,7 @@ class QueuePlacement:
         read again.
         """
 
-    def expect(self, job: JobRow) -> None:
+    def cache_job(self, job: JobRow) -> None:
         """Keep `job`, which was just queued or edited, so that it need not be read from the
         store.
         """
@@ -126,7 +126,7 @@ class QueuePlacement:
         self._note_changes()
         deadline = time.monotonic() + seconds
         for job_id in list(self._unread):
-            self._look_up(job_id)
+            self._update_job(job_id)
             del self._unread[job_id]
             if time.monotonic() > deadline:
                 break
@@ -146,7 +146,7 @@ class QueuePlacement:
         self._unread |= dict.fromkeys(changed)
         self._seen = newest
 
-    def _look_up(self, job_id: int) -> None:
+    def _update_job(self, job_id: int) -> None:
         if self.store.state(job_id) != states.QUEUED:  # or it was removed
             self.pending.remove(job_id)
             return
@@ -246,10 +246,10 @@ class QueuePlacement:
             closed=self.closed(),
             memory=replace(self._memory, own=own, host_used=host, host_first=first, host_free=free),
             users=self._users_now(running, leases, {wish.job_id for wish in wishes}),
-            named=self._named,
+            named=self._job_text,
         )
 
-    def _named(self, job_id: int) -> str:
+    def _job_text(self, job_id: int) -> str:
         """Return a job as text with the name of its user, such as `job 1 (anna)`."""
         try:
             name = self._users.name(self.store.job(job_id).uid)

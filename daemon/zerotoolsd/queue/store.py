@@ -169,7 +169,7 @@ class Store:
         """
         parts = [new.parts or JobParts.of(new.spec) for new in jobs]
         with self._transaction():
-            if (first := self._known(jobs[0], parts[0])) is not None:
+            if (first := self._job_of_key(jobs[0], parts[0])) is not None:
                 known = self.jobs(array=first.array.id)[::-1] if first.array else [first]
                 refuse_other_size(jobs, len(known))
                 return iter(known), False
@@ -199,12 +199,12 @@ class Store:
 
     def _submit(self, new: NewJob) -> tuple[JobRow, bool]:
         parts = new.parts or JobParts.of(new.spec)
-        if (old := self._known(new, parts)) is not None:
+        if (old := self._job_of_key(new, parts)) is not None:
             return old, False
         number = self._insert([new], [parts])
         return row_of(new, parts, number, number), True
 
-    def _known(self, new: NewJob, parts: JobParts) -> JobRow | None:
+    def _job_of_key(self, new: NewJob, parts: JobParts) -> JobRow | None:
         """Return the job that was queued before with the idempotency key of `new`; None if there is
         no such job. Raises Conflict if that job differs from `new`.
         """

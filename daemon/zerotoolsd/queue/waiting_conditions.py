@@ -118,13 +118,13 @@ class WaitingConditions:
             if job_id in self._waiting:
                 with self._guard.guard(job_id, fault_isolation.WAITING_FOR) as reach:
                     reach()
-                    self._look_at(job_id, now)
+                    self._check_job(job_id, now)
             self._due.discard(job_id)
         if self._unread or self._due:
             return 0.0
         return self._times[0][0] - now if self._times else None
 
-    def _look_at(self, job_id: int, now: float) -> None:
+    def _check_job(self, job_id: int, now: float) -> None:
         begin, after = self._waiting[job_id], self._store.dependencies.of(job_id)
         event: LifecycleEvent
         if (why := why_spoiled(after)) is not None:
@@ -133,7 +133,7 @@ class WaitingConditions:
             event = Ready()
         else:
             return
-        self._transitions.take(self._store.job(job_id), event)
+        self._transitions.apply(self._store.job(job_id), event)
         del self._waiting[job_id]
 
     def _note_changes(self) -> None:

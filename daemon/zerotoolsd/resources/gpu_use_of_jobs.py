@@ -46,33 +46,33 @@ class GpuOveruse:
     def __init__(self, context: int, name: Callable[[str], str] = str) -> None:
         self._context = context
         self._name = name
-        self._said: dict[tuple[int, int, str], str] = {}
+        self._reported: dict[tuple[int, int, str], str] = {}
 
-    def look(self, leases: Sequence[Lease], use: MeasuredUse) -> list[tuple[Lease, str]]:
+    def check(self, leases: Sequence[Lease], use: MeasuredUse) -> list[tuple[Lease, str]]:
         """Return the leases that exceed their declared memory for the first time, each with a
         sentence.
         """
         found = []
         leased = {(lease.job_id, lease.attempt, lease.gpu_uuid) for lease in leases}
-        self._said = {key: said for key, said in self._said.items() if key in leased}
+        self._reported = {key: said for key, said in self._reported.items() if key in leased}
         for lease in leases:
             key = (lease.job_id, lease.attempt, lease.gpu_uuid)
             used = use.of_attempts.get(key[:2], {}).get(lease.gpu_uuid, 0)
-            if lease.bytes is None or key in self._said or used <= lease.bytes + self._context:
+            if lease.bytes is None or key in self._reported or used <= lease.bytes + self._context:
                 continue
-            self._said[key] = (
+            self._reported[key] = (
                 f"it uses {used / GIB:.1f} GiB of {self._name(lease.gpu_uuid)}, and declared "
                 f"memory.per_gpu = {lease.bytes / GIB:.1f} GiB (and {self._context / GIB:.1f} "
                 "for the CUDA context): other jobs there may run out of memory"
             )
-            found.append((lease, self._said[key]))
+            found.append((lease, self._reported[key]))
         return found
 
     def why(self, job_id: int) -> str | None:
         """Return a sentence that says that the job uses more GPU memory than it declared; None if
         it does not.
         """
-        said = [what for (job, _, _), what in self._said.items() if job == job_id]
+        said = [what for (job, _, _), what in self._reported.items() if job == job_id]
         return "; ".join(said) or None
 
 
@@ -96,7 +96,7 @@ class SharedGpus:
         self._store = store
         self._machine = machine
         self._live = live
-        self._tell, self._tell_idle = over, idle
+        self._on_over, self._on_idle = over, idle
         self._context = bytes_of(config.context_memory)
         self.idle = IdleGpus(config.idle_seconds, machine.gpu_name)
         self.over = GpuOveruse(self._context, machine.gpu_name)
@@ -132,7 +132,7 @@ class SharedGpus:
             [gpu for gpu in snapshot.gpus if gpu.uuid in leased], self._running()
         )
 
-    async def keep_up(self) -> None:
+    async def run_forever(self) -> None:
         """Check the leased GPUs every LOOK_SECONDS, and book the GPU time of users."""
         booked = time.monotonic()
         while True:
@@ -140,30 +140,32 @@ class SharedGpus:
             leases = self._store.leases()
             if leases and time.monotonic() - booked >= BOOK_SECONDS:
                 booked = time.monotonic()
-                self._book()
+                self._record_use()
             if not leases:
                 continue
             snapshot = await self._machine.snapshot()
             leases = self._store.leases()
             if any(lease.bytes is not None for lease in leases):
                 use = measure_gpu_use(snapshot.gpus, self._running())
-                for lease, what in self.over.look(leases, use):
-                    self._note(lease, OVER_DECLARED, what, self._tell)
+                for lease, what in self.over.check(leases, use):
+                    self._report(lease, OVER_DECLARED, what, self._on_over)
             if not snapshot.gpus_silent:
-                for lease, what in self.idle.look(leases, snapshot.gpus, time.monotonic()):
-                    self._note(lease, IDLE, what, self._tell_idle)
+                for lease, what in self.idle.check(leases, snapshot.gpus, time.monotonic()):
+                    self._report(lease, IDLE, what, self._on_idle)
 
-    def _book(self) -> None:
+    def _record_use(self) -> None:
         try:
             self._store.book_gpu_use()
         except sqlite3.OperationalError as error:  # the next booking has it all
             log.error("the use of the GPUs cannot be recorded now: %s", error)
 
-    def _note(self, lease: Lease, kind: str, what: str, tell: Callable[[Lease, str], None]) -> None:
+    def _report(
+        self, lease: Lease, kind: str, what: str, notify: Callable[[Lease, str], None]
+    ) -> None:
         log.warning("job %d: %s", lease.job_id, what)
         try:
             self._store.note(lease, kind, what, time.time())
-            tell(lease, what)
+            notify(lease, what)
         except sqlite3.OperationalError as error:
             log.error("the queue cannot be written now: %s", error)
 
@@ -182,9 +184,9 @@ class IdleGpus:
         self._after = after_seconds
         self._name = name
         self._since: dict[Owner, float] = {}
-        self._said: dict[Owner, str] = {}
+        self._reported: dict[Owner, str] = {}
 
-    def look(
+    def check(
         self, leases: Sequence[Lease], gpus: Sequence[Gpu], now: float
     ) -> list[tuple[Lease, str]]:
         """Return a lease of each job that has just become idle, with a sentence. `now` is a
@@ -197,22 +199,22 @@ class IdleGpus:
                 held.setdefault((lease.job_id, lease.attempt), []).append(lease)
         idle = {owner for owner, those in held.items() if _is_idle(those, busy)}
         self._since = {owner: self._since.get(owner, now) for owner in idle}
-        self._said = {owner: said for owner, said in self._said.items() if owner in idle}
+        self._reported = {owner: said for owner, said in self._reported.items() if owner in idle}
         found = []
         for owner, since in sorted(self._since.items()):
             if not 0 < self._after <= now - since:
                 continue
-            is_new = owner not in self._said
+            is_new = owner not in self._reported
             names = ", ".join(self._name(lease.gpu_uuid) for lease in held[owner])
             minutes = (now - since) / 60
-            self._said[owner] = f"it holds {names} and has not used them for {minutes:.0f} min"
+            self._reported[owner] = f"it holds {names} and has not used them for {minutes:.0f} min"
             if is_new:
-                found.append((held[owner][0], self._said[owner]))
+                found.append((held[owner][0], self._reported[owner]))
         return found
 
     def why(self, job_id: int) -> str | None:
         """Return a sentence that says that the job is idle; None if it is not idle."""
-        return next((said for (job, _), said in self._said.items() if job == job_id), None)
+        return next((said for (job, _), said in self._reported.items() if job == job_id), None)
 
 
 def _is_idle(leases: Sequence[Lease], busy: dict[str, int | None]) -> bool:

@@ -38,8 +38,8 @@ from zerotoolsd.resources.leaked_gpu_memory import (
     LeakVerdict,
     Suspects,
     can_be_seen,
+    find_suspects,
     holders_phrase,
-    look_for_suspects,
     memory_left,
 )
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Looked:
+class _GpuCheck:
     """A GPU of an ended attempt that is checked.
 
     Attributes:
@@ -111,21 +111,21 @@ class LeakWatch:
         self._store, self._machine, self._guard = store, machine, guard
         self._live, self._limit, self._announce = live, limit, announce
         self._ask, self._clock = ask, clock
-        self._looked: dict[tuple[int, int, str], _Looked] = {}
+        self._checks: dict[tuple[int, int, str], _GpuCheck] = {}
         self._new = asyncio.Event()
 
-    def begin(self) -> None:
+    def add_recently_ended(self) -> None:
         """Check the GPUs of attempts that ended while the previous daemon was running."""
         for attempt in self._store.outlived.ended_since(time.time() - LATELY_SECONDS):
             if attempt.boot_id in (None, clocks.read_clocks().boot_id):
-                self.ended(attempt)
+                self.add_ended(attempt)
 
-    def ended(self, attempt: AttemptRow) -> None:
+    def add_ended(self, attempt: AttemptRow) -> None:
         """Begin to check the GPUs of an attempt that has ended."""
         now = self._clock()
         for uuid in attempt.gpu_uuids:
-            found = _Looked(attempt, uuid, now, now + FIRST_SECONDS)
-            self._looked.setdefault(found.key, found)
+            found = _GpuCheck(attempt, uuid, now, now + FIRST_SECONDS)
+            self._checks.setdefault(found.key, found)
         self._new.set()
 
     def settle(self, lease: Lease) -> None:
@@ -135,69 +135,69 @@ class LeakWatch:
         daemon.
         """
         key = lease.job_id, lease.attempt, lease.gpu_uuid
-        known = self._looked.get(key)
+        known = self._checks.get(key)
         if known is not None and known.kept is not None:
             return
         attempt = self._store.attempts(lease.job_id)[lease.attempt - 1]
         named = bool((attempt.result or {}).get("unkillable"))
         now = self._clock()
-        self._looked[key] = _Looked(attempt, lease.gpu_uuid, now, now, lease, named)
+        self._checks[key] = _GpuCheck(attempt, lease.gpu_uuid, now, now, lease, named)
         self._new.set()
 
-    async def keep_up(self) -> None:
+    async def run_forever(self) -> None:
         """Check the GPUs again and again, until this task is cancelled."""
         while True:
-            if not self._looked:
+            if not self._checks:
                 self._new.clear()
                 await self._new.wait()
-            pause = min(each.due for each in self._looked.values()) - self._clock()
+            pause = min(each.due for each in self._checks.values()) - self._clock()
             try:
                 await asyncio.wait_for(self._new.wait(), max(0.0, pause))
             except TimeoutError:
-                await self._look_at_due()
+                await self._check_due()
             self._new.clear()
 
-    async def _look_at_due(self) -> None:
+    async def _check_due(self) -> None:
         try:
             snapshot = await self._machine.snapshot(
                 most_age_seconds=0.0, patience_seconds=PATIENCE_SECONDS
             )
-            await self.look(snapshot)
+            await self.check(snapshot)
         except sqlite3.OperationalError as error:
             log.error("the queue cannot be written now: %s", error)
         except Exception:  # out of memory, or a defect: the next check is independent
             log.exception("memory left on GPUs cannot be checked now")
         finally:
             now = self._clock()
-            for each in self._looked.values():
+            for each in self._checks.values():
                 if each.due <= now:  # it was not checked
                     each.put_off(now)
 
-    async def look(self, snapshot: Snapshot) -> None:
+    async def check(self, snapshot: Snapshot) -> None:
         """Check all GPUs that are due for a check."""
         now = self._clock()
-        due = [each for each in self._looked.values() if each.due <= now]
+        due = [each for each in self._checks.values() if each.due <= now]
         gpus = {gpu.uuid: gpu for gpu in snapshot.gpus if gpu.uuid is not None}
         if snapshot.gpus_error is not None or snapshot.gpus_silent:
             gpus = {}
             due = [] if snapshot.gpus_silent or snapshot.gpus else due
         found = await self._suspects([each for each in due if self._may_be_left(each, gpus)])
         for each in due:
-            if self._looked.get(each.key) is not each:  # its lease was looked up meanwhile
+            if self._checks.get(each.key) is not each:  # its lease was looked up meanwhile
                 continue
             with self._guard(each.attempt.job_id, fault_isolation.RELEASING) as reach:
                 reach()
                 who = found.get(each.attempt.token)
                 self._settle_one(each, gpus.get(each.uuid), who, now)
 
-    def _may_be_left(self, each: _Looked, gpus: Mapping[str, Gpu]) -> bool:
+    def _may_be_left(self, each: _GpuCheck, gpus: Mapping[str, Gpu]) -> bool:
         """Return whether more memory is in use than allowed, so that the processes that hold it
         must be found.
         """
         gpu = gpus.get(each.uuid)
         return gpu is not None and can_be_seen(gpu) and foreign_bytes(gpu) > self._limit(gpu)
 
-    async def _suspects(self, due: Sequence[_Looked]) -> Mapping[str, Suspects]:
+    async def _suspects(self, due: Sequence[_GpuCheck]) -> Mapping[str, Suspects]:
         """Return the processes that may hold GPU memory, keyed by the token of the attempt.
 
         Attempts for which /proc does not respond in time are left out.
@@ -208,7 +208,7 @@ class LeakWatch:
             roots = [root for each in others for root in roots_of(each)]
             try:
                 tree = await self._ask(
-                    *(PROC_SECONDS, look_for_suspects, attempt.run_dir, attempt.token),
+                    *(PROC_SECONDS, find_suspects, attempt.run_dir, attempt.token),
                     *(roots, os.getpid()),
                 )
             except (TimeoutError, OSError, RuntimeError) as error:  # the next check is independent
@@ -220,10 +220,12 @@ class LeakWatch:
                 found[attempt.token] = Suspects.from_json(tree)
         return found
 
-    def _settle_one(self, each: _Looked, gpu: Gpu | None, who: Suspects | None, now: float) -> None:
-        left = self._left(each, gpu, who)
+    def _settle_one(
+        self, each: _GpuCheck, gpu: Gpu | None, who: Suspects | None, now: float
+    ) -> None:
+        left = self._remaining_memory(each, gpu, who)
         if not self._store.attempts(each.attempt.job_id):  # the job was removed
-            del self._looked[each.key]
+            del self._checks[each.key]
         elif left.verdict is LeakVerdict.FREE or (
             left.verdict is LeakVerdict.UNKNOWN and each.for_process
         ):
@@ -232,12 +234,14 @@ class LeakWatch:
             if not left.pids and self._is_kept_by_another(each):
                 self._free(each)
             elif each.kept is not None or now - each.since >= SURE_SECONDS:
-                self._keep(each, gpu, left, who)
+                self._keep_leased(each, gpu, left, who)
         elif each.kept is None and now - each.since >= LONGEST_SECONDS:
             self._give_up(each, gpu)
         each.put_off(now)
 
-    def _left(self, each: _Looked, gpu: Gpu | None, who: Suspects | None) -> LeakedMemory:
+    def _remaining_memory(
+        self, each: _GpuCheck, gpu: Gpu | None, who: Suspects | None
+    ) -> LeakedMemory:
         here = clocks.read_clocks().boot_id
         if each.attempt.boot_id not in (None, here) and here is not None:
             return FREE  # the machine was restarted
@@ -259,7 +263,7 @@ class LeakWatch:
             lists=self._machine.lists_processes,
         )
 
-    def _is_kept_by_another(self, each: _Looked) -> bool:
+    def _is_kept_by_another(self, each: _GpuCheck) -> bool:
         """Return whether another attempt is known to have left the memory of this GPU that no
         process holds.
         """
@@ -268,14 +272,14 @@ class LeakWatch:
         mine = each.attempt.job_id, each.attempt.number
         return first is not None and (first.job_id, first.attempt) != mine
 
-    def _free(self, each: _Looked) -> None:
+    def _free(self, each: _GpuCheck) -> None:
         if each.kept is not None:
             self._store.release(each.kept, time.time())
             log.info("%s is free again", self._machine.gpu_name(each.uuid))
             self._announce()
-        self._looked.pop(each.key, None)
+        self._checks.pop(each.key, None)
 
-    def _keep(self, each: _Looked, gpu: Gpu, left: LeakedMemory, who: Suspects) -> None:
+    def _keep_leased(self, each: _GpuCheck, gpu: Gpu, left: LeakedMemory, who: Suspects) -> None:
         """Keep the GPU leased for the remaining memory, and report the memory if it has changed."""
         before, held = each.seen, holders_phrase(left, who, gpu)
         same = left.pids == before.pids and abs(left.size - before.size) <= CHANGE * before.size
@@ -295,13 +299,13 @@ class LeakWatch:
         log.warning("job %d: %s", each.attempt.job_id, why)
         self._announce()
 
-    def _give_up(self, each: _Looked, gpu: Gpu | None) -> None:
+    def _give_up(self, each: _GpuCheck, gpu: Gpu | None) -> None:
         """Stop checking this GPU. If memory is held by processes that cannot be seen, report this
         memory.
 
         Such processes may belong to the attempt or to other programs.
         """
-        self._looked.pop(each.key, None)
+        self._checks.pop(each.key, None)
         unseen = [p for p in (gpu.processes if gpu else ()) if read_process(p.pid) is None]
         if gpu is None or not unseen:
             return

@@ -116,7 +116,7 @@ Roots = Sequence[tuple[int, int]]
 """The running supervisors and keepers: (pid, start) to attempt."""
 
 
-def look_for_suspects(run_dir: str, token: str, running: Roots, daemon: int) -> dict[str, Any]:
+def find_suspects(run_dir: str, token: str, running: Roots, daemon: int) -> dict[str, Any]:
     """Return the result of `suspected_holders` as JSON, in a process that only reads /proc. Raises
     OSError.
 

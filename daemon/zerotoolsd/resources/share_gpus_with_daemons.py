@@ -53,13 +53,13 @@ class GpuArbiter:
         self._path = path
         self._is_ours = is_ours
         self._begins = begins
-        self._held: dict[str, int] = {}
+        self._locks: dict[str, int] = {}
         self.trouble: str | None = None
         """The reason why no locks are used; None if it is unknown or they are used."""
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
     @asynccontextmanager
-    async def round(
+    async def lock_free_gpus(
         self, snapshot: Snapshot | None, leased: Collection[str]
     ) -> AsyncIterator[Mapping[str, str]]:
         """Lock all GPUs of `snapshot` that no other process has locked, and the GPUs in `leased`.
@@ -72,17 +72,17 @@ class GpuArbiter:
         try:
             directory = self._open()
         except LocksUnknown as error:
-            yield {uuid: f"cannot be locked: {error}" for uuid in gpus if uuid not in self._held}
+            yield {uuid: f"cannot be locked: {error}" for uuid in gpus if uuid not in self._locks}
             return
         if directory is None:
             yield MappingProxyType({})
             return
         try:
             if not await _have_gate(directory):
-                why = f"cannot be locked: {directory.why_shut()}"
-                yield {uuid: why for uuid in gpus if uuid not in self._held}
+                why = f"cannot be locked: {directory.gate_in_use_text()}"
+                yield {uuid: why for uuid in gpus if uuid not in self._locks}
                 return
-            yield self._take({*gpus, *leased}, leased, directory)
+            yield self._acquire({*gpus, *leased}, leased, directory)
         finally:
             directory.close()
 
@@ -105,12 +105,12 @@ class GpuArbiter:
         self.trouble = why
         return directory
 
-    def _take(
+    def _acquire(
         self, wanted: Iterable[str], leased: Collection[str], directory: LockDirectory
     ) -> dict[str, str]:
         elsewhere = {}
         for uuid in sorted(wanted):
-            fd = self._held.get(uuid)
+            fd = self._locks.get(uuid)
             if fd is not None and directory.is_current(uuid, fd):
                 continue
             if fd is None and uuid in leased and self._begins(uuid):
@@ -119,42 +119,42 @@ class GpuArbiter:
                 elsewhere[uuid] = "is being taken by a job of this queue that is starting"
                 continue
             try:
-                self._held[uuid] = directory.take(uuid, lambda: self._is_ours(uuid))  # noqa: B023  # called at once
+                self._locks[uuid] = directory.acquire(uuid, lambda: self._is_ours(uuid))  # noqa: B023  # called at once
             except GpuTaken as error:
                 elsewhere[uuid] = str(error)
                 if uuid in leased:
-                    self._say(uuid, f"{uuid}, which is leased here, {error}")
+                    self._log_once(uuid, f"{uuid}, which is leased here, {error}")
             else:
-                self._said.pop(uuid, None)
+                self._logged.pop(uuid, None)
                 if fd is not None:  # the file was removed meanwhile
                     log.warning("the lock of %s was replaced: it was taken again", uuid)
                     os.close(fd)
         return elsewhere
 
-    def _say(self, uuid: str, what: str) -> None:
-        if self._said.get(uuid) != what:
+    def _log_once(self, uuid: str, what: str) -> None:
+        if self._logged.get(uuid) != what:
             log.warning("%s", what)
-        self._said[uuid] = what
+        self._logged[uuid] = what
 
-    def lacks(self, leased: Collection[str]) -> bool:
+    def lacks_locks(self, leased: Collection[str]) -> bool:
         """Return whether this daemon lacks the lock of a GPU in `leased`, for example because a
         previous daemon leased the GPU.
         """
-        return bool(self._path) and any(uuid not in self._held for uuid in leased)
+        return bool(self._path) and any(uuid not in self._locks for uuid in leased)
 
-    def keep(self, leased: Collection[str]) -> None:
+    def release_others(self, leased: Collection[str]) -> None:
         """Release the locks of the GPUs that are not in `leased`."""
-        for uuid in [uuid for uuid in self._held if uuid not in leased]:
-            os.close(self._held.pop(uuid))
-        for uuid in [uuid for uuid in self._said if uuid not in leased]:
-            del self._said[uuid]
+        for uuid in [uuid for uuid in self._locks if uuid not in leased]:
+            os.close(self._locks.pop(uuid))
+        for uuid in [uuid for uuid in self._logged if uuid not in leased]:
+            del self._logged[uuid]
 
-    def told(self, gpus: Collection[str]) -> dict[str, Any]:
+    def locks_for_supervisor(self, gpus: Collection[str]) -> dict[str, Any]:
         """Return the data with which the supervisor of an attempt on the GPUs `gpus` takes
         their locks.
         """
         try:
-            if not gpus or not self._is_there():
+            if not gpus or not self._has_directory():
                 return {}
         except LocksUnknown:  # the supervisor finds out
             pass
@@ -162,11 +162,11 @@ class GpuArbiter:
         return {
             "directory": self._path,
             "gpus": list(gpus),
-            "held": [uuid for uuid in gpus if uuid in self._held],
+            "held": [uuid for uuid in gpus if uuid in self._locks],
             "daemon": {"pid": os.getpid(), "start_ticks": own.start_ticks if own else -1},
         }
 
-    def _is_there(self) -> bool:
+    def _has_directory(self) -> bool:
         directory = self._open()
         if directory is not None:
             directory.close()
@@ -174,15 +174,15 @@ class GpuArbiter:
 
     def close(self) -> None:
         """Release the daemon's locks. Running attempts keep their locks."""
-        self.keep(())
+        self.release_others(())
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with the directory of the locks, the reason why no locks are
         used, and the locked GPUs.
         """
         with suppress(LocksUnknown):
-            self._is_there()
-        return {"directory": self._path, "trouble": self.trouble, "held": sorted(self._held)}
+            self._has_directory()
+        return {"directory": self._path, "trouble": self.trouble, "held": sorted(self._locks)}
 
 
 async def _have_gate(directory: LockDirectory) -> bool:

@@ -54,7 +54,7 @@ class SnapshotCache:
         self._read_host = read_host or HostSensor().read
         self._clock = clock
         self._newest: Snapshot | None = None
-        self._taken = float("-inf")
+        self._taken_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self._asked: float | None = None
         """The time of the first request to the driver without an answer."""
@@ -75,7 +75,7 @@ class SnapshotCache:
         The method waits for the GPUs at most `patience_seconds` (default: PATIENCE_SECONDS).
         """
         patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
-        if self._reading is None and self._clock() - self._taken <= most_age_seconds:
+        if self._reading is None and self._clock() - self._taken_at <= most_age_seconds:
             assert self._newest is not None
             return self._newest
         if self._reading is None:
@@ -99,12 +99,12 @@ class SnapshotCache:
                 found = self.choice.of(await asyncio.to_thread(self._source.read))
             self._note_unknown(found)
             self.lists_processes |= any(gpu.processes for gpu in found.gpus)
-            self._taken = self._clock()
+            self._taken_at = self._clock()
             if not found.gpus_silent:
                 self._asked = None
             elif self._asked is not None:
-                seconds = self._taken - self._asked
-                found = replace(found, gpus_error=f"{_silent(seconds)} ({found.gpus_error})")
+                seconds = self._taken_at - self._asked
+                found = replace(found, gpus_error=f"{_silence_text(seconds)} ({found.gpus_error})")
             self._newest = found
         finally:
             self._reading = None
@@ -123,13 +123,13 @@ class SnapshotCache:
     def _without_answer(self) -> Snapshot:
         self._is_awaited = True
         now = self._clock()
-        return self._last_known(_silent(now - (now if self._asked is None else self._asked)))
+        return self._last_known(_silence_text(now - (now if self._asked is None else self._asked)))
 
     def _last_known(self, error: str) -> Snapshot:
         now, before = self._clock(), self._newest
         age = None
         if before is not None and before.gpus_age_seconds is not None:
-            age = before.gpus_age_seconds + now - self._taken
+            age = before.gpus_age_seconds + now - self._taken_at
         return Snapshot(
             taken_at=time.time(),
             host=self._read_host(),
@@ -176,5 +176,5 @@ class SnapshotCache:
         self._source.close()
 
 
-def _silent(seconds: float) -> str:
+def _silence_text(seconds: float) -> str:
     return f"the NVIDIA driver has not answered for {seconds:.0f} s"

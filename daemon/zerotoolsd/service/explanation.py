@@ -211,10 +211,10 @@ def yields_about(store: Store, job: JobRow) -> list[YieldRow]:
     """
     rows = [*store.yields.of(job.id), *store.yields.for_job(job.id)]
     newest = sorted(rows, key=lambda row: row.asked)[-MOST_HOLDERS:]
-    return [row if _is_told(store, row, job) else without_steps(row) for row in newest]
+    return [row if _is_visible(store, row, job) else without_steps(row) for row in newest]
 
 
-def _is_told(store: Store, row: YieldRow, job: JobRow) -> bool:
+def _is_visible(store: Store, row: YieldRow, job: JobRow) -> bool:
     return row.job_id == job.id or store.job(row.job_id).uid == job.uid
 
 

@@ -226,7 +226,7 @@ class JobRequests:
         try:
             await when_free(cancel)
         except NotAllowed:
-            raise Conflict(f"job {job_id} is over: it {_how(job.state)}") from None
+            raise Conflict(f"job {job_id} is over: it {_state_text(job.state)}") from None
         except sqlite3.OperationalError as error:
             raise Unavailable(
                 f"job {job_id} cannot be cancelled: writing the queue failed: {error}"
@@ -568,5 +568,5 @@ class JobRequests:
         return self._state.health()
 
 
-def _how(state: str) -> str:
+def _state_text(state: str) -> str:
     return {"cancelled": "was cancelled already"}.get(state, state)

@@ -130,7 +130,7 @@ def checkpoint_tree(output_dir: str, seconds: float = SECONDS) -> dict[str, Any]
         if (found := checkpoint_dirs.hinted_checkpoint(root, hint)) is not None
     }
     saved = [
-        asdict(_look(path, tuple(hint for hint in hints if hints[hint] == path), until))
+        asdict(_read_checkpoint(path, tuple(hint for hint in hints if hints[hint] == path), until))
         for path in listed[:MOST]
     ]
     return {
@@ -149,7 +149,7 @@ def _unfinished(root: Path) -> Iterator[str]:
                 yield path.name
 
 
-def _look(
+def _read_checkpoint(
     path: Path, hints: tuple[str, ...], until: float, clock: Callable[[], float] = time.monotonic
 ) -> SavedCheckpoint:
     step = checkpoint_dirs.step_of(path.name) or 0

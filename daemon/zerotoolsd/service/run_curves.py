@@ -79,7 +79,7 @@ class RunCurves:
     sampled: bool = False
     follow: tuple[int, int] | None = None
 
-    def take(self, job: int, attempt: int, world_size: int | None, found: StepRecords) -> None:
+    def add(self, job: int, attempt: int, world_size: int | None, found: StepRecords) -> None:
         """Add the reports `found` of one attempt of job `job`."""
         self.curves.add_reports(found.records)
         told = (each for each in found.records if each.get("event") in ("step", "eval"))
@@ -95,7 +95,7 @@ class RunCurves:
         self.sampled |= found.sampled
         self.follow = attempt, found.end
 
-    def take_scores(self, found: StepRecords) -> None:
+    def add_scores(self, found: StepRecords) -> None:
         """Add the scores that an attempt of an evaluation job reported."""
         self.curves.add_scores(found.records)
 
@@ -194,9 +194,9 @@ def read_run(
     """
     run = RunCurves()
     for job, number, world_size, run_dir in attempts:
-        run.take(job, number, world_size, read_records(run_dir))
+        run.add(job, number, world_size, read_records(run_dir))
     for run_dir in evaluations:
-        run.take_scores(read_records(run_dir))
+        run.add_scores(read_records(run_dir))
     return run
 
 

@@ -47,7 +47,7 @@ from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.suitable_gpus import why_impossible
 from zerotoolsd.queue.scheduling.user_quota import never_within
 from zerotoolsd.queue.write_rows import JobParts, NewJob
-from zerotoolsd.service.admission.adoptable_process import look_at_process
+from zerotoolsd.service.admission.adoptable_process import inspect_process
 from zerotoolsd.service.admission.check_all_files import Survey, survey_job_files, survey_of
 from zerotoolsd.service.admission.dependency_check import DependencyCheck, refuse_many, refuse_past
 from zerotoolsd.service.admission.directory_checks import (
@@ -93,7 +93,7 @@ model and the data; raises BadRequest."""
 
 _OWN_LOOKS = (
     *(directory_conflict, survey_job_files, newest_step, newest_undamaged, real_paths),
-    *(who_is, uid_of, look_at_process),
+    *(who_is, uid_of, inspect_process),
 )
 LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
 """The functions of the child process that reads files, by name."""
@@ -122,7 +122,7 @@ class _LookedAt:
         needs.
         """
         self.note(job_id)
-        self.coming.taken(job_id)
+        self.coming.set_job_id(job_id)
 
 
 class JobSubmission:
@@ -159,14 +159,14 @@ class JobSubmission:
         Without `rehearse`, the checks in the job's interpreter are skipped.
         """
         try:
-            with self._group.coming():
+            with self._group.announce():
                 job, new = await self._submit(spec, uid, key, rehearse, terms)
         except sqlite3.OperationalError as error:
             raise Unavailable(
                 f"the job cannot be queued: writing the queue failed: {error}"
             ) from None
         if new:
-            self._dispatcher.expect(job)
+            self._dispatcher.add_queued(job)
         return job, new
 
     async def _submit(
@@ -207,7 +207,7 @@ class JobSubmission:
         refuse_many_evaluations(spec for spec, _ in members)
         user = self._dispatcher.users.of(uid)
         if (
-            problem := await self.look(members[0][0], directory_conflict, named, user=user)
+            problem := await self.read_files(members[0][0], directory_conflict, named, user=user)
         ) is not None:
             raise BadRequest(problem)
         known = self._dispatcher.store.by_key(uid, key) is not None
@@ -341,11 +341,11 @@ class JobSubmission:
         """
         spec, text = parts.spec, parts.full_text
         user = self._dispatcher.users.of(uid)
-        with self._dispatcher.needed.coming(text, uid) as coming:
+        with self._dispatcher.needed.pin_submitted(text, uid) as coming:
             seen: Survey | None = None
             if look:
                 seen = await self._check(spec, text, user)
-                coming.seen(seen.named)
+                coming.add_resolved_paths(seen.named)
                 if rehearse and seen.asked and (user, text) not in self._rehearsed:
                     await self._ask_interpreter(spec, user)
             jobs_dir = self._dispatcher.jobs_dir
@@ -440,8 +440,8 @@ class JobSubmission:
             if job.seen is None:
                 continue
             spec, place = job.parts.spec, job.seen.place
-            self._writers.refuse_taken(spec, place, own)
-            self._dispatcher.cleaner.refuse_going(job.seen.named)
+            self._writers.refuse_used(spec, place, own)
+            self._dispatcher.cleaner.refuse_being_removed(job.seen.named)
             if place is not None and places.setdefault(place, spec) is not spec:
                 raise Conflict(
                     f"output_dir = {spec.output_dir}: another job of this request writes "
@@ -462,7 +462,7 @@ class JobSubmission:
         text = (await _parts_of(spec)).full_text
         user = self._dispatcher.users.of(uid)
         seen = await self._check(spec, text, user)
-        self._writers.refuse_taken(spec, seen.place)
+        self._writers.refuse_used(spec, seen.place)
         foreseen = [*seen.notes, *(await self._foreseen(spec, seen) if model else [])]
         if spec.engine == "script" or not (model or seen.asked):
             return CheckedJob(foreseen)
@@ -501,7 +501,9 @@ class JobSubmission:
         if why is not None:
             raise BadRequest(why)
         memory = MachineMemory(gpu_memory_for(need_of(spec), snapshot), memory_of_host())
-        seen = survey_of(await self.look(spec, survey_job_files, spec, text, memory, user=user))
+        seen = survey_of(
+            await self.read_files(spec, survey_job_files, spec, text, memory, user=user)
+        )
         if seen.memory is not None and (why := why_never(spec, seen.memory, memory)):
             raise BadRequest(why)
         if spec.output_dir is not None:
@@ -530,25 +532,25 @@ class JobSubmission:
         queued.
         """
         by_uid: dict[int, dict[int, str]] = {}
-        for job_id, path in self._writers.unknown().items():
+        for job_id, path in self._writers.unrecorded().items():
             by_uid.setdefault(self._dispatcher.store.job(job_id).uid, {})[job_id] = path
         places: dict[int, str] = {}
         for uid, paths in by_uid.items():
             places |= zip(paths, await self._real(spec, uid, list(paths.values())), strict=True)
         if places:
-            self._writers.note_places(places, list(places.values()))
+            self._writers.record_directories(places, list(places.values()))
 
     async def _real(self, spec: JobSpec, uid: int, paths: list[str]) -> list[str]:
         user = self._dispatcher.users.for_files(uid)
         try:
-            found = await self.look(spec, real_paths, paths, user=user)
+            found = await self.read_files(spec, real_paths, paths, user=user)
         except Unavailable:
             if user is None:
                 raise
             return paths  # another user's file systems must not delay this
         return [str(path) for path in found]
 
-    async def look(
+    async def read_files(
         self,
         spec: JobSpec,
         look: Callable[..., Any],
@@ -600,10 +602,10 @@ async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> lis
     left = zip(looked, found, strict=True)
     try:
         for one, job in left:
-            one.coming.taken(job.id)
+            one.coming.set_job_id(job.id)
             rows.append(job)
             await time_slice.pause_if_due()
     finally:
         for one, job in left:  # where the request was cancelled
-            one.coming.taken(job.id)
+            one.coming.set_job_id(job.id)
     return rows

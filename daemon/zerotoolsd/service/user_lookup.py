@@ -71,11 +71,11 @@ class UserDirectory:
         if self._ask is None or (known is not None and self._clock() < known.until):
             return Caller(uid=uid) if known is None else known.caller
         if uid not in self._asked:
-            self._asked[uid] = asyncio.create_task(self._look(uid))
+            self._asked[uid] = asyncio.create_task(self._look_up(uid))
         # The first caller may disconnect before the result arrives, while others wait for it.
         return await asyncio.shield(self._asked[uid])
 
-    async def _look(self, uid: int) -> Caller:
+    async def _look_up(self, uid: int) -> Caller:
         assert self._ask is not None
         try:
             found = await self._ask(LOOK_SECONDS, who_is, uid)

@@ -87,7 +87,7 @@ class Plan:
             the end of that process.
         finder: the command that searches for checkpoints, if a search is necessary.
         stall: the limits for ranks without progress (`heartbeats.stall_limits.StallLimits`).
-        gpu_locks: the argument of `gpu_locks.take_locks`, which runs before anything starts.
+        gpu_locks: the argument of `gpu_locks.acquire_locks`, which runs before anything starts.
         kill_seconds: a process that is still alive this many seconds after SIGKILL is recorded as a
             leftover.
         limits, wished_limits: the limits that must be set (`cgroups.limit_settings`), and those

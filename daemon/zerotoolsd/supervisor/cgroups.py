@@ -38,7 +38,7 @@ class AttemptGroup:
     wanted: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def entrance(self) -> str:
+    def procs_path(self) -> str:
         """The path of `cgroup.procs`. A process that writes 0 to this file enters the group."""
         return str(self.path / PROCS)
 
@@ -126,11 +126,13 @@ def make_group(
     """
     place = find_delegation(root)
     if wanted:
-        place.give(controllers_of(wanted), own)
-    return _made(place, name, wanted, root)
+        place.enable_controllers(controllers_of(wanted), own)
+    return _create_group(place, name, wanted, root)
 
 
-def _made(place: Delegation, name: str, wanted: Mapping[str, int], root: Path) -> AttemptGroup:
+def _create_group(
+    place: Delegation, name: str, wanted: Mapping[str, int], root: Path
+) -> AttemptGroup:
     _clear(place.directory)
     group = AttemptGroup(place.directory / name, wanted)
     group.path.mkdir(exist_ok=True)
@@ -294,7 +296,7 @@ class Delegation:
         """
         return not (self.directory / "cgroup.type").exists()
 
-    def give(self, wanted: Collection[str], own: Collection[int]) -> None:
+    def enable_controllers(self, wanted: Collection[str], own: Collection[int]) -> None:
         """Enable the cgroup controllers `wanted` for the subgroups of this group.
 
         The kernel allows this only if the group itself has no processes. So the processes `own`
@@ -328,12 +330,12 @@ def find_delegation(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Dele
     file, by which systemd marks delegated groups.
     """
     mount, top = _mount(root)
-    own = _own(root)
+    own = _own_group(root)
     inside = own.removeprefix(top.rstrip("/")) if own.startswith(top.rstrip("/") + "/") else None
     if inside is None or "/.." in own:
         raise NotDelegated(f"the control group {own} is outside {mount}")
     place = mount / inside.lstrip("/")
-    if _was_given(place):
+    if _is_delegated(place):
         return Delegation(place)
     if (root / "run/systemd/system").is_dir():
         # Search no further up: the group of a user's systemd is delegated too, but to that systemd.
@@ -346,7 +348,7 @@ def find_delegation(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Dele
     return Delegation(place)
 
 
-def _was_given(place: Path) -> bool:
+def _is_delegated(place: Path) -> bool:
     """Return whether the user root created the group `place` for an attempt of the current user and
     made this user its owner.
     """
@@ -399,7 +401,7 @@ def _mount(root: Path) -> tuple[Path, str]:
     raise NotDelegated("control groups of version 2 are not mounted")
 
 
-def _own(root: Path) -> str:
+def _own_group(root: Path) -> str:
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):

@@ -37,10 +37,10 @@ class CheckpointCommands:
         """Return the pids of the running commands."""
         return {each.pid for each in self._every}
 
-    def look(self) -> None:
+    def start_due(self) -> None:
         """Start each command again if a new checkpoint was saved since its last start."""
         for each in self._every:
-            each.look()
+            each.start_if_due()
 
     def ended(self, pids: Container[int]) -> None:
         """Record that the child processes `pids` have ended."""
@@ -71,7 +71,7 @@ class RepeatedCommand:
         self._seen: object = "nothing yet" if from_start else None
         self.pid: int | None = None
 
-    def look(self) -> None:
+    def start_if_due(self) -> None:
         """Start the command if a checkpoint was saved after the last start of the command."""
         newest = self._progress.checkpoint
         told = None if newest is None else (newest.get("step"), newest.get("path"))

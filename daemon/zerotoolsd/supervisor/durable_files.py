@@ -133,10 +133,10 @@ def reserve_space(path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
 
     A second call has no effect. Raises OSError.
     """
-    os.close(_open_room(path, size + ranks * RANK_BYTES))
+    os.close(_open_reserved(path, size + ranks * RANK_BYTES))
 
 
-def _open_room(path: Path, size: int) -> int:
+def _open_reserved(path: Path, size: int) -> int:
     flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     fd = os.open(placeholder_of(path), flags, 0o600)
     try:
@@ -170,7 +170,7 @@ class ReservedRecord:
         """
         self.path = path
         self._room_bytes = size + ranks * RANK_BYTES
-        self._fd = _open_room(path, self._room_bytes)
+        self._fd = _open_reserved(path, self._room_bytes)
         try:
             self._directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:

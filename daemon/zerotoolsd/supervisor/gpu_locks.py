@@ -55,12 +55,12 @@ def holders_of(found: os.stat_result, proc: Path = Path("/proc")) -> dict[int, i
         text = (proc / "locks").read_text(encoding="ascii", errors="replace")
     except OSError:
         return {}
-    pids = [pid for pid in _takers(text, found) if pid not in (0, os.getpid())]
+    pids = [pid for pid in _lock_holders(text, found) if pid not in (0, os.getpid())]
     uids = {pid: uid_of(pid, proc) for pid in pids}
     return {pid: uid for pid, uid in uids.items() if uid is not None}
 
 
-def _takers(text: str, found: os.stat_result) -> Iterator[int]:
+def _lock_holders(text: str, found: os.stat_result) -> Iterator[int]:
     # A line of a waiting process has "->" in the position of the kind of lock.
     for pid, major, minor, inode in _LINE.findall(text):
         device = os.makedev(int(major, 16), int(minor, 16))
@@ -185,16 +185,15 @@ class LockDirectory:
         deadline = time.monotonic() + seconds
         while not self.try_gate():
             if time.monotonic() > deadline:
-                raise GateHeld(self.why_shut())
+                raise GateHeld(self.gate_in_use_text())
             time.sleep(pause)
 
-    def why_shut(self) -> str:
+    def gate_in_use_text(self) -> str:
         """Return a sentence that names the process that holds the gate."""
-        return (
-            f"the locks of the GPUs ({self.path}) are in use by {self._named(os.fstat(self._fd))}"
-        )
+        holders = self._holders_text(os.fstat(self._fd))
+        return f"the locks of the GPUs ({self.path}) are in use by {holders}"
 
-    def take(self, uuid: str, may_join: Callable[[], bool] = _never) -> int:
+    def acquire(self, uuid: str, may_join: Callable[[], bool] = _never) -> int:
         """Lock the GPU `uuid` and return a file descriptor. The lock lasts until all copies of
         the descriptor are closed.
 
@@ -208,7 +207,7 @@ class LockDirectory:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise GpuTaken(self._unopened(name, error)) from None
+                raise GpuTaken(self._open_error_text(name, error)) from None
             try:
                 self._lock(fd, may_join)
             except BaseException:  # undone, and raised again
@@ -255,20 +254,20 @@ class LockDirectory:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not may_join():
-                raise GpuTaken(self._held(found)) from None
+                raise GpuTaken(self._in_use_text(found)) from None
         try:
             # A program that does not use the gate may lock the GPU in between; it keeps the GPU.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise GpuTaken(self._held(found)) from None
+            raise GpuTaken(self._in_use_text(found)) from None
 
-    def _held(self, found: os.stat_result) -> str:
-        return f"is in use by {self._named(found)}, outside of this queue"
+    def _in_use_text(self, found: os.stat_result) -> str:
+        return f"is in use by {self._holders_text(found)}, outside of this queue"
 
-    def _named(self, found: os.stat_result) -> str:
+    def _holders_text(self, found: os.stat_result) -> str:
         return holders_text(found, called=self._called)
 
-    def _unopened(self, name: str, error: OSError) -> str:
+    def _open_error_text(self, name: str, error: OSError) -> str:
         try:
             owner = _owner(os.stat(name, dir_fd=self._fd, follow_symlinks=False))
         except OSError:
@@ -311,7 +310,7 @@ class AttemptLocks:
             os.close(fd)
 
 
-def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
+def acquire_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
     """Lock the GPUs that the daemon lists in `told`. If `told` is empty, lock no GPU.
 
     `told` has these keys:
@@ -338,7 +337,7 @@ def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> Attemp
         for uuid in told["gpus"]:
             # No descriptor is passed on, because systemd passes none when it starts the supervisor.
             fds.append(
-                directory.take(uuid, lambda: uuid in told["held"] and _lives(told["daemon"]))  # noqa: B023  # called at once
+                directory.acquire(uuid, lambda: uuid in told["held"] and _lives(told["daemon"]))  # noqa: B023  # called at once
             )
     except GateHeld as error:
         refusal = str(error)

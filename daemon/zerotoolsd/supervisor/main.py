@@ -48,7 +48,7 @@ from zerotoolsd.supervisor.exit_record.decide_outcome import (
 from zerotoolsd.supervisor.exit_record.first_failure import error_line
 from zerotoolsd.supervisor.exit_record.keeper_process import Records, run_keeper
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
-from zerotoolsd.supervisor.gpu_locks import take_locks
+from zerotoolsd.supervisor.gpu_locks import acquire_locks
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.run_checkpoint_finder import Finder, NoAnswer
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
     """
     os.umask(0o077)
     os.chdir(arguments[0])
-    lock = _take_lock()
+    lock = _acquire_lock()
     if lock is None:
         return EXIT_LOCKED
     if Path(RUN).exists() or Path(EXIT).exists():
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
         log_line(f"the limits of the job cannot be set: {error}")
         return EXIT_NO_LIMITS
     # Before the fork in `run_keeper`: both processes then hold the locks, until the last one ends.
-    locks = take_locks(plan.gpu_locks)
+    locks = acquire_locks(plan.gpu_locks)
     return run_keeper(
         plan,
         lambda records, ledger: supervise(plan, records, ledger, locks.refusal, execute),
@@ -123,7 +123,7 @@ def _make_group(plan: Plan) -> AttemptGroup | None:
         return None
 
 
-def _take_lock() -> int | None:
+def _acquire_lock() -> int | None:
     fd = os.open(LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
@@ -164,7 +164,7 @@ def supervise(
         "started_clock": clock,
     }
     write_json(Path(RUN), identity)
-    say_ready()
+    notify_systemd()
     refused = None if refusal is None else Verdict(NOT_READY, refusal)
     failure = refused or _fetch(watch) or _find(watch) or _start(watch)
     if failure is None:
@@ -203,7 +203,7 @@ def supervise(
     if watch.stop_reason is not None:
         watch.handle_stop_request()  # another reason may have arrived, such as a cancel
     record = _record(watch, verdict, left, started) | {"out_of_host_memory": out_of_memory}
-    record |= _follow(watch, verdict, records, record | _times(clock))
+    record |= _run_closing_commands(watch, verdict, records, record | _times(clock))
     record["uploaded"] = progress.uploaded
     records.exit.write(record | _times(clock))
     process_ledgers.remove_process_tree(Path())
@@ -215,7 +215,7 @@ def supervise(
     progress.close()
 
 
-def _follow(
+def _run_closing_commands(
     watch: RankMonitor, verdict: Verdict, records: Records, record: dict[str, Any]
 ) -> dict[str, Any]:
     """Run the commands that follow after the ranks, such as an export or an upload. Return the
@@ -247,7 +247,7 @@ def _follow(
     return found
 
 
-def say_ready() -> None:
+def notify_systemd() -> None:
     """Notify systemd (sd_notify(3)) that `run.json` exists, if systemd started this supervisor.
 
     The variable NOTIFY_SOCKET is removed from the environment, so that child processes
@@ -305,10 +305,10 @@ def _prepare(
 ) -> Verdict | None:
     if not command:
         return None
-    watch.progress.waits(doing)
+    watch.progress.record_wait(doing)
     done = run_until_stop(watch.plan, command, watch.stop_asked, log)
     watch.progress.drain()
-    watch.progress.waits(None)
+    watch.progress.record_wait(None)
     if done["why"] is None:
         return None
     if done["status"] is None and watch.stop_asked():
@@ -338,7 +338,7 @@ def _find(watch: RankMonitor) -> Verdict | None:
     if choice.not_ready is not None:
         return Verdict(NOT_READY, choice.not_ready)
     for path, why in choice.passed_over:
-        watch.progress.passed_over(path, why)
+        watch.progress.add_skipped_checkpoint(path, why)
     if choice.lost is not None:
         return Verdict("bad_checkpoint", choice.lost)
     if choice.resume_from is not None:

@@ -37,7 +37,7 @@ class HostMemory:
         self._note, self._clock, self._used, self._read = note, clock, used, read
         self._there = there
         self._longest_pause = longest_pause
-        self._looks = 0
+        self._scans = 0
         self._others: set[int] = set()
         self._due = float("-inf")
 
@@ -52,14 +52,14 @@ class HostMemory:
         if now < self._due:
             return None
         moment = ticks_now()
-        ours = self._look()
+        ours = self._scan()
         self._note(moment, ours)
         self._due = now + min((self._used() - used) / SHARE, self._longest_pause)
         return sum(process.rss_bytes for process in ours if process.pid not in excluded_pids)
 
-    def _look(self) -> list[Process]:
-        self._looks += 1
-        if not self._looks % ALL_EVERY:
+    def _scan(self) -> list[Process]:
+        self._scans += 1
+        if not self._scans % ALL_EVERY:
             self._others = set()
         there = self._there()
         found = {pid: process for pid in there - self._others if (process := self._read(pid))}

@@ -105,7 +105,7 @@ class Progress:
         self.evaluation: dict[str, Any] | None = None
         self.checkpoint: dict[str, Any] | None = None
         self.uploaded: dict[str, Any] | None = None
-        self._told_paths: set[str] = set()
+        self._reported_paths: set[str] = set()
         self.errors: list[dict[str, Any]] = []
         self.phases: dict[int, str] = {}
         self.script_heartbeats = ScriptHeartbeats()
@@ -120,7 +120,7 @@ class Progress:
         self._noted_alive = float("-inf")
         self._waits: str | None = None
 
-    def waits(self, why: str | None, seconds: float = 0.0) -> None:
+    def record_wait(self, why: str | None, seconds: float = 0.0) -> None:
         """Record that the supervisor has been waiting for `seconds` because of `why`. With
         `why` None, record that the wait is over.
         """
@@ -128,7 +128,7 @@ class Progress:
             self._waits = why
             self._append({"event": "phase", "doing": why, "time": time.time() - seconds})
 
-    def used_host(self, used_bytes: int) -> None:
+    def record_host_bytes(self, used_bytes: int) -> None:
         """Record the host memory, in bytes, that all processes of the attempt use now."""
         self.peak_host_bytes = max(self.peak_host_bytes, used_bytes)
         if self.peak_host_bytes > self._summed_up_peak * _NOTABLE:
@@ -176,62 +176,62 @@ class Progress:
             if not isinstance(message, dict) or not is_shallow(message):
                 continue
             if message.get("event") in BESIDE:
-                self._note_beside(message)
+                self._record_transfer(message)
             elif type(rank := message.get("rank")) is int and 0 <= rank < MAX_RANKS:
-                self._take({**message, "clock": time.monotonic()})
+                self._record_report({**message, "clock": time.monotonic()})
 
-    def _note_beside(self, message: dict[str, Any]) -> None:
+    def _record_transfer(self, message: dict[str, Any]) -> None:
         event = message["event"]
         if event == "uploaded":
             self.uploaded = {name: message.get(name) for name in ("step", "path", "time")}
         elif event == "upload_failed":
             self.uploaded = {**(self.uploaded or {}), "why": message.get("why")}
-        self._keep(message, event)
+        self._append_if_due(message, event)
 
-    def found(self, path: str, step: int | None) -> None:
+    def add_checkpoint(self, path: str, step: int | None) -> None:
         """Record the checkpoint `path` that the checkpoint finder found. If its `step` is None, the
         newest step that the ranks reported is used.
 
         If the program reports its checkpoints itself, checkpoints of the finder are ignored.
         """
-        if not self._told_paths:
+        if not self._reported_paths:
             event = {"event": "checkpoint", "path": path, "time": time.time(), "found": True}
             event["verified"] = STRUCTURE
-            self._take_event({**event, "step": self.steps_done if step is None else step})
+            self._record_event({**event, "step": self.steps_done if step is None else step})
 
-    def passed_over(self, path: str, why: str) -> None:
+    def add_skipped_checkpoint(self, path: str, why: str) -> None:
         """Record that the checkpoint `path` is damaged, for the reason `why`, so that an older
         checkpoint is used.
         """
         message = {"event": "skipped_checkpoint", "path": path, "why": why, "time": time.time()}
         self._append(message)
 
-    def stalled(self, event: dict[str, Any]) -> None:
+    def add_stall(self, event: dict[str, Any]) -> None:
         """Record that the ranks make no progress. `event` is the JSON object for
         `progress.jsonl`.
         """
         self._append(event)
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _record_report(self, message: dict[str, Any]) -> None:
         if isinstance(phase := message.get("phase"), str):
             self.phases[message["rank"]] = phase
-        self.script_heartbeats.take(message)
+        self.script_heartbeats.update(message)
         step, peak = message.get("step"), message.get("gpu_peak_bytes")
         if _is_count(watched := message.get("watched_bytes")):
-            self.used_host(watched)
+            self.record_host_bytes(watched)
         if _is_count(step):
             self.steps_done = max(self.steps_done, step)
         if _is_count(peak):
             self.peak_gpu_bytes = max(peak, self.peak_gpu_bytes or 0)
         path = message.get("path") if message.get("event") == "checkpoint" else None
-        if isinstance(path, str) and len(self._told_paths) < _MOST_PATHS:
-            self._told_paths.add(path)
+        if isinstance(path, str) and len(self._reported_paths) < _MOST_PATHS:
+            self._reported_paths.add(path)
         if message.get("event") is None:
             self._note_alive()
         if message.get("event") in ("step", "checkpoint", "finished"):
             self.finished = message["event"] == "finished"
             self._note_finished(is_so=self.finished)
-        self._take_event(message)
+        self._record_event(message)
 
     def _note_alive(self) -> None:
         """Set the modification time of `progress.jsonl` to now, because a rank has sent a
@@ -244,7 +244,7 @@ class Progress:
         with suppress(OSError):
             os.utime(self._file)
 
-    def _take_event(self, message: dict[str, Any]) -> None:
+    def _record_event(self, message: dict[str, Any]) -> None:
         event = message.get("event")
         if event == "step" and _is_count(message.get("step")):
             self.last_step = message
@@ -255,9 +255,9 @@ class Progress:
         elif event == "error":
             self.errors = [*self.errors[:_MAX_ERRORS], message]
         if event is not None:
-            self._keep(message, str(event) if event in _KINDS else "other")
+            self._append_if_due(message, str(event) if event in _KINDS else "other")
 
-    def _keep(self, message: dict[str, Any], kind: str) -> None:
+    def _append_if_due(self, message: dict[str, Any], kind: str) -> None:
         now = time.monotonic()
         if now - self._last_kept.get(kind, float("-inf")) < pause_between(kind, self._size):
             return

@@ -69,7 +69,7 @@ class Finder:
         self.pid = self._process.pid
         self.stdout = self._process.stdout.fileno()
         os.set_blocking(self.stdout, False)
-        self._held = b""
+        self._buffer = b""
         self._over = False
         # The supervisor reaps every child itself; without this, Popen would wait for it as well.
         self._process.returncode = 0
@@ -105,8 +105,8 @@ class Finder:
             except BlockingIOError:
                 break
             self._over = not data
-            self._held += data
-        *lines, self._held = self._held.split(b"\n")
+            self._buffer += data
+        *lines, self._buffer = self._buffer.split(b"\n")
         return [json.loads(line) for line in lines]
 
     def drain(self, progress: Progress) -> bool:
@@ -114,7 +114,7 @@ class Finder:
         end of the finder's output.
         """
         for message in self._read():
-            progress.found(message["path"], message["step"])
+            progress.add_checkpoint(message["path"], message["step"])
         return not self._over
 
     def finish(self, progress: Progress) -> None:

@@ -82,25 +82,25 @@ class BegunProgram:
         self.began = time.monotonic()
         self._program = program
         self._directory = directory
-        self._said = b""
+        self._output = b""
 
     @property
     def awaited(self) -> str:
         """Return the step that the child process is doing now, as text: entering a directory,
         or executing a program.
         """
-        if not self._how_far:
+        if not self._done_steps:
             return "its control group"
-        in_program = _PROGRAM in self._how_far
+        in_program = _PROGRAM in self._done_steps
         return self._program if in_program else f"the directory {self._directory}"
 
-    def kept(self, binding: RankBinding) -> RankBinding:
+    def applied_binding(self, binding: RankBinding) -> RankBinding:
         """Return the part of `binding` that the child process could set."""
-        return kept_of(binding, self._how_far)
+        return kept_of(binding, self._done_steps)
 
     @property
-    def _how_far(self) -> bytes:
-        return self._said.partition(_FAILED)[0]
+    def _done_steps(self) -> bytes:
+        return self._output.partition(_FAILED)[0]
 
     def is_over(self) -> bool:
         """Return whether the child process has executed its program. Raises CannotStart."""
@@ -111,12 +111,14 @@ class BegunProgram:
                 return False
             if not part:
                 break
-            self._said += part
-        failed = self._said.partition(_FAILED)[2]
+            self._output += part
+        failed = self._output.partition(_FAILED)[2]
         if failed:
             error = OSError(int(failed), os.strerror(int(failed)))
-            how = "started" if _PROGRAM in self._how_far else "entered"
-            raise CannotStart(f"{self.awaited} cannot be {how}", error, is_ours=not self._how_far)
+            how = "started" if _PROGRAM in self._done_steps else "entered"
+            raise CannotStart(
+                f"{self.awaited} cannot be {how}", error, is_ours=not self._done_steps
+            )
         return True
 
     def close(self) -> None:

@@ -121,14 +121,14 @@ def hold_port() -> socket.socket:
     net/ipv4/inet_connection_sock.c). Raises OSError if no port is available.
     """
     try:
-        return _held(socket.AF_INET6, "::")
+        return _bind_port(socket.AF_INET6, "::")
     except OSError as error:
         if error.errno not in _NO_IPV6:
             raise
-    return _held(socket.AF_INET, "0.0.0.0")
+    return _bind_port(socket.AF_INET, "0.0.0.0")
 
 
-def _held(family: socket.AddressFamily, everywhere: str) -> socket.socket:
+def _bind_port(family: socket.AddressFamily, everywhere: str) -> socket.socket:
     held = socket.socket(family)
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -85,7 +85,7 @@ class RankMonitor:
         self._give_up_at: float | None = None
         self._requests = RequestReader(plan.grace_seconds)
         self._stop = Stop(launcher=plan.launcher)
-        self._untold: str | None = None
+        self._unwritten_reason: str | None = None
         """The reason of a requested stop while the stop file could not be written yet; None
         otherwise.
         """
@@ -93,7 +93,7 @@ class RankMonitor:
         self._identity: Mapping[str, Any] = {}
         self._is_noted = True
         """True if `run.json` contains the current state of the ranks."""
-        self._beside = CheckpointCommands(plan, progress)
+        self._checkpoint_commands = CheckpointCommands(plan, progress)
         self._stop_by: float | None = None
         self.stalls = StallHandler(plan, progress)
         # A control group always knows all processes; without a group, only this file lists them.
@@ -104,7 +104,7 @@ class RankMonitor:
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
         self._signals = SignalWaker()
         self._selector.register(self._signals.socket, selectors.EVENT_READ, self._signals.clear)
-        self._selector.register(self._stop, selectors.EVENT_READ, self._look_at_stop)
+        self._selector.register(self._stop, selectors.EVENT_READ, self._advance_stop)
         self._port: socket.socket | None = None
 
     @property
@@ -125,17 +125,17 @@ class RankMonitor:
 
     def add_finder(self, finder: Finder) -> None:
         """Also read the output of the checkpoint finder `finder` while the ranks run."""
-        self.progress.waits(None)
+        self.progress.record_wait(None)
         self.finder = finder
-        self._selector.register(finder.stdout, selectors.EVENT_READ, self._hear_finder)
+        self._selector.register(finder.stdout, selectors.EVENT_READ, self._read_finder)
 
     def report_finder_wait(self, seconds: float) -> None:
         """Record for users that the checkpoint finder has been searching for `seconds`."""
         if seconds >= HANGS_SECONDS:
-            self.progress.waits(f"looks for checkpoints in {searched_directory()}", seconds)
+            self.progress.record_wait(f"looks for checkpoints in {searched_directory()}", seconds)
             _mark_alive()
 
-    def _hear_finder(self) -> None:
+    def _read_finder(self) -> None:
         if self.finder is not None and not self.finder.drain(self.progress):
             self._selector.unregister(self.finder.stdout)
             log_line("the search for checkpoints has ended: later checkpoints will not be found")
@@ -158,7 +158,7 @@ class RankMonitor:
         port = int(self._port.getsockname()[1])
         self.plan = replace(self.plan, env={**self.plan.env, **self.stalls.variables})
         self._ledger.begin()
-        entrance = None if self._group is None else self._group.entrance
+        entrance = None if self._group is None else self._group.procs_path
         try:
             for index in range(self.plan.processes):
                 log = Path(f"rank-{index}.log")
@@ -193,10 +193,10 @@ class RankMonitor:
         self.ranks.append(rank)
         self._selector.register(rank.log.read_fd, selectors.EVENT_READ, rank)
         if rank.start is not None:
-            hear = partial(self._hear_start, rank)
+            hear = partial(self._check_start, rank)
             self._selector.register(rank.start.fd, selectors.EVENT_READ, hear)
 
-    def _hear_start(self, rank: SupervisedRank) -> None:
+    def _check_start(self, rank: SupervisedRank) -> None:
         if rank.start is None:
             return
         try:
@@ -210,7 +210,7 @@ class RankMonitor:
 
     def _note_binding(self, rank: SupervisedRank, start: BegunProgram) -> None:
         planned = rank.binding
-        if planned is not None and (kept := start.kept(planned)) != planned:
+        if planned is not None and (kept := start.applied_binding(planned)) != planned:
             rank.binding, self._is_noted = kept, False
             log_line(f"rank {rank.index} is not bound as planned: {kept.why}")
 
@@ -227,9 +227,9 @@ class RankMonitor:
         starts = (rank.start for rank in self.ranks if rank.start is not None)
         late = next((start for start in starts if now - start.began >= HANGS_SECONDS), None)
         if late is None:
-            self.progress.waits(None)
+            self.progress.record_wait(None)
         else:
-            self.progress.waits(hang_reason(late.awaited), now - late.began)
+            self.progress.record_wait(hang_reason(late.awaited), now - late.began)
 
     def run(self) -> None:
         """Run the loop until every rank has ended, or a rank that was killed does not end in
@@ -242,7 +242,7 @@ class RankMonitor:
             self._wait()
             self._note_ends(reap_children(self._note_end))
             if not self._stop.seconds_left:
-                self._look_at_stop()
+                self._advance_stop()
             now = time.monotonic()
             if self._kill_at is not None and now >= self._kill_at:
                 self._kill_ranks()
@@ -253,19 +253,19 @@ class RankMonitor:
                 self._report_hanging_start(now)
                 self._write_stop_file()
                 self._note_ranks()
-                self._look_for_stall()
-                self._beside.look()
+                self._check_for_stall()
+                self._checkpoint_commands.start_due()
                 next_sample = now + TICK_SECONDS
             if now >= next_sign:
                 _mark_alive()
                 next_sign = now + ALIVE_SECONDS
 
-    def _look_for_stall(self) -> None:
-        if self.stalls.look(self.ranks) and self.stop_reason is None:
-            self._untold = ASKED
+    def _check_for_stall(self) -> None:
+        if self.stalls.check(self.ranks) and self.stop_reason is None:
+            self._unwritten_reason = ASKED
             self._write_stop_file()
             grace = self.stalls.end(self.ranks)
-            self._ask_programs(grace)
+            self._begin_stop_of_programs(grace)
             self._kill_in(grace, str(self.stalls.cause))
 
     def _wait(self) -> None:
@@ -280,7 +280,7 @@ class RankMonitor:
                 key.data()
 
     def _note_ends(self, ended: dict[int, int]) -> None:
-        self._beside.ended(ended)
+        self._checkpoint_commands.ended(ended)
         self.stalls.ended(ended)
         by_pid = {rank.pid: rank for rank in self.ranks if rank.status is None}
         for pid in ended.keys() & by_pid.keys():
@@ -289,7 +289,7 @@ class RankMonitor:
             rank.ended_clock = time.monotonic()
             if rank.signal == signal.SIGKILL and not rank.killed:
                 self._note_oom(rank)
-            self._hear_start(rank)
+            self._check_start(rank)
             if self._stop.has_begun:
                 continue  # other ranks may be saving, within their grace period
             if is_abnormal(rank):
@@ -311,10 +311,10 @@ class RankMonitor:
 
     def handle_stop_request(self) -> None:
         """Read the stop request, and handle a new or changed one."""
-        request = self._requests.look(signalled=self._signals.asked)
+        request = self._requests.poll(signalled=self._signals.asked)
         if request is None:
             return
-        self._untold = request.reason or self._untold
+        self._unwritten_reason = request.reason or self._unwritten_reason
         self._write_stop_file()
         if request.is_first:
             self._begin_stop(request.grace_seconds or 0.0)
@@ -327,25 +327,25 @@ class RankMonitor:
     def _begin_stop(self, grace: float) -> None:
         self.progress.drain()
         for rank in self.ranks:
-            self._hear_start(rank)
+            self._check_start(rank)
         # If one of several ranks runs already, it may save: it has its grace period.
         if self.plan.own_program and all(rank.start is not None for rank in self.ranks):
             self._kill_in(0, "stopped before it began")
             return
-        self._ask_programs(grace)
+        self._begin_stop_of_programs(grace)
         if not self.plan.own_program and not self.progress.trained:
             self._kill_in(0, "stopped before training began")
             return
         self._kill_in(grace, f"did not stop within {grace:g} s after the request")
 
-    def _ask_programs(self, grace: float) -> None:
+    def _begin_stop_of_programs(self, grace: float) -> None:
         self._stop_by = time.monotonic() + grace
         if self.plan.own_program and self._running and not self._stop.has_begun:
-            excluded_pids = {*self.helpers, *self._beside.pids, *self.stalls.pids}
+            excluded_pids = {*self.helpers, *self._checkpoint_commands.pids, *self.stalls.pids}
             self._stop.begin(self._running, grace, excluded_pids)
 
-    def _look_at_stop(self) -> None:
-        self._stop.look(self._running)
+    def _advance_stop(self) -> None:
+        self._stop.advance(self._running)
 
     @property
     def _running(self) -> list[int]:
@@ -366,14 +366,14 @@ class RankMonitor:
 
         Ranks that never see the file are killed after their grace period.
         """
-        if self._untold is None:
+        if self._unwritten_reason is None:
             return
         try:
-            write_reserved(Path(STOP), self._untold)
+            write_reserved(Path(STOP), self._unwritten_reason)
         except OSError as error:
             log_line(f"{STOP}: {error}")
         else:
-            self._untold = None
+            self._unwritten_reason = None
 
     def _kill_ranks(self) -> None:
         self.killed_because = self._kill_why
@@ -398,13 +398,13 @@ class RankMonitor:
         if self.plan.watches:
             return  # the watched process holds the memory, and its watcher reports that
         try:
-            excluded_pids = {*self.helpers, *self._beside.pids, *self.stalls.pids}
+            excluded_pids = {*self.helpers, *self._checkpoint_commands.pids, *self.stalls.pids}
             used = self._memory.measure(excluded_pids)
         except OSError as error:  # no descriptors: the ranks are not to blame
             log_line(f"the memory of the ranks cannot be measured: {error}")
             return
         if used is not None:
-            self.progress.used_host(used)
+            self.progress.record_host_bytes(used)
 
     def close(self) -> None:
         """Copy the remaining output of the ranks to their logs, and close all files."""

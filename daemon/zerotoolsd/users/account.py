@@ -169,7 +169,7 @@ class NameService:
         if asked is None and len(self._asked) < MOST:
             is_silent = bool(self._asked)  # some answer is due already
             asked = self._asked[key] = _Asked()
-            threading.Thread(target=_look, args=(asked, look), daemon=True).start()
+            threading.Thread(target=_run_lookup, args=(asked, look), daemon=True).start()
             asked.done.wait(0 if is_silent else wait)
         if asked is None or not asked.done.is_set():
             return cast(Value, self._last(key))
@@ -202,7 +202,7 @@ class NameService:
         return value
 
 
-def _look(asked: _Asked, look: Callable[[], Any]) -> None:
+def _run_lookup(asked: _Asked, look: Callable[[], Any]) -> None:
     try:
         asked.value = look()
     except UnknownAccount as error:

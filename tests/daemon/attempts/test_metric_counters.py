@@ -59,6 +59,6 @@ def test_a_histogram_is_cumulative() -> None:
 
 def test_the_lag_is_the_longest_since_it_was_asked() -> None:
     tally = MetricCounters()
-    tally.late(0.5)
-    tally.late(0.1)
-    assert (tally.take_lag(), tally.take_lag()) == (0.5, 0.0)
+    tally.record_lag(0.5)
+    tally.record_lag(0.1)
+    assert (tally.pop_lag(), tally.pop_lag()) == (0.5, 0.0)

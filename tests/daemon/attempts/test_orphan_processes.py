@@ -108,10 +108,10 @@ def test_a_sweep_names_what_it_may_not_end(tmp_path: Path, hidden: Process) -> N
         raise PermissionError
 
     sweep = orphan_processes.OrphanKiller(traces(tmp_path, [hidden]), kill=refuse)
-    assert sweep.look()
+    assert sweep.kill_remaining()
     (line,) = sweep.left_behind()
     assert (line["pid"], line["rank"], line["refused"]) == (hidden.pid, 5, True)
-    assert orphan_processes.OrphanKiller(sweep.traces).look()
+    assert orphan_processes.OrphanKiller(sweep.traces).kill_remaining()
 
 
 def test_what_the_control_group_ends_is_counted_too(tmp_path: Path, hidden: Process) -> None:
@@ -130,9 +130,9 @@ def test_what_the_control_group_ends_is_counted_too(tmp_path: Path, hidden: Proc
         return [] if done else orphan_processes.find_attempt_processes(known)
 
     sweep = orphan_processes.OrphanKiller(found, kill=lambda process, uid: None, find=find)
-    assert sweep.look()
+    assert sweep.kill_remaining()
     assert sweep.found == {(hidden.pid, hidden.start_ticks)}
-    assert not sweep.look()
+    assert not sweep.kill_remaining()
     assert done
 
 

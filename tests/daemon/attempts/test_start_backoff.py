@@ -62,10 +62,10 @@ def test_each_wait_is_longer_up_to_a_limit_and_the_reason_stays_while_it_is_trie
     for _ in range(8):
         pending.put_off(7, "no room")
         waits.append(pending.pauses[0])
-        assert pending.take_due() == []
+        assert pending.pop_due() == []
         now[0] += waits[-1]
-        assert pending.take_due() == [7]
-        assert (pending.take_due(), pending.pauses) == ([], [])
+        assert pending.pop_due() == [7]
+        assert (pending.pop_due(), pending.pauses) == ([], [])
         assert pending.why(7) == "the machine is not ready: no room; the start will be tried again"
     assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert len(woken) == 8
@@ -216,7 +216,7 @@ def test_ranks_that_the_machine_does_not_start_are_started_again_without_a_resta
             assert placeholder_of(run / "exit.json").exists()
             record = {"outcome": "not_ready", "cause": "python cannot be started: no room"}
             attempt = it.engine.store.attempts(job_id)[0]
-            it.engine._ends.over(attempt, {**record, "token": attempt.token})
+            it.engine._ends.record_end(attempt, {**record, "token": attempt.token})
             after = await it.reach(job_id, "succeeded")
             assert after.attempts[0].cause == record["cause"]
             (run / "release").touch()

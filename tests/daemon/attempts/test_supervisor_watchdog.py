@@ -73,7 +73,7 @@ class Machine:
 
     def look(self, now: float) -> str | None:
         for _ in range(EVERY):
-            self.overseer.look(now)
+            self.overseer.check(now)
         return self.overseer.silent.get(7)
 
     def becomes(self, pid: int, state: str | None) -> None:
@@ -127,7 +127,7 @@ def test_one_that_is_to_stop_is_woken_first(machine: Machine) -> None:
     machine.becomes(SUPERVISOR, "T")
     machine.becomes(KEEPER, "T")
     machine.asked = 0.0
-    machine.overseer.look(0.5)
+    machine.overseer.check(0.5)
     assert machine.sent == [(SUPERVISOR, signal.SIGCONT), (KEEPER, signal.SIGCONT)]
 
 
@@ -136,7 +136,7 @@ def test_a_keeper_that_was_stopped_alone_sees_the_end(machine: Machine) -> None:
     machine.look(0)
     assert machine.sent == []
     machine.becomes(SUPERVISOR, "Z")
-    machine.overseer.look(1)
+    machine.overseer.check(1)
     assert machine.sent == [(KEEPER, signal.SIGCONT)]
 
 
@@ -154,7 +154,7 @@ def test_what_does_not_end_the_attempt_is_killed_one_after_another_and_named(
     assert machine.sent[1:] == [(KEEPER, signal.SIGKILL)]
     machine.becomes(KEEPER, None)
     assert machine.ended == []
-    machine.overseer.look(LATE + 200)
+    machine.overseer.check(LATE + 200)
     (record,) = machine.ended
     assert [line["pid"] for line in record["unkillable"]] == [SUPERVISOR, RANK]
     assert "could not be ended" in record["cause"]

@@ -44,7 +44,7 @@ class Host:
         for _ in range(times):
             self.clock += 0.5
             self.free_gib = max(0.0, self.free_gib - rate / 2)
-            self.guard.look()
+            self.guard.check()
 
 
 @asynccontextmanager
@@ -233,7 +233,7 @@ class SharedGpu:
             self.strangers += strangers
             for name, rate in rates.items():
                 self.held[int(name.removeprefix("job_"))] += rate
-            self.guard.look(self.snapshot())
+            self.guard.check(self.snapshot())
 
 
 @asynccontextmanager
@@ -382,13 +382,13 @@ def test_numbers_that_are_not_of_now_are_not_looked_at(tmp_path: Path) -> None:
             for n in range(40):
                 gpu.clock += 1.0
                 gpu.held[leaks.id] = 10.0 + n
-                gpu.guard.look(gpu.snapshot(error="the driver does not answer"))
-                gpu.guard.look(replace(gpu.snapshot(), gpus_silent=True))
+                gpu.guard.check(gpu.snapshot(error="the driver does not answer"))
+                gpu.guard.check(replace(gpu.snapshot(), gpus_silent=True))
             assert gpu.guard.closed == {}
             same = gpu.snapshot()
             for _ in range(40):
                 gpu.clock += 1.0
-                gpu.guard.look(same)
+                gpu.guard.check(same)
             assert (await it.service.job(leaks.id)).state == "running"
 
     asyncio.run(story())

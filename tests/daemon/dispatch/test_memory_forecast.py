@@ -233,7 +233,7 @@ def test_of_few_samples_and_of_a_clock_that_stands_nothing_is_known() -> None:
 
 def test_what_is_longer_ago_than_the_longest_window_is_forgotten() -> None:
     found = gpu_curve(lambda t: 30.0, 1500)
-    assert len(found._samples) == len(found._taken) == 602
+    assert len(found._samples) == len(found._unpromised) == 602
 
 
 @given(st.lists(st.integers(0, GPU_TOTAL), min_size=1, max_size=80), st.integers(0, GIB))

@@ -22,7 +22,7 @@ from zerotoolsd.config.config_tables import LimitsConfig, PreemptionConfig
 from zerotoolsd.dispatch.preempt_for_priority import (
     PreemptionRules,
     choose_victims,
-    next_look,
+    seconds_to_next_check,
 )
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.start_conditions import QueueTerms
@@ -285,7 +285,7 @@ def test_only_a_lower_priority_that_has_run_and_saves_makes_room() -> None:
     assert asked([urgent(4, 1)], now, [job(1, priority=3)]) == {}
     young = [job(1, ran=59.0)]
     assert asked([urgent(4, 1)], now, young) == {}
-    assert next_look(young, RULES) == 1.0
+    assert seconds_to_next_check(young, RULES) == 1.0
     assert asked([urgent(4, 1)], now, [job(1)], unsaved=[1]) == {}
     own = PreemptionRules(after_seconds=60, own_only=True)
     assert asked([urgent(4, 1, uid=7)], now, [job(1, uid=8)], own) == {}

@@ -97,7 +97,7 @@ def test_the_larger_number_of_a_peak_stays_and_names_are_not_lost(file: HistoryF
     whole = {"uid": 7, "name": "x", "ended": 4.5, "host_bytes": 8, "gpu_bytes": 9}
     assert file.peaks(3, 10) == [AttemptPeak(job_id=3, attempt=1, **whole)]  # type: ignore[arg-type]
     assert file.peaks(4, 10) == []
-    assert file.seen == 12
+    assert file.last_event == 12
 
 
 def test_peaks_outlive_every_bucket(file: HistoryFile) -> None:

@@ -56,7 +56,7 @@ class Recorded:
 
     def take(self, seconds: Iterable[int]) -> None:
         for second in seconds:
-            self.recorder.take(at(second))
+            self.recorder.add(at(second))
 
     def write(self, second: float) -> str | None:
         self.second = second
@@ -181,7 +181,7 @@ def test_what_waits_is_bounded(it: Recorded, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_one_that_is_switched_off_makes_no_file(tmp_path: Path, store: Store) -> None:
     it = Recorded(tmp_path, store, HistoryConfig(enabled=False))
-    asyncio.run(it.recorder.keep_up())
+    asyncio.run(it.recorder.run_forever())
     assert it.read(0, 60, 10).trouble == "[history] enabled = false"
     assert it.recorder.peaks(None, 10) == []
     it.recorder.close()

@@ -27,27 +27,27 @@ class Clocks:
 def test_a_wait_lasts_as_long_as_it_should(set_by: float) -> None:
     clocks = Clocks()
     waits, until = RetryWaits(300.0, clocks.now), clocks.calendar + 200
-    assert waits.left(7, until) == 200
+    assert waits.seconds_left(7, until) == 200
     clocks.passes(50)
     clocks.calendar += set_by
-    assert waits.left(7, until) == 150
+    assert waits.seconds_left(7, until) == 150
     clocks.passes(150)
-    assert waits.left(7, until) == 0
+    assert waits.seconds_left(7, until) == 0
     waits.forget(7)
-    assert waits.left(7, None) == 0
+    assert waits.seconds_left(7, None) == 0
 
 
 def test_a_new_wait_of_the_same_job_is_another_one() -> None:
     clocks = Clocks()
     waits = RetryWaits(300.0, clocks.now)
-    assert waits.left(7, clocks.calendar + 10) == 10
-    assert waits.left(7, clocks.calendar + 40) == 40
+    assert waits.seconds_left(7, clocks.calendar + 10) == 10
+    assert waits.seconds_left(7, clocks.calendar + 40) == 40
 
 
 def test_a_calendar_that_was_set_back_while_no_daemon_ran_holds_nobody_up() -> None:
     clocks = Clocks()
-    assert RetryWaits(300.0, clocks.now).left(7, clocks.calendar + DAY) == 0
-    assert RetryWaits(300.0, clocks.now).left(7, clocks.calendar - DAY) < 0
+    assert RetryWaits(300.0, clocks.now).seconds_left(7, clocks.calendar + DAY) == 0
+    assert RetryWaits(300.0, clocks.now).seconds_left(7, clocks.calendar - DAY) < 0
 
 
 @pytest.mark.parametrize("synchronised", [True, False, None])

@@ -58,7 +58,7 @@ def cancel_all(store: Store) -> None:
 def test_a_full_disk_takes_changes_of_jobs_that_are_queued(small_disk: SmallDisk) -> None:
     store = queue_of(small_disk.path / "state")
     assert store.disk_reserve.why_full() is None
-    assert store.disk_reserve.take()
+    assert store.disk_reserve.reserve()
     small_disk.fill()
     assert "No space left on device" in str(store.disk_reserve.why_full())
     cancel_all(store)
@@ -77,12 +77,12 @@ def test_without_that_room_they_are_refused(small_disk: SmallDisk) -> None:
 
 def test_room_that_was_taken_is_not_taken_twice(tmp_path: Path) -> None:
     store = queue_of(tmp_path / "state")
-    if not store.disk_reserve.take():
+    if not store.disk_reserve.reserve():
         pytest.skip("this file system takes no room beforehand")
     log = tmp_path / "state" / "zerotools.db-wal"
     taken = log.stat()
     assert taken.st_blocks * 512 >= taken.st_size + database_disk_reserve.LOG_BYTES
-    assert store.disk_reserve.take()
+    assert store.disk_reserve.reserve()
     assert log.stat().st_blocks == taken.st_blocks
     store.close()
 
@@ -92,7 +92,7 @@ def test_p1_a_process_that_reads_the_queue_and_goes_does_not_take_the_log_along(
 ) -> None:
     """It does where it is the last one: where nobody else has a lock on the database."""
     store = queue_of(tmp_path / "state")
-    store.disk_reserve.take()
+    store.disk_reserve.reserve()
     log = tmp_path / "state" / "zerotools.db-wal"
     before = log.stat().st_ino
     reads = "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('SELECT * FROM job')"
@@ -119,9 +119,9 @@ def test_a_state_directory_that_does_not_answer_is_full(
         database_disk_reserve.why_full(tmp_path / "none")
         == f"{tmp_path}/none: No such file or directory"
     )
-    assert database_disk_reserve.why_little_room(tmp_path, 1) is None
-    said = str(database_disk_reserve.why_little_room(tmp_path, 2**60))
+    assert database_disk_reserve.why_low_space(tmp_path, 1) is None
+    said = str(database_disk_reserve.why_low_space(tmp_path, 2**60))
     assert said.startswith(f"{tmp_path} has ")
     assert "less than 1.074e+09 GiB (notify.disk_free); zerotools clean frees space" in said
     gone = tmp_path / "none"
-    assert database_disk_reserve.why_little_room(gone, 1) == f"{gone}: No such file or directory"
+    assert database_disk_reserve.why_low_space(gone, 1) == f"{gone}: No such file or directory"

@@ -54,12 +54,12 @@ def test_the_own_directory_of_a_job_is_its_own_until_it_is_over(
     job = queue_one(store, jobs_dir)
     writers.note(job.id, None)
     with pytest.raises(Conflict, match="job 1, which is queued, writes there"):
-        writers.refuse_taken(SPEC, job.output_dir)
+        writers.refuse_used(SPEC, job.output_dir)
     cancel(store, job)
-    writers.refuse_taken(SPEC, job.output_dir)
-    writers.refuse_taken(SPEC, None)
-    writers.refuse_taken(SPEC, str(jobs_dir / "77" / "output"))
-    writers.refuse_taken(SPEC, str(jobs_dir / "1" / "output" / "inside"))
+    writers.refuse_used(SPEC, job.output_dir)
+    writers.refuse_used(SPEC, None)
+    writers.refuse_used(SPEC, str(jobs_dir / "77" / "output"))
+    writers.refuse_used(SPEC, str(jobs_dir / "1" / "output" / "inside"))
 
 
 def test_a_job_that_goes_on_in_another_s_directory_has_it(store: Store, jobs_dir: Path) -> None:
@@ -69,9 +69,9 @@ def test_a_job_that_goes_on_in_another_s_directory_has_it(store: Store, jobs_dir
     second = queue_one(store, jobs_dir, first.output_dir)
     writers.note(second.id, first.output_dir)
     with pytest.raises(Conflict, match="job 2, which is queued"):
-        writers.refuse_taken(SPEC, first.output_dir)
+        writers.refuse_used(SPEC, first.output_dir)
     # Its own directory is nobody's.
-    writers.refuse_taken(SPEC, str(jobs_dir / "2" / "output"))
+    writers.refuse_used(SPEC, str(jobs_dir / "2" / "output"))
 
 
 def test_a_later_daemon_asks_for_the_links_of_what_jobs_named_alone(
@@ -83,14 +83,14 @@ def test_a_later_daemon_asks_for_the_links_of_what_jobs_named_alone(
         queue_one(store, jobs_dir, place)
     cancel(store, store.job(5))
     writers = DirectoryWriters(store, jobs_dir)
-    assert writers.unknown() == {4: "/link"}
-    assert writers.unknown() == {4: "/link"}
-    writers.note_places({4: "/link"}, ["/real"])
-    assert writers.unknown() == {}
+    assert writers.unrecorded() == {4: "/link"}
+    assert writers.unrecorded() == {4: "/link"}
+    writers.record_directories({4: "/link"}, ["/real"])
+    assert writers.unrecorded() == {}
     for place, number in ((first.output_dir, 3), ("/real", 4), (store.job(2).output_dir, 2)):
         with pytest.raises(Conflict, match=f"job {number}, which is queued"):
-            writers.refuse_taken(SPEC, place)
-    writers.refuse_taken(SPEC, "/link")
+            writers.refuse_used(SPEC, place)
+    writers.refuse_used(SPEC, "/link")
 
 
 def test_a_state_directory_that_is_reached_by_a_link_is_the_same(
@@ -99,7 +99,7 @@ def test_a_state_directory_that_is_reached_by_a_link_is_the_same(
     (tmp_path / "link").symlink_to(tmp_path)
     writers = DirectoryWriters(store, tmp_path / "link" / "jobs")
     queue_one(store, tmp_path / "link" / "jobs")
-    assert writers.unknown() == {}
+    assert writers.unrecorded() == {}
     for place in (tmp_path, tmp_path / "link"):
         with pytest.raises(Conflict, match="job 1"):
-            writers.refuse_taken(SPEC, str(place / "jobs" / "1" / "output"))
+            writers.refuse_used(SPEC, str(place / "jobs" / "1" / "output"))

@@ -51,7 +51,7 @@ def test_those_that_come_together_are_one_transaction(tmp_path: Path) -> None:
     ready = asyncio.Event()
 
     async def submit(before: asyncio.Event) -> int:
-        with group.coming():
+        with group.announce():
             await before.wait()
             return (await group.submit(new()))[0].id
 
@@ -73,7 +73,7 @@ def test_one_that_looks_at_a_slow_disk_does_not_hold_up_the_others(tmp_path: Pat
     group = GroupCommit(store)
 
     async def story() -> None:
-        with group.coming():  # it never comes
+        with group.announce():  # it never comes
             assert (await group.submit(new()))[0].id == 1
 
     asyncio.run(story())
@@ -88,13 +88,13 @@ def test_what_is_refused_is_refused_alone(tmp_path: Path) -> None:
         raise Conflict("another job writes there")
 
     async def story() -> list[Any]:
-        with group.coming():
+        with group.announce():
             submits = [
                 *(new("a"), new("a"), new("a", "exit=1")),
                 *(new(check=full), new(now=float("nan")), new("b")),
             ]
             tasks = [asyncio.create_task(group.submit(each)) for each in submits]
-            with group.coming():
+            with group.announce():
                 return await asyncio.gather(*tasks, return_exceptions=True)
 
     first, again, other, taken, unstorable, last = asyncio.run(story())
@@ -113,7 +113,7 @@ def test_whoever_is_gone_gets_no_job(tmp_path: Path) -> None:
     group = GroupCommit(store)
 
     async def story() -> None:
-        with group.coming(), group.coming():
+        with group.announce(), group.announce():
             gone = asyncio.create_task(group.submit(new()))
             await asyncio.sleep(0)
             gone.cancel()
@@ -158,9 +158,9 @@ def test_nobody_is_told_of_what_the_disk_did_not_take(tmp_path: Path) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     async def story() -> list[Any]:
-        with group.coming():
+        with group.announce():
             tasks = [asyncio.create_task(group.submit(each)) for each in (new(), new(queued=full))]
-            with group.coming():
+            with group.announce():
                 return await asyncio.gather(*tasks, return_exceptions=True)
 
     found = asyncio.run(story())

@@ -102,7 +102,7 @@ def test_only_what_changed_is_read(tmp_path: Path) -> None:
         assert [start.job_id for start in decisions.starts] == [1]
         assert decisions.waits[5] == "needs 2 CPU ranks: waits behind job 2"
     assert store.read == ids
-    placement.expect(queue_one(store))
+    placement.cache_job(queue_one(store))
     cancel(store, 3)
     store.read.clear()
     assert placement.catch_up(inf)
@@ -125,7 +125,7 @@ def test_a_job_that_was_edited_since_it_was_expected_is_read_again(tmp_path: Pat
     queue_one(store)  # of 2 ranks: both fit if the first has one
     with store.change(job, job.standing, EDIT, now=2.0) as change:
         change.set_spec("fake", parts.full_text, parts.set_text, job.output_dir, None)
-    placement.expect(job)
+    placement.cache_job(job)
     assert placement.catch_up(inf)
     assert [start.job_id for start in placement.decide(None).starts] == [1, 2]
     store.close()
@@ -203,7 +203,7 @@ def test_whatever_happens_the_line_is_that_of_the_store(steps: list[tuple[str, i
         for step, number in steps:
             job = next((job for job in store.jobs() if job.id == number), None)
             if step == "s":
-                placement.expect(queue_one(store))
+                placement.cache_job(queue_one(store))
             elif step == "e":
                 store.remove_events(before=10.0)
             elif step == "l":

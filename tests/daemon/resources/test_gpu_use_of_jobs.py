@@ -41,12 +41,12 @@ def test_who_uses_more_is_said_once_with_both_numbers() -> None:
     use = MeasuredUse(
         {(1, 1): {"GPU-0": 3 * GIB}, (2, 1): {"GPU-0": 4 * GIB}, (3, 1): {"GPU-0": 9 * GIB}}
     )
-    ((found, said),) = over.look(leases, use)
+    ((found, said),) = over.check(leases, use)
     assert found.job_id == 2
     assert said.startswith("it uses 4.0 GiB of GPU 3, and declared memory.per_gpu = 2.0 GiB (and 1")
-    assert over.look(leases, use) == []
+    assert over.check(leases, use) == []
     assert (over.why(1), over.why(2)) == (None, said)
-    assert over.look([], use) == []
+    assert over.check([], use) == []
     assert over.why(2) is None
 
 
@@ -145,7 +145,7 @@ def leases(*indices: int, job: int = 7, size: int | None = None) -> list[Lease]:
 
 
 def said(it: IdleGpus, held: list[Lease], seen: list[Gpu], now: float) -> list[int]:
-    return [lease.job_id for lease, _ in it.look(held, seen, now)]
+    return [lease.job_id for lease, _ in it.check(held, seen, now)]
 
 
 def test_a_job_that_uses_none_of_its_gpus_is_named_once_and_shown_while_it_lasts() -> None:

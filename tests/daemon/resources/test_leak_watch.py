@@ -51,7 +51,7 @@ class Left:
         """So long, at these GPUs."""
         for _ in range(seconds):
             self.clock += 1.0
-            await self.watch.look(replace(seen(*gpus), **changes))
+            await self.watch.check(replace(seen(*gpus), **changes))
 
     @property
     def said(self) -> list[str | None]:
@@ -94,7 +94,7 @@ async def after_a_job(tmp_path: Path, baseline_gib: float = 0.0) -> AsyncIterato
         await it.reach(job.id, "succeeded")
         probe.gpus = (fake_gpu(0, used_gib=baseline_gib),)
         left = over(Left(it, it.engine.residue))
-        left.watch.ended(it.engine.store.attempts(job.id)[0])
+        left.watch.add_ended(it.engine.store.attempts(job.id)[0])
         yield left
 
 
@@ -144,7 +144,7 @@ def test_what_no_process_holds_was_left_by_the_first_that_left_it(tmp_path: Path
     async def story(left: Left) -> None:
         await left.look(8, gpu(12.3))
         (attempt,) = left.it.engine.store.attempts(1)
-        left.watch.ended(replace(attempt, number=2))
+        left.watch.add_ended(replace(attempt, number=2))
         await left.look(20, gpu(12.3))
         assert [(lease.job_id, lease.attempt) for lease in left.leases] == [(1, 1)]
         assert len(left.said) == 1
@@ -179,11 +179,11 @@ def test_memory_that_no_process_holds_keeps_the_gpu_too(tmp_path: Path) -> None:
 
 def test_what_the_driver_had_before_keeps_nothing(tmp_path: Path) -> None:
     async def story(left: Left) -> None:
-        attempt = replace(left.watch._looked.popitem()[1].attempt, gpu_baseline={UUID: 3 * GIB})
-        left.watch.ended(attempt)
+        attempt = replace(left.watch._checks.popitem()[1].attempt, gpu_baseline={UUID: 3 * GIB})
+        left.watch.add_ended(attempt)
         await left.look(70, gpu(3.1))
         assert (left.said, left.leases) == ([], [])
-        left.watch.ended(attempt)
+        left.watch.add_ended(attempt)
         await left.look(8, gpu(3.5))
         assert len(left.leases) == 1
 
@@ -321,7 +321,7 @@ def test_another_daemon_goes_on_with_what_is_kept_and_says_nothing_twice(tmp_pat
 def test_a_restart_of_the_machine_frees_what_is_kept(tmp_path: Path) -> None:
     async def story(left: Left) -> None:
         await left.look(8, gpu(12.3))
-        (kept,) = left.watch._looked.values()
+        (kept,) = left.watch._checks.values()
         kept.attempt = replace(kept.attempt, boot_id="an earlier one")
         await left.look(6)  # the GPU is not even there
         assert left.leases == []
@@ -331,7 +331,7 @@ def test_a_restart_of_the_machine_frees_what_is_kept(tmp_path: Path) -> None:
 
 def test_ends_that_an_earlier_daemon_saw_last_are_looked_at_again(tmp_path: Path) -> None:
     async def story(left: Left) -> None:
-        over(left).watch.begin()
+        over(left).watch.add_recently_ended()
         await left.look(8, gpu(12.3))
         assert len(left.leases) == 1
 
@@ -356,8 +356,8 @@ def test_the_loop_looks_by_itself_and_a_job_that_waits_is_told(tmp_path: Path) -
         engine, probe = left.it.engine, left.it.probe
         probe.gpus = (gpu(12.3),)
         await engine.machine.snapshot(most_age_seconds=0.0)  # nothing starts by an older look
-        left.watch.ended(engine.store.attempts(1)[0])
-        looking = asyncio.create_task(left.watch.keep_up())
+        left.watch.add_ended(engine.store.attempts(1)[0])
+        looking = asyncio.create_task(left.watch.run_forever())
         spec = make_job("exit=0", device="cuda", gpus=1, ranks=None)
         job, _ = await left.it.service.submit(spec, uid=0, idempotency_key=None)
 

@@ -29,8 +29,8 @@ from zerotoolsd.resources.leaked_gpu_memory import (
     Suspects,
     Table,
     can_be_seen,
+    find_suspects,
     holders_phrase,
-    look_for_suspects,
     memory_left,
     normal_bytes,
     suspected_holders,
@@ -87,7 +87,7 @@ def test_what_a_running_attempt_has_is_not_of_one_that_is_over(
 
 def test_a_process_that_looks_says_it_in_json(tmp_path: Path, worker: Process) -> None:
     traces(tmp_path, [])
-    tree = json.loads(json.dumps(look_for_suspects(str(tmp_path), TOKEN, [], os.getpid())))
+    tree = json.loads(json.dumps(find_suspects(str(tmp_path), TOKEN, [], os.getpid())))
     found = Suspects.from_json(tree)
     assert found.ours[worker.pid].device is None
     assert Suspects.from_json(found.to_json()) == found
@@ -101,7 +101,7 @@ def test_the_daemon_has_it_looked_for_by_a_process_that_may_hang(
     async def story() -> None:
         lookers = FileCheckers(way, ALL_LOOKS)
         where = str(tmp_path), TOKEN, [(worker.pid, 1)], os.getpid()
-        tree = await lookers.ask(20, look_for_suspects, *where)
+        tree = await lookers.ask(20, find_suspects, *where)
         assert worker.pid in Suspects.from_json(tree).ours
         await lookers.close()
 

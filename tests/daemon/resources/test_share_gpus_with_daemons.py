@@ -20,7 +20,7 @@ from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.config.config_tables import GpusConfig
 from zerotoolsd.resources import share_gpus_with_daemons
 from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
-from zerotoolsd.supervisor.gpu_locks import take_locks
+from zerotoolsd.supervisor.gpu_locks import acquire_locks
 from zerotoolsd.users.account import user_name
 
 
@@ -39,8 +39,8 @@ def look(
     """A round in which `given` are given away; what it said of the others."""
 
     async def one() -> dict[str, str]:
-        async with found.round(seen(gpus), leased or ()) as elsewhere:
-            found.keep({*given, *(leased or set())})
+        async with found.lock_free_gpus(seen(gpus), leased or ()) as elsewhere:
+            found.release_others({*given, *(leased or set())})
             return dict(elsewhere)
 
     return asyncio.run(one())
@@ -60,7 +60,7 @@ def test_what_one_gives_away_is_not_there_for_another_until_it_is_given_back(
     assert list(elsewhere) == ["A"]
     assert elsewhere["A"].endswith("outside of this queue")
     assert list(look(mine, {"A", "B"}, given={"A"})) == ["B"]
-    mine.keep(())
+    mine.release_others(())
     assert look(theirs, {"A", "B"}, given={"A", "B"}) == {}
     theirs.close()
 
@@ -70,10 +70,10 @@ def test_the_next_daemon_takes_what_its_attempts_hold_and_nothing_else(tmp_path:
     attempts = make(gpus)
     look(attempts, {"A", "B"}, given={"A", "B"})
     restarted = make(gpus, "A")
-    assert restarted.lacks({"A"})
+    assert restarted.lacks_locks({"A"})
     assert list(look(restarted, set(), leased={"A", "B"})) == ["B"]
-    assert not restarted.lacks({"A"})
-    told = restarted.told(("A", "B"))
+    assert not restarted.lacks_locks({"A"})
+    told = restarted.locks_for_supervisor(("A", "B"))
     assert (told["gpus"], told["held"]) == (["A", "B"], ["A"])
     attempts.close()
     assert list(look(make(gpus), {"A"})) == ["A"]
@@ -87,11 +87,11 @@ def test_a_gpu_is_left_to_the_supervisor_that_an_earlier_daemon_had_started(tmp_
     elsewhere = look(restarted, {"A", "B"}, leased={"A"})
     assert elsewhere == {"A": "is being taken by a job of this queue that is starting"}
     # What that supervisor was told: the earlier daemon lives no more, or nobody had the lock.
-    taken = take_locks(restarted.told(["A"]))
+    taken = acquire_locks(restarted.locks_for_supervisor(["A"]))
     assert taken.refusal is None
     beginning.clear()
     assert look(restarted, {"A", "B"}, leased={"A"}) == {}
-    assert restarted.told(["A"])["held"] == ["A"]
+    assert restarted.locks_for_supervisor(["A"])["held"] == ["A"]
     restarted.close()
     taken.close()
 
@@ -105,7 +105,7 @@ def test_a_daemon_without_descriptors_does_not_believe_that_there_are_no_locks(
     async def one() -> dict[str, str]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
         try:
-            async with found.round(machine, set()) as elsewhere:
+            async with found.lock_free_gpus(machine, set()) as elsewhere:
                 return dict(elsewhere)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -123,9 +123,9 @@ def test_nobody_takes_a_gpu_while_another_looks(
     mine, theirs = make(gpus), make(gpus)
 
     async def both() -> dict[str, str]:
-        async with mine.round(seen({"A"}), set()) as first:
+        async with mine.lock_free_gpus(seen({"A"}), set()) as first:
             assert first == {}
-            async with theirs.round(seen({"A"}), set()) as second:
+            async with theirs.lock_free_gpus(seen({"A"}), set()) as second:
                 return dict(second)
 
     assert "are in use by" in asyncio.run(both())["A"]
@@ -137,7 +137,7 @@ def test_without_a_directory_all_is_as_it_was_and_said_once(
     found = make(tmp_path / "none")
     for _ in range(3):
         assert look(found, {"A"}, given={"A"}) == {}
-    assert found.told(("A",)) == {}
+    assert found.locks_for_supervisor(("A",)) == {}
     assert "No such file" in str(found.to_json()["trouble"])
     (record,) = caplog.records
     assert "the GPUs are not locked" in record.getMessage()

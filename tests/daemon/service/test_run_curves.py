@@ -35,9 +35,9 @@ def told(*records: dict[str, Any], end: int = 0) -> StepRecords:
 
 def test_attempts_are_joined_where_each_takes_over() -> None:
     run = RunCurves()
-    run.take(3, 1, 2, told(*(step(n) for n in range(1, 8)), end=700))
-    run.take(3, 2, 1, told(*(step(n, 0.5) for n in range(5, 10)), end=500))
-    run.take(4, 1, 4, told(end=0))
+    run.add(3, 1, 2, told(*(step(n) for n in range(1, 8)), end=700))
+    run.add(3, 2, 1, told(*(step(n, 0.5) for n in range(5, 10)), end=500))
+    run.add(4, 1, 4, told(end=0))
     tree = run.to_json(100)
     assert tree["steps"]["step"] == list(range(1, 10))
     assert tree["steps"]["loss"] == [1.0] * 4 + [0.5] * 5
@@ -52,8 +52,8 @@ def test_attempts_are_joined_where_each_takes_over() -> None:
 
 def test_an_attempt_that_begins_anew_takes_the_place_of_all() -> None:
     run = RunCurves()
-    run.take(1, 1, 1, told(step(1), step(2)))
-    run.take(1, 2, 1, told(step(1, 9.0)))
+    run.add(1, 1, 1, told(step(1), step(2)))
+    run.add(1, 2, 1, told(step(1, 9.0)))
     tree = run.to_json(10)
     assert tree["steps"]["loss"] == [9.0]
     assert [part["attempt"] for part in tree["parts"]] == [2]
@@ -61,7 +61,7 @@ def test_an_attempt_that_begins_anew_takes_the_place_of_all() -> None:
 
 def test_columns_have_a_null_where_nothing_was_reported() -> None:
     run = RunCurves()
-    run.take(1, 1, 1, told(step(1, lr=0.1), step(2), step(3, math.nan, lr=0.2)))
+    run.add(1, 1, 1, told(step(1, lr=0.1), step(2), step(3, math.nan, lr=0.2)))
     tree = run.to_json(10)
     assert tree["steps"]["step"] == [1, 2]
     assert tree["steps"]["lr"] == [0.1, None]
@@ -71,15 +71,15 @@ def test_columns_have_a_null_where_nothing_was_reported() -> None:
 
 def test_steps_without_a_loss_are_steps_all_the_same() -> None:
     run = RunCurves()
-    run.take(1, 1, 1, told({"event": "step", "step": 4, "time": 1e9, "tokens_per_second": 7}))
+    run.add(1, 1, 1, told({"event": "step", "step": 4, "time": 1e9, "tokens_per_second": 7}))
     assert run.to_json(10)["steps"] == {"step": [4], "time": [1e9], "tokens_per_second": [7.0]}
 
 
 def test_checkpoints_as_they_were_saved() -> None:
     run = RunCurves()
     odd = [saved(9, "x", bytes=-1), saved(9, 3), saved(9, "y", step="9"), saved(9, "x")]
-    run.take(1, 1, 1, told(saved(2, "/o/step-2", time=1e9, verified="at_save", seconds=0.5)))
-    run.take(1, 2, 1, told(*odd))
+    run.add(1, 1, 1, told(saved(2, "/o/step-2", time=1e9, verified="at_save", seconds=0.5)))
+    run.add(1, 2, 1, told(*odd))
     first, last = run.to_json(10)["checkpoints"]
     assert first == {
         "step": 2,
@@ -119,9 +119,9 @@ def test_peaks_the_first_and_the_last_step_stay(points: dict[int, float], most: 
 def test_scores_are_columns_of_their_own() -> None:
     run = RunCurves()
     own = {"event": "eval", "step": 2, "loss": 1.5, "time": 5.0, "accuracy": 0.5}
-    run.take(1, 1, 1, told(step(1), step(2), own, end=90))
+    run.add(1, 1, 1, told(step(1), step(2), own, end=90))
     other = [{"event": "eval", "step": n, "time": 9.0, "a/acc": n / 8} for n in (1, 2, 3)]
-    run.take_scores(told(*other, end=70))
+    run.add_scores(told(*other, end=70))
     tree = run.to_json(100)
     assert tree["scores"] == {
         "step": [1, 2, 3],

@@ -55,10 +55,10 @@ def test_limits_are_told_in_the_words_of_the_kernel(tmp_path: Path) -> None:
 def test_controllers_are_given_once_nobody_is_in_the_way(tmp_path: Path) -> None:
     tree = FakeTree(tmp_path, pids="10\n11\n")
     with pytest.raises(NotDelegated, match="has other processes in it"):
-        Delegation(tree.own).give({"memory"}, own=(10,))
+        Delegation(tree.own).enable_controllers({"memory"}, own=(10,))
     (tree.own / "supervisor").mkdir()
     (tree.own / "supervisor/cgroup.procs").touch()
-    Delegation(tree.own).give({"memory"}, own=(10, 11))
+    Delegation(tree.own).enable_controllers({"memory"}, own=(10, 11))
     assert (tree.own / "supervisor/cgroup.procs").read_text() == "11"
     assert (tree.own / "cgroup.subtree_control").read_text() == "+memory"
 
@@ -68,7 +68,7 @@ def test_a_limit_that_cannot_be_set_is_refused_and_leaves_nothing(tmp_path: Path
     with pytest.raises(NotDelegated, match=r"zt\.service has no memory controller"):
         Delegation(tree.own).refuse_unlimited({"memory", "pids"})
     with pytest.raises(NotDelegated, match=r"memory\.max = 5: No such file"):
-        cgroups._made(Delegation(tree.own), NAME, {"memory": 5}, tmp_path)
+        cgroups._create_group(Delegation(tree.own), NAME, {"memory": 5}, tmp_path)
     assert not (tree.own / NAME).exists()
 
 
@@ -173,7 +173,7 @@ while True:
 def test_what_forks_detaches_and_empties_its_environment_is_ended_at_once(
     real: AttemptGroup,
 ) -> None:
-    bomb = Started([sys.executable, "-c", BOMB, real.entrance], stdin=subprocess.DEVNULL)
+    bomb = Started([sys.executable, "-c", BOMB, real.procs_path], stdin=subprocess.DEVNULL)
     wait_for(lambda: len(real.pids()) > 20, "processes to be made")
     assert bomb.pid in real.pids()
     real.kill()

@@ -20,10 +20,10 @@ from zerotoolsd.supervisor.gpu_locks import (
     GpuTaken,
     LockDirectory,
     NoLocks,
+    acquire_locks,
     holders_of,
     holders_text,
     lock_name,
-    take_locks,
 )
 from zerotoolsd.supervisor.procfs import read_process
 
@@ -43,7 +43,7 @@ def opened(path: Path) -> Iterator[LockDirectory]:
 
 def take(path: Path, *, join: bool = False) -> int:
     with opened(path) as directory:
-        return directory.take(UUID, lambda: join)
+        return directory.acquire(UUID, lambda: join)
 
 
 def test_a_gpu_is_taken_once_joined_by_its_own_and_free_with_the_last(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_lock_whose_file_was_removed_is_noticed(tmp_path: Path) -> None:
         assert directory.is_current(UUID, fd)
         (gpus / UUID).unlink()
         assert not directory.is_current(UUID, fd)
-        again = directory.take(UUID)
+        again = directory.acquire(UUID)
         assert directory.is_current(UUID, again)
     os.close(fd)
     os.close(again)
@@ -201,7 +201,7 @@ def hold(gpus: Path, uuid: str) -> int:
     directory = LockDirectory(gpus)
     try:
         directory.wait_for_gate(5.0)
-        return directory.take(uuid)
+        return directory.acquire(uuid)
     finally:
         directory.close()
 
@@ -209,11 +209,11 @@ def hold(gpus: Path, uuid: str) -> int:
 def test_it_joins_a_daemon_that_lives_and_nobody_else(tmp_path: Path) -> None:
     gpus = lock_directory(tmp_path)
     daemon = hold(gpus, "GPU-1")
-    locks = take_locks(told(gpus, "GPU-0", "GPU-1", held=("GPU-1",)))
+    locks = acquire_locks(told(gpus, "GPU-0", "GPU-1", held=("GPU-1",)))
     assert (locks.refusal, len(locks.descriptors)) == (None, 2)
     locks.close()
     for wrong in (told(gpus, "GPU-1"), told(gpus, "GPU-1", held=("GPU-1",), ticks=1)):
-        refused = take_locks(wrong)
+        refused = acquire_locks(wrong)
         assert refused.descriptors == ()
         assert refused.refusal is not None
         assert refused.refusal.startswith("GPU-1 is in use by ")
@@ -222,13 +222,13 @@ def test_it_joins_a_daemon_that_lives_and_nobody_else(tmp_path: Path) -> None:
 
 _AS_ANOTHER = """
 import json, os, sys
-from zerotoolsd.supervisor.gpu_locks import take_locks
+from zerotoolsd.supervisor.gpu_locks import acquire_locks
 os.chdir(sys.argv[2])
 os.setgroups([])
 os.setresgid(*[int(sys.argv[1])] * 3)  # group 0 is shown all
 os.setresuid(*[int(sys.argv[1])] * 3)
 assert not os.path.exists(f"/proc/{os.getppid()}/stat")
-print(take_locks(json.loads(sys.argv[3])).refusal)
+print(acquire_locks(json.loads(sys.argv[3])).refusal)
 """
 
 
@@ -255,10 +255,10 @@ def test_a_users_supervisor_joins_a_daemon_of_root_that_proc_hides(tmp_path: Pat
 def test_all_or_none_are_held(tmp_path: Path) -> None:
     gpus = lock_directory(tmp_path)
     with kept_locked(gpus / "GPU-1"):
-        assert take_locks(told(gpus, "GPU-0", "GPU-1")).refusal
+        assert acquire_locks(told(gpus, "GPU-0", "GPU-1")).refusal
         os.close(hold(gpus, "GPU-0"))
-    assert take_locks({}).refusal is None
-    gone = take_locks(told(tmp_path / "gone", "GPU-0"))
+    assert acquire_locks({}).refusal is None
+    gone = acquire_locks(told(tmp_path / "gone", "GPU-0"))
     assert gone.refusal is not None
     assert "the locks of the GPUs are gone" in gone.refusal
 

@@ -104,9 +104,9 @@ def test_a_step_that_cannot_be_one_is_not_believed(
 def test_the_end_of_the_file_always_tells_the_peak_and_the_checkpoint(
     progress: Progress, send: Send
 ) -> None:
-    progress.used_host(1000)
-    progress.used_host(1049)
-    progress.used_host(900)
+    progress.record_host_bytes(1000)
+    progress.record_host_bytes(1049)
+    progress.record_host_bytes(900)
     assert [line["peak_host_bytes"] for line in kept()] == [1000]
     send(message(event="checkpoint", step=10, path="/a"))
     for step in range(11, 1011):
@@ -137,11 +137,11 @@ def test_the_newest_checkpoint_counts(progress: Progress, send: Send) -> None:
 
 
 def test_nothing_is_found_of_a_program_that_reports(progress: Progress, send: Send) -> None:
-    progress.found("/out/step-3", None)
+    progress.add_checkpoint("/out/step-3", None)
     assert progress.checkpoint is not None
     assert report_so_far(Path()).checkpoint_found
     send(message(event="checkpoint", step=5, path="/out/step-5.safetensors"))
-    progress.found("/out", None)
+    progress.add_checkpoint("/out", None)
     assert progress.checkpoint["path"] == "/out/step-5.safetensors"
     known = report_so_far(Path())
     assert (known.checkpoint_step, known.checkpoint_found) == (5, False)
@@ -183,4 +183,4 @@ def test_ranks_and_paths_that_no_run_has_fill_no_memory(progress: Progress, send
     assert progress.phases == {}
     for number in range(11_000):
         send(message(event="checkpoint", step=1, path=f"/{number}"))
-    assert len(progress._told_paths) == 10_000
+    assert len(progress._reported_paths) == 10_000

@@ -120,7 +120,7 @@ class ForkServer:
         """Return whether the fork server has finished its imports. Raises NoServer if it has
         ended or refuses to work.
         """
-        while (answer := self._heard()) is not None:
+        while (answer := self._receive()) is not None:
             if "ready" in answer:
                 self.bytes = int(answer["ready"])
                 log.info("fork server %s is ready after %.1f s", self.kind.name, answer["seconds"])
@@ -142,23 +142,23 @@ class ForkServer:
         try:
             socket.send_fds(self._link, [json.dumps(request).encode()], [output])
         except OSError as error:
-            raise self._cut_off(f"does not accept requests: {error.strerror}") from None
+            raise self._connection_error(f"does not accept requests: {error.strerror}") from None
         finally:
             os.close(output)
-        return self._answered(attempt)
+        return self._await_reply(attempt)
 
-    def _answered(self, attempt: AttemptRow) -> WarmSupervisor:
+    def _await_reply(self, attempt: AttemptRow) -> WarmSupervisor:
         deadline = time.monotonic() + ANSWER_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             if not select.select([self._link], [], [], left)[0]:
                 break
-            answer = self._heard()
+            answer = self._receive()
             if answer is not None and answer.get("token") == attempt.token:
                 self.jobs += 1
                 return WarmSupervisor(int(answer["pid"]), int(answer["pidfd"]))
         raise NoServer(f"its fork server has not answered within {ANSWER_SECONDS:g} s")
 
-    def _heard(self) -> dict[str, Any] | None:
+    def _receive(self) -> dict[str, Any] | None:
         """Return the next message of the fork server; None if no message has arrived. If a file
         descriptor came with the message, it is in the key `pidfd`.
 
@@ -171,9 +171,9 @@ class ForkServer:
         except OSError as error:
             # A server that ends with an unread request resets the link; its messages can still be
             # read.
-            raise self._cut_off(f"cannot be reached: {error.strerror}") from None
+            raise self._connection_error(f"cannot be reached: {error.strerror}") from None
         if not data:
-            raise self._cut_off("does not answer any more")
+            raise self._connection_error("does not answer any more")
         try:
             answer = json.loads(data)
         except (ValueError, RecursionError):
@@ -182,7 +182,7 @@ class ForkServer:
             raise NoServer(str(dict(answer).get("refused")))
         return {**answer, **({"pidfd": descriptors[0]} if descriptors else {})}
 
-    def _cut_off(self, otherwise: str) -> NoServer:
+    def _connection_error(self, otherwise: str) -> NoServer:
         """Return the exception for a broken connection to the fork server.
 
         Its message says how the server ended, or is `otherwise` if this is unknown.

@@ -106,7 +106,7 @@ class ForkServerPool:
         self.trouble = why
         log.warning("fork server %s is ended: %s", kind.name, why)
 
-    async def keep_up(self, is_loading: IsLoading) -> None:
+    async def run_forever(self, is_loading: IsLoading) -> None:
         """Start missing fork servers and end unused ones, again and again, until this task is
         cancelled. `is_loading` returns whether an attempt has not done a step yet.
         """

@@ -56,7 +56,7 @@ class CheckpointSearch:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         directory = settings["checkpoint_dir"]
         self._directory = None if directory is None else Path(directory)
-        self._told = [Path(path) for path in settings["told"]]
+        self._reported_before = [Path(path) for path in settings["told"]]
         self._reported = [Path(path) for path in settings["reported"]]
         self._given: str | None = settings["given"]
         self._before = self._read_before(Path(settings["before"]))
@@ -86,10 +86,10 @@ class CheckpointSearch:
         try:
             return candidates_in(self._directory)
         except ZerotoolsError as error:
-            self._say_once(error)
+            self._log_error_once(error)
             return []
 
-    def _say_once(self, error: Exception) -> None:
+    def _log_error_once(self, error: Exception) -> None:
         if str(error) != self._unlisted:  # and not again at every scan
             print(error, file=sys.stderr)
         self._unlisted = str(error)
@@ -115,7 +115,10 @@ class CheckpointSearch:
         passed_over: list[dict[str, str]] = []
         reported, found = self._candidates(passed_over)
         self._judged |= {each.path: each.fingerprint for each in (*reported, *found)}
-        chosen, told = self._given, {_real(path) for path in (*self._told, *self._reported)}
+        chosen, told = (
+            self._given,
+            {_real(path) for path in (*self._reported_before, *self._reported)},
+        )
         damaged: list[str] = []
         for each in (*_newest_first(reported), *_newest_first(found)):
             is_told = _real(each.path) in told
@@ -137,14 +140,14 @@ class CheckpointSearch:
         """
         own = {_real(each.path): each for each in self._own()}
         reported: dict[str, Candidate] = {}
-        for path in dict.fromkeys((*self._told, *self._reported)):
+        for path in dict.fromkeys((*self._reported_before, *self._reported)):
             by_program, place = path in self._reported, _real(path)
             if place in own and not by_program:
                 continue
             candidate = candidate_of(path)
             if candidate is not None:
                 (reported if by_program else own)[place] = candidate
-            elif path in self._told:
+            elif path in self._reported_before:
                 passed_over.append({"path": str(path), "why": f"{path} does not exist any more"})
         others = [each for place, each in own.items() if place not in reported]
         return list(reported.values()), others
@@ -163,7 +166,7 @@ class CheckpointSearch:
         except OSError as error:
             if not is_transient(error):
                 raise
-            self._say_once(error)
+            self._log_error_once(error)
 
     def _news(self, at_rest: bool) -> Iterator[dict[str, Any]]:
         listed = self._own()
@@ -238,17 +241,17 @@ def main(arguments: Sequence[str]) -> int:
     settings = read_json(Path(arguments[0]))
     assert settings is not None, f"{arguments[0]} does not exist"
     search, answer = start_search(settings)
-    _say(answer)
+    _print_message(answer)
     if search is None:
         return 0
     took = 0.0
     while not _input_ended(max(POLL_SECONDS, SLEEP_FACTOR * took)):
         began = time.monotonic()
         for found in search.news(at_rest=False):
-            _say(found)
+            _print_message(found)
         took = time.monotonic() - began
     for found in search.news(at_rest=True):
-        _say(found)
+        _print_message(found)
     return 0
 
 
@@ -257,7 +260,7 @@ def _input_ended(seconds: float) -> bool:
     return bool(ready) and not os.read(0, 1)
 
 
-def _say(message: Mapping[str, Any]) -> None:
+def _print_message(message: Mapping[str, Any]) -> None:
     os.write(1, json.dumps(message).encode() + b"\n")
 
 

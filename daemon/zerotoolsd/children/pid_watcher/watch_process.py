@@ -73,21 +73,23 @@ class ProcessWatch:
             return self.fail(
                 f"process {self._pid} had ended before it was watched; how it ended is not known"
             )
-        self._say(f"watching process {self._pid}: {_what(self._pid)}; {_output_of(self._pid)}")
+        self._log_line(
+            f"watching process {self._pid}: {_process_name(self._pid)}; {_output_of(self._pid)}"
+        )
         waiting = select.poll()
         waiting.register(pidfd, select.POLLIN)
         waiting.register(signals.socket, select.POLLIN)
         waiting.register(self._stop, select.POLLIN)
         while True:
-            self._look()
+            self._check()
             ready = {fd for fd, _ in waiting.poll(self._pause() * 1000)}
             if pidfd in ready:
                 return self._ended(pidfd)
             if self._stop.fileno() in ready or not self._stop.seconds_left:
-                self._stop.look([self._pid])
+                self._stop.advance([self._pid])
             signals.clear()
             if signals.asked and self._stopping_since is None and not self._ask_to_end():
-                self._say(f"process {self._pid} is no longer watched, and continues")
+                self._log_line(f"process {self._pid} is no longer watched, and continues")
                 return 0
 
     def _pause(self) -> float:
@@ -96,15 +98,15 @@ class ProcessWatch:
         left = self._stopping_since + self._kill_after - time.monotonic()
         return min(LOOK_SECONDS, max(0.0, left), self._stop.seconds_left)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         since, now = self._stopping_since, time.monotonic()
         if since is not None and now >= since + self._kill_after:
             if not self._killed:
-                self._say(f"process {self._pid} has not ended in time: SIGKILL")
+                self._log_line(f"process {self._pid} has not ended in time: SIGKILL")
             self._killed = True
             there = self._tree.kill()
         else:
-            there = self._tree.look()
+            there = self._tree.update()
         held = sum(process.rss_bytes for process in there)
         self._sender.send({"rank": 0, "watched_bytes": held, "watched_processes": len(there)})
 
@@ -115,10 +117,10 @@ class ProcessWatch:
         if self._wanted() != TIME_LIMIT:
             return False
         self._stopping_since = time.monotonic()
-        self._tree.look()
+        self._tree.update()
         self._stop.begin([self._pid], self._kill_after)
         named = ", ".join(map(str, self._stop.reached)) or "nobody"
-        self._say(f"its time limit is reached: SIGTERM for {named}")
+        self._log_line(f"its time limit is reached: SIGTERM for {named}")
         return True
 
     def _wanted(self) -> object:
@@ -130,12 +132,12 @@ class ProcessWatch:
 
     def _ended(self, pidfd: int) -> int:
         found = exit_status(pidfd, self._pid, self._start_ticks)
-        left = self._end_rest() if self._stopping_since is not None else self._tree.look()
+        left = self._end_rest() if self._stopping_since is not None else self._tree.update()
         if left:
             named = ", ".join(str(process.pid) for process in left)
-            self._say(f"processes that it started still run: {named}")
+            self._log_line(f"processes that it started still run: {named}")
         if self._stopping_since is not None:
-            self._say(f"process {self._pid} has ended")
+            self._log_line(f"process {self._pid} has ended")
             return 0
         if found is None:
             return self.fail(
@@ -144,34 +146,34 @@ class ProcessWatch:
                 "process that another program started"
             )
         if found.exit_code == 0:
-            self._say(f"process {self._pid} exited with 0")
+            self._log_line(f"process {self._pid} exited with 0")
             return 0
-        return self.fail(f"process {self._pid} {_how(found)}")
+        return self.fail(f"process {self._pid} {_exit_text(found)}")
 
     def _end_rest(self) -> list[Process]:
         """Kill the remaining descendants of the watched process after the time limit. Return the
         processes that do not end.
         """
         deadline = time.monotonic() + LEFT_SECONDS
-        while (left := self._tree.look()) and time.monotonic() < deadline:
+        while (left := self._tree.update()) and time.monotonic() < deadline:
             time.sleep(0.05)
         if left:
             self._tree.kill()
             time.sleep(0.05)
-        return self._tree.look()
+        return self._tree.update()
 
     def fail(self, why: str) -> int:
         """Report the reason `why` in one sentence. Return the exit status for a failure."""
-        self._say(why)
+        self._log_line(why)
         self._sender.send({"event": "error", "rank": 0, "message": why}, wait=True)
         return 1
 
-    def _say(self, text: str) -> None:
+    def _log_line(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         print(f"{stamp} {text}", flush=True)
 
 
-def _how(found: ExitStatus) -> str:
+def _exit_text(found: ExitStatus) -> str:
     if found.signal is None:
         return f"exited with {found.exit_code}"
     try:
@@ -181,7 +183,7 @@ def _how(found: ExitStatus) -> str:
     return f"was ended by signal {found.signal} ({name})"
 
 
-def _what(pid: int) -> str:
+def _process_name(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
     except OSError:
@@ -274,7 +276,7 @@ class WatchedTree:
         self._table = table
         self._known: dict[tuple[int, int], Process] = {}
 
-    def look(self) -> list[Process]:
+    def update(self) -> list[Process]:
         """Return the processes of the tree that are still running."""
         table = self._table()
         root = table.get(self._pid)
@@ -298,7 +300,7 @@ class WatchedTree:
         """Send SIGKILL to all processes of the tree, and return these processes. Raises
         PermissionError.
         """
-        there = self.look()
+        there = self.update()
         for process in there:
             kill_process(process)
         return there

@@ -414,11 +414,11 @@ class ConnectionAcceptor:
             link.close()
             return
         link.setblocking(False)
-        task = self._loop.create_task(self._tell_by_tls(link, answer))
+        task = self._loop.create_task(self._send_by_tls(link, answer))
         self._refusing.add(task)
         task.add_done_callback(self._refusing.discard)
 
-    async def _tell_by_tls(self, link: socket.socket, answer: bytes) -> None:
+    async def _send_by_tls(self, link: socket.socket, answer: bytes) -> None:
         try:
             await self._shake_hands(link, lambda: _Refusal(self._loop, answer))
         except (OSError, TimeoutError):  # ssl.SSLError is one
@@ -434,7 +434,7 @@ class ConnectionAcceptor:
     def _sweep(self) -> None:
         self._timer = None
         self.close_slow(self._loop.time())
-        self._rush.look(len(self._server.connections))
+        self._rush.update(len(self._server.connections))
         self._sweep_later()
 
     def close_slow(self, now: float) -> None:
@@ -480,7 +480,7 @@ class MemoryTrimmer:
         self._end = end
         self._most = 0
 
-    def look(self, connections: int) -> None:
+    def update(self, connections: int) -> None:
         """Record the current number of connections. Call `end` if a rush is over."""
         self._most = max(self._most, connections)
         if self._most >= RUSH and connections <= self._most // 8:
@@ -505,7 +505,7 @@ class UserConnections:
         self._own = os.geteuid() if own is None else own
         self._each = max(LEAST, most // EIGHTH)
         self._others = max(LEAST, most - self._each)
-        self._taken: Counter[int | None] = Counter()
+        self._used: Counter[int | None] = Counter()
 
     def enter(self, link: socket.socket) -> tuple[int | None, str | None]:
         """Count a new connection.
@@ -517,18 +517,18 @@ class UserConnections:
         if uid in (0, self._own):
             return uid, None
         each = self._each if uid is not None else 2 * self._each
-        if self._taken[uid] >= each:
+        if self._used[uid] >= each:
             who = "clients by TCP have" if uid is None else f"uid {uid} has"
             return uid, f"{who} {each} connections already"
-        if self._taken.total() >= self._others:
+        if self._used.total() >= self._others:
             return uid, f"users have {self._others} connections already"
-        self._taken[uid] += 1
+        self._used[uid] += 1
         return uid, None
 
     def leave(self, uid: int | None) -> None:
         """Stop counting a closed connection of user `uid`."""
         if uid in (0, self._own):
             return
-        self._taken[uid] -= 1
-        if self._taken[uid] <= 0:
-            del self._taken[uid]
+        self._used[uid] -= 1
+        if self._used[uid] <= 0:
+            del self._used[uid]

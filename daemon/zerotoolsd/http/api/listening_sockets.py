@@ -67,7 +67,7 @@ def _clear(path: Path) -> None:
         raise BadRequest(
             f"the existing socket {path} cannot be checked: {error.strerror or error}"
         ) from error
-    raise _taken(path)
+    raise _in_use_error(path)
 
 
 def refuse_taken(path: Path) -> None:
@@ -76,10 +76,10 @@ def refuse_taken(path: Path) -> None:
         connect_socket(path, ANSWER_SECONDS).close()
     except OSError:
         return
-    raise _taken(path)
+    raise _in_use_error(path)
 
 
-def _taken(path: Path) -> DaemonRefused:
+def _in_use_error(path: Path) -> DaemonRefused:
     return DaemonRefused(
         f"another zerotoolsd already listens at {path}; stop it, or start with another --socket",
         status=409,

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class JobNotifier:
-    """Makes notices of job changes in `store`, and delivers them while `keep_up` runs."""
+    """Makes notices of job changes in `store`, and delivers them while `run_forever` runs."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class JobNotifier:
         }
         self.courier = NoticeDelivery(store.outbox, config, senders)
         self._store = store
-        store.tell = self._tell
+        store.tell = self._notices_of_change
 
-    def _tell(
+    def _notices_of_change(
         self, job: JobRow, after: JobStatus, event: int, attempt: int | None, now: float
     ) -> list[Notice]:
         try:
             if attempt is not None:
-                self.progress.look_at_end(job, attempt, now)
+                self.progress.check_at_end(job, attempt, now)
             return list(
                 self._notices.of_change(
                     job, after, event=event, attempt=attempt, now=now, newest=self._newest
@@ -92,7 +92,7 @@ class JobNotifier:
         """Send examples of notices to destinations; see `send_to_destinations.try_destinations`."""
         return await try_destinations(self._config, self._web, self._notices, names, kinds)
 
-    async def keep_up(self) -> None:
+    async def run_forever(self) -> None:
         """Deliver notices until this task is cancelled. Deliveries that are not finished then are
         repeated by the next daemon.
         """
@@ -103,8 +103,8 @@ class JobNotifier:
                 try:
                     if time.monotonic() - looked >= WATCH_SECONDS:
                         looked = time.monotonic()
-                        self.progress.look()
-                        self.shortages.look()
+                        self.progress.check()
+                        self.shortages.check()
                     self.courier.begin_due()
                 except sqlite3.OperationalError as error:
                     log.error("the outbox cannot be used now: %s", error)

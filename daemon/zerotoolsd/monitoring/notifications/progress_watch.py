@@ -39,7 +39,7 @@ class ProgressWatch:
         """Whether a condition holds, by the token of an attempt and the kind of the notice."""
         self.stalled: frozenset[int] = frozenset()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the running jobs, and put notices of new conditions into the outbox.
 
         Raises sqlite3.OperationalError if the outbox cannot be written now.
@@ -52,14 +52,14 @@ class ProgressWatch:
                 if attempt.state != RUNNING:
                     continue
                 live.add(attempt.token)
-                self._look_at_first_step(job, attempt)
+                self._check_first_step(job, attempt)
                 if (seen := _stall_report(attempt)) is not None:
                     stalled.add(job.id)
-                self._look_at_stall(job, attempt, seen)
+                self._check_stall(job, attempt, seen)
         self._known = {key: holds for key, holds in self._known.items() if key[0] in live}
         self.stalled = frozenset(stalled)
 
-    def _look_at_first_step(self, job: JobRow, attempt: AttemptRow) -> None:
+    def _check_first_step(self, job: JobRow, attempt: AttemptRow) -> None:
         if (attempt.token, FIRST_STEP) in self._known or not self._notices.wants(job, FIRST_STEP):
             return
         now = time.time()
@@ -68,7 +68,7 @@ class ProgressWatch:
             self._store.outbox.put_once(job.id, name, notices)
             self._known[attempt.token, FIRST_STEP] = True
 
-    def look_at_end(self, job: JobRow, number: int, now: float) -> None:
+    def check_at_end(self, job: JobRow, number: int, now: float) -> None:
         """Put a notice of the first step into the outbox, if the attempt `number` has ended and no
         check has seen its first step.
 
@@ -84,7 +84,7 @@ class ProgressWatch:
         when = first_step_time(Path(attempt.run_dir))
         return [] if when is None else [*self._notices.of_first_step(job, attempt, when, now)]
 
-    def _look_at_stall(
+    def _check_stall(
         self, job: JobRow, attempt: AttemptRow, seen: Mapping[str, Any] | None
     ) -> None:
         known = self._known.get((attempt.token, STALLED))

@@ -33,7 +33,7 @@ class ShortageWatch:
         self._reported: set[str] = {MEMORY_SHORT, DISK_SHORT}
         """Shortages that this daemon, or one before, may have reported."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the machine, and put notices of new shortages into the outbox.
 
         Raises sqlite3.OperationalError if the outbox cannot be written now.

@@ -115,14 +115,14 @@ class GpuAllocation:
             shares=self._shares.copy(),
         )
 
-    def take(
+    def assign(
         self, request: Request, wanted: Sequence[Gpu], most: int = MOST_RANKS
     ) -> list[Gpu] | None:
         """Assign at most `most` of the GPUs `wanted` to `request`, and return them in the order of
         `wanted`. Return None if too few are available, so that the job waits.
         """
         if request.need.gpu_bytes is not None:
-            return self._take_shares(request, wanted, most)
+            return self._assign_shares(request, wanted, most)
         chosen_by_job = isinstance(request.need.gpus, tuple)
         in_turn = list(wanted) if chosen_by_job else by_preference(wanted)
         free = [gpu.index for gpu in in_turn if gpu.index not in self.occupied]
@@ -132,10 +132,12 @@ class GpuAllocation:
             return None
         chosen = (free + lent)[:size]
         given = [gpu for gpu in wanted if gpu.index in chosen]
-        self._give(given, request)
+        self._occupy(given, request)
         return given
 
-    def _take_shares(self, request: Request, wanted: Sequence[Gpu], most: int) -> list[Gpu] | None:
+    def _assign_shares(
+        self, request: Request, wanted: Sequence[Gpu], most: int
+    ) -> list[Gpu] | None:
         fits = self._shares.fitting(request, wanted)
         size = request.need.size_within(min(most, len(fits)))
         if size is None:
@@ -148,7 +150,7 @@ class GpuAllocation:
         return [gpu for gpu in wanted if gpu.index in chosen]
 
     def _share(self, index: int, request: Request, end: float | None, how: str) -> None:
-        self._shares.take(index, request)
+        self._shares.subtract(index, request)
         self._ours[index] = self._later(index, end)
         self.occupied.setdefault(index, how + self._named(request.job_id))
 
@@ -158,7 +160,7 @@ class GpuAllocation:
             start is not None and request.lasts is not None and self._now + request.lasts <= start
         )
 
-    def _give(self, gpus: Sequence[Gpu], request: Request) -> None:
+    def _occupy(self, gpus: Sequence[Gpu], request: Request) -> None:
         end = None if request.lasts is None else self._now + request.lasts
         for gpu in gpus:
             self._reserved_until.pop(gpu.index, None)
@@ -166,14 +168,14 @@ class GpuAllocation:
             self._ours[gpu.index] = end
             self.occupied[gpu.index] = self._named(request.job_id)
 
-    def keep(self, request: Request, wanted: Sequence[Gpu]) -> bool:
+    def reserve(self, request: Request, wanted: Sequence[Gpu]) -> bool:
         """Reserve the free GPUs among `wanted` for `request`, if the request waits for nothing
         except other jobs of this daemon.
 
         Return whether any GPU was reserved.
         """
         if request.need.gpu_bytes is not None:
-            return self._keep_shares(request, wanted)
+            return self._reserve_shares(request, wanted)
         free = [gpu for gpu in wanted if gpu.index not in self.occupied]
         coming = [gpu for gpu in wanted if gpu.index in self._ours]
         lacking = request.need.world_size - len(free)
@@ -201,7 +203,7 @@ class GpuAllocation:
             self._shares.close(index, start, request.job_id)
         return bool(found)
 
-    def _keep_shares(self, request: Request, wanted: Sequence[Gpu]) -> bool:
+    def _reserve_shares(self, request: Request, wanted: Sequence[Gpu]) -> bool:
         fits = [
             gpu
             for gpu in self._shares.fitting(request, wanted)
@@ -322,7 +324,7 @@ class GpuMemoryParts:
 
         return sorted(fits, key=order)
 
-    def take(self, index: int, request: Request) -> None:
+    def subtract(self, index: int, request: Request) -> None:
         """Subtract the memory that the job uses from the free memory of the GPU."""
         self.free_bytes[index] -= self.share(request.need.gpu_bytes or 0)
 

@@ -125,16 +125,16 @@ class HostMemoryPass:
 
     def __init__(self, memory: DeclaredMemory) -> None:
         self._total = memory.host_total
-        self._left = 0 if memory.host_total is None else memory.host_total - memory.host_used
+        self._remaining = 0 if memory.host_total is None else memory.host_total - memory.host_used
         self._is_idle = memory.host_used == 0
         self._free, self._ours = memory.host_free, memory.host_used
         self._before = memory.host_first
         self.first: int | None = None
         """Position of the first job that waits for host memory; None if no job does."""
-        self.said: dict[ResourceNeed, str] = {}
+        self.reasons: dict[ResourceNeed, str] = {}
         """The reason why jobs wait for host memory, keyed by their need."""
 
-    def has(self, request: Request, order: int) -> bool:
+    def fits(self, request: Request, order: int) -> bool:
         """Return whether the job at position `order` (`order_of`) gets the host memory that it
         needs. If not, record the reason in `said`.
         """
@@ -144,35 +144,35 @@ class HostMemoryPass:
         behind = self._behind(order)
         # A job that needs more than the limit was accepted when the limit was higher: it runs
         # alone.
-        within = wanted <= self._left or self._is_idle
+        within = wanted <= self._remaining or self._is_idle
         is_there = self._free is None or wanted <= self._free
         if behind is None and within and is_there:
             return True
         head = f"needs {wanted / GIB:.1f} GiB of host memory ({need.host_from})"
         if behind is not None:
-            self.said[need] = f"{head}: waits behind job {behind}"
+            self.reasons[need] = f"{head}: waits behind job {behind}"
         elif not within:
             self.first = order
             why = (
-                f"{max(0, self._left) / GIB:.1f} of {self._total / GIB:.1f} GiB are left of "
+                f"{max(0, self._remaining) / GIB:.1f} of {self._total / GIB:.1f} GiB are left of "
                 "the memory that"
             )
-            self.said[need] = f"{head}: {why} jobs may declare{_advice(need)}"
+            self.reasons[need] = f"{head}: {why} jobs may declare{_advice(need)}"
         else:
             # Memory that our jobs do not hold may never become free, so none is reserved meanwhile.
             free = self._free or 0
             self.first = order if wanted <= free + self._ours else None
             why = f"{max(0, free) / GIB:.1f} GiB are free apart from the needs of running jobs"
-            self.said[need] = f"{head}: {why}{_advice(need)}"
+            self.reasons[need] = f"{head}: {why}{_advice(need)}"
         return False
 
     def _behind(self, order: int) -> int | None:
         first = self._before if self.first is None else self.first
         return job_of(first) if first is not None and first < order else None
 
-    def take(self, need: ResourceNeed) -> None:
+    def subtract(self, need: ResourceNeed) -> None:
         """Subtract the host memory of a job that is started."""
-        self._left -= need.host_bytes
+        self._remaining -= need.host_bytes
         self._ours += need.host_bytes
         self._free = None if self._free is None else self._free - need.host_bytes
         self._is_idle = self._is_idle and not need.host_bytes

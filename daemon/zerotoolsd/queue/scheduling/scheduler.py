@@ -130,11 +130,11 @@ def run_pass(
             walk = _Walk(pending, True, now, given.passed_over, touch)
             _give_gpus(walk, allocation, now, history, host, quota, starts)
     started = frozenset(start.job_id for start in starts)
-    known = (cpus, blind, history, host.said, quota.said)
+    known = (cpus, blind, history, host.reasons, quota.reasons)
     waits = Waits(pending, started, given.passed_over, *known)
     first = None if host.first is None else job_of(host.first)
     return PassDecisions(
-        starts=starts, waits=waits, host_first=first, waits_for_host=bool(host.said)
+        starts=starts, waits=waits, host_first=first, waits_for_host=bool(host.reasons)
     )
 
 
@@ -171,7 +171,7 @@ class _Walk:
         """
         while self._heads and job_of(self._heads[0][0]) in self._passed_over:
             _, place, _, group = heapq.heappop(self._heads)
-            self.go_on(group, place)
+            self.push_next(group, place)
         if not self._heads:
             return None
         order, place, _, group = heapq.heappop(self._heads)
@@ -182,7 +182,7 @@ class _Walk:
             raise RequestError(request.job_id) from error
         return request, group, place, order
 
-    def go_on(self, group: Group, place: int, latest: float = math.inf) -> None:
+    def push_next(self, group: Group, place: int, latest: float = math.inf) -> None:
         """Continue in `group` with the next job after index `place` that would end by the time
         `latest`.
         """
@@ -202,21 +202,21 @@ def _give_cpus(
     while (found := walk.next()) is not None:
         request, group, place, order = found
         need, left = request.need, limits.cpu_ranks - used
-        if not users.has(request):
+        if not users.allows(request):
             continue  # jobs with the same user and need do not start either
         # A job that needs more than the limit was accepted when the limit was higher: it runs
         # alone.
         runs_alone = used == 0 < limits.cpu_ranks
         if need.world_size > max(0, left) and not runs_alone:
             return CpuWaits(request.job_id, used, limits.cpu_ranks)
-        if not host.has(request, order):
+        if not host.fits(request, order):
             continue  # jobs with the same need do not start either
-        host.take(need)
-        size = need.size_within(min(left, users.most(request))) or need.world_size
-        users.take(request, size)
+        host.subtract(need)
+        size = need.size_within(min(left, users.most_ranks(request))) or need.world_size
+        users.add_use(request, size)
         used += size
         starts.append(Start(job_id=request.job_id, size=size if need.is_elastic else None))
-        walk.go_on(group, place)
+        walk.push_next(group, place)
     return CpuWaits(None, used, limits.cpu_ranks)
 
 
@@ -239,20 +239,21 @@ def _give_gpus(
     while (found := walk.next()) is not None:
         request, group, place, order = found
         need = group.need
-        if not users.has(request):
+        if not users.allows(request):
             continue  # jobs with the same user and need do not start either
         if need in waiting and not _ends_by(request, now, latest_of[need]):
-            walk.go_on(group, place, latest_of[need])  # of another user, or it is lent to no more
+            # of another user, or it is lent to no more
+            walk.push_next(group, place, latest_of[need])
             continue
-        if not host.has(request, order):
+        if not host.fits(request, order):
             continue  # jobs with the same need do not start either
         try:
             if need not in wanted_by:
                 wanted_by[need] = usable_gpus(need, allocation.gpus)[0]
             wanted = wanted_by[need]
-            given = allocation.take(request, wanted, users.most(request))
+            given = allocation.assign(request, wanted, users.most_ranks(request))
             changed = given is not None or (
-                need not in waiting and allocation.keep(request, wanted)
+                need not in waiting and allocation.reserve(request, wanted)
             )
         except Exception as error:  # of whatever kind: that job is set aside
             raise RequestError(request.job_id) from error
@@ -270,13 +271,13 @@ def _give_gpus(
                     size=len(given) if need.is_elastic else None,
                 )
             )
-            host.take(need)
-            users.take(request, len(given))
+            host.subtract(need)
+            users.add_use(request, len(given))
         if changed:
             history.since(order, allocation.view())
         if need in waiting:
             latest_of[need] = allocation.latest_end(need, wanted)
-        walk.go_on(group, place, latest_of.get(need, math.inf))
+        walk.push_next(group, place, latest_of.get(need, math.inf))
 
 
 def _part_of(given: Sequence[Gpu], need: ResourceNeed, context: int) -> float:
@@ -323,7 +324,7 @@ class GpuHistory:
     def __init__(self) -> None:
         self._behind: list[int] = []
         self._views: list[GpuAllocationView] = []
-        self._said: dict[tuple[int, ResourceNeed], str] = {}
+        self._reasons: dict[tuple[int, ResourceNeed], str] = {}
 
     def begin(self, view: GpuAllocationView) -> None:
         """Record the state of the GPUs at the start of the pass."""
@@ -345,9 +346,9 @@ class GpuHistory:
         if not self._views:
             return None
         place = bisect_left(self._behind, order)
-        if (place, need) not in self._said:
-            self._said[place, need] = self._views[place].why(need)
-        return self._said[place, need]
+        if (place, need) not in self._reasons:
+            self._reasons[place, need] = self._views[place].why(need)
+        return self._reasons[place, need]
 
 
 class Waits(Mapping[int, str]):
@@ -382,7 +383,7 @@ class Waits(Mapping[int, str]):
         self._history = history
         self._host = host
 
-    def passing_over(self, passed_over: Mapping[int, str]) -> Waits:
+    def with_passed_over(self, passed_over: Mapping[int, str]) -> Waits:
         """Return a copy with a new `passed_over`, which maps the number of each job that may not
         start now to the reason.
         """

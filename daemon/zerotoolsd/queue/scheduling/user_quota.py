@@ -72,10 +72,10 @@ class UserQuota:
     def __init__(self, users: UserUsage) -> None:
         self._limits_of = users.limits_of
         self._used = dict(users.used)
-        self.said: dict[tuple[int, ResourceNeed], str] = {}
+        self.reasons: dict[tuple[int, ResourceNeed], str] = {}
         """The reason why jobs wait for other jobs of the same user, keyed by (uid, need)."""
 
-    def has(self, request: Request) -> bool:
+    def allows(self, request: Request) -> bool:
         """Return whether the job is within the limits of its user. If it is not, it has to
         wait.
         """
@@ -85,10 +85,10 @@ class UserQuota:
         why = why_beyond(self._limits_of(request.uid), used, request.need)
         if why is None:
             return True
-        self.said[request.uid, request.need] = why
+        self.reasons[request.uid, request.need] = why
         return False
 
-    def most(self, request: Request) -> int:
+    def most_ranks(self, request: Request) -> int:
         """Return the largest number of ranks that the limits of the user allow for the job."""
         if self._limits_of is None or not request.need.is_elastic:
             return MOST_RANKS
@@ -97,7 +97,7 @@ class UserQuota:
         limit = limits.max_gpus if is_gpu else limits.max_cpu_ranks
         return MOST_RANKS if limit is None else limit - (used.gpus if is_gpu else used.cpu_ranks)
 
-    def take(self, request: Request, size: int) -> None:
+    def add_use(self, request: Request, size: int) -> None:
         """Record that the job starts with `size` ranks, which uses up part of the user's
         limits.
         """

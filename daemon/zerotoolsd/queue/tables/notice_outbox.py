@@ -80,8 +80,8 @@ class Outbox:
                 ),
             )
             if added.rowcount:
-                self._make_room("WHERE uid = ?", (each.uid,), self.most_per_user)
-                self._make_room("", (), self.most)
+                self._drop_oldest("WHERE uid = ?", (each.uid,), self.most_per_user)
+                self._drop_oldest("", (), self.most)
 
     def put_once(self, job_id: int, name: str, notices: Iterable[Notice]) -> None:
         """Call `add_once` in a separate transaction."""
@@ -109,7 +109,7 @@ class Outbox:
         """Forget all reported conditions of a removed job, in the transaction of the caller."""
         self._sql("DELETE FROM reported WHERE job_id = ?", (job_id,))
 
-    def _make_room(self, where: str, values: tuple[object, ...], most: int) -> None:
+    def _drop_oldest(self, where: str, values: tuple[object, ...], most: int) -> None:
         gone = self._sql(
             f"DELETE FROM outbox WHERE id IN (SELECT id FROM outbox {where}"
             " ORDER BY id DESC LIMIT -1 OFFSET ?)",

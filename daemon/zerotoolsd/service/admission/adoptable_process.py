@@ -51,7 +51,7 @@ class Adoptable:
         return asdict(self)
 
 
-def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
+def inspect_process(pid: int, daemon_pid: int) -> dict[str, Any]:
     """Return the fields of an `Adoptable` that describes process `pid`, as JSON values.
 
     Raises BadRequest if the daemon cannot watch this process.

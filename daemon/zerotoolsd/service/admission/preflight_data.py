@@ -37,7 +37,7 @@ def check_data(spec: JobSpec) -> Iterator[str]:
         missing = [(pattern, why) for pattern in patterns if (why := _why_none(pattern))]
         yield from (f"{key} = {pattern}: {why}" for pattern, why in missing)
         if patterns and not missing:
-            yield from _look_inside(spec, kind, _first_files(patterns))
+            yield from _check_contents(spec, kind, _first_files(patterns))
 
 
 def _why_none(pattern: str) -> str | None:
@@ -91,7 +91,7 @@ def needs_pyarrow(spec: JobSpec) -> bool:
         return False
 
 
-def _look_inside(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[str]:
+def _check_contents(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[str]:
     usable = not paths
     for path in paths:
         try:

@@ -16,7 +16,7 @@ from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.file_checker_pool import Ask, SlowCheck
 from zerotoolsd.interface.api_types import Adoption, Conflict, Unavailable
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.admission.adoptable_process import look_at_process
+from zerotoolsd.service.admission.adoptable_process import inspect_process
 from zerotoolsd.service.submission import LOOK_SECONDS, JobSubmission
 
 MOST_WATCHED = 64
@@ -55,7 +55,7 @@ class Adopting:
         user = self._dispatcher.users.of(uid)
         try:
             found = await self._ask(
-                LOOK_SECONDS, look_at_process, wanted.pid, os.getpid(), user=user
+                LOOK_SECONDS, inspect_process, wanted.pid, os.getpid(), user=user
             )
         except TimeoutError as error:
             is_slow = isinstance(error, SlowCheck)

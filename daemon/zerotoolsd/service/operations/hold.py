@@ -55,7 +55,7 @@ class HeldJobs:
                 save(job)
                 return
             _refuse_held(job)
-            self._dispatcher.transitions.take(job, PutOnHold(why=f"held by {user_name(uid)}"))
+            self._dispatcher.transitions.apply(job, PutOnHold(why=f"held by {user_name(uid)}"))
 
         return change
 
@@ -89,7 +89,10 @@ class HeldJobs:
         time_to_come = self._dispatcher.conditions.is_early(job)
         waits = time_to_come or any(not each.is_met for each in after if not each.is_spoiled)
         event = Release(waits=waits)
-        to, kind = self._dispatcher.transitions.after(job, event), name_of(job.standing, event)
+        to, kind = (
+            self._dispatcher.transitions.state_after(job, event),
+            name_of(job.standing, event),
+        )
         why = f"by {user_name(uid)}"
         if spoiled:
             why += f", without waiting for job {', '.join(map(str, spoiled))}"
@@ -138,7 +141,7 @@ class HeldJobs:
                 )
             waits = self._dispatcher.conditions.waits(job)
             event = Unpause(who=user_name(uid), waits=waits)
-            self._dispatcher.transitions.take(job, event)
+            self._dispatcher.transitions.apply(job, event)
 
         return change
 

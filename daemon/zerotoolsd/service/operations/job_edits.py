@@ -87,7 +87,7 @@ class JobEdits:
                 raise Unavailable(
                     f"job {job.id} cannot be edited: writing the queue failed: {error}"
                 ) from None
-        self._dispatcher.expect(row)
+        self._dispatcher.add_queued(row)
         return row
 
     def _refuse_started(self, job: JobRow) -> None:

@@ -85,14 +85,14 @@ class JobResults:
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
         """Return the checkpoints of a job; see `JobRequests.checkpoints`."""
-        return await self._look(self._find(job_id), checkpoint_tree)
+        return await self._read_files(self._find(job_id), checkpoint_tree)
 
     async def picture(self, job_id: int, step: int) -> str:
         """Return the picture of a checkpoint of a job; see `JobRequests.picture`."""
         job = self._find(job_id)
         path = shlex.quote(str(Path(job.output_dir) / directory_name(step)))
         by_hand = f"draw it in a terminal: zerotools inspect {path} --html checkpoint.html"
-        return await self._look(
+        return await self._read_files(
             job, checkpoint_picture, step, seconds=PICTURE_SECONDS, if_slow=by_hand
         )
 
@@ -100,15 +100,15 @@ class JobResults:
         self, job_id: int, step: int | None, first: int, count: int
     ) -> dict[str, Any]:
         """Return generated texts of a job; see `JobRequests.predictions`."""
-        return await self._look(self._find(job_id), prediction_rows, step, first, count)
+        return await self._read_files(self._find(job_id), prediction_rows, step, first, count)
 
-    async def _look(
+    async def _read_files(
         self, job: JobRow, look: Callable[..., Found], *arguments: object, **limits: Any
     ) -> Found:
         user = self._dispatcher.users.of(job.uid)
         if job.reading.spec is None:
             raise Unavailable(f"the record of job {job.id} cannot be read by this zerotoolsd")
-        found: Found = await self._submission.look(
+        found: Found = await self._submission.read_files(
             job.reading.spec, look, job.output_dir, *arguments, user=user, **limits
         )
         return found

@@ -88,7 +88,7 @@ class JobReruns:
         named = [path for spec in specs for path in (spec.output_dir, spec.resume_from) if path]
         if any(spec.resume_from for spec in specs):
             user = self._dispatcher.users.of(jobs[0].uid)
-            found = await self._submission.look(specs[0], real_paths, named, user=user)
+            found = await self._submission.read_files(specs[0], real_paths, named, user=user)
             real = dict(zip(named, map(str, found), strict=True))
         own, first = names_of(str(self._dispatcher.jobs_dir)), list[JobSpec]()
         for spec in specs:
@@ -193,7 +193,7 @@ class JobReruns:
         if not paths:
             return spec
         user = self._dispatcher.users.of(job.uid)
-        found = await self._submission.look(spec, newest_undamaged, paths, user=user)
+        found = await self._submission.read_files(spec, newest_undamaged, paths, user=user)
         if found["path"] is None:
             raise Conflict(
                 f"job {job.id} cannot be resumed, because it has no complete checkpoint: "
@@ -204,7 +204,7 @@ class JobReruns:
 
     async def _newest_step(self, job: JobRow) -> int | None:
         user = self._dispatcher.users.of(job.uid)
-        found = await self._submission.look(job.spec, newest_step, job.output_dir, user=user)
+        found = await self._submission.read_files(job.spec, newest_step, job.output_dir, user=user)
         return None if found is None else int(found)
 
     async def _resume_held(self, job: JobRow) -> JobRow:

@@ -128,7 +128,7 @@ class JobViews:
                 usual=usual,
                 since=None if job.state in TERMINAL else self._store.state_since(job),
             )
-            return await self._thinned.noted(view, job, waits=not short)
+            return await self._thinned.with_thinned(view, job, waits=not short)
         except MemoryError:  # it is not the record that is odd
             raise
         except Exception as error:  # one odd record must not hide all other jobs of a listing
@@ -219,13 +219,13 @@ def shortened_job_file(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 class _Shortening:
     def __init__(self) -> None:
-        self._left = WHOLE_CHARACTERS
+        self._remaining = WHOLE_CHARACTERS
 
     def table(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         short = {}
         for name, value in list(tree.items())[: _MOST_ENTRIES * 4]:
-            self._left -= len(name)
-            if len(name) <= _LONGEST_TEXT and self._left > -WHOLE_CHARACTERS:
+            self._remaining -= len(name)
+            if len(name) <= _LONGEST_TEXT and self._remaining > -WHOLE_CHARACTERS:
                 short[name] = self._value(value)
         return short
 
@@ -235,9 +235,9 @@ class _Shortening:
         if isinstance(value, (list, tuple)):
             return [self._value(each) for each in value[:_MOST_ENTRIES]]
         if isinstance(value, str):
-            if len(value) > min(_LONGEST_TEXT, max(_SHORT_TEXT, self._left)):
+            if len(value) > min(_LONGEST_TEXT, max(_SHORT_TEXT, self._remaining)):
                 return f"({len(value)} characters)"
-            self._left -= len(value)
+            self._remaining -= len(value)
         return value
 
 
@@ -257,9 +257,9 @@ class ThinnedCheckpoints:
         self._ask = ask
         self._users = users
         self._seen: OrderedDict[tuple[int, str], tuple[float, str | None]] = OrderedDict()
-        self._looks: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._checks: dict[tuple[int, str], asyncio.Task[None]] = {}
 
-    async def noted(self, view: JobView, job: JobRow, *, waits: bool) -> JobView:
+    async def with_thinned(self, view: JobView, job: JobRow, *, waits: bool) -> JobView:
         """Return `view` with `thinned` set for its newest checkpoint.
 
         If `waits` is True, wait at most `PATIENCE_SECONDS` for a new check.
@@ -268,22 +268,22 @@ class ThinnedCheckpoints:
         if newest is None:
             return view
         key = (job.uid, str(newest["path"]))
-        look = self._look_again(key)
+        look = self._start_check(key)
         if waits and look is not None:
             await asyncio.wait([look], timeout=PATIENCE_SECONDS)
         _, said = self._seen.get(key, (0.0, None))
         return replace(view, latest_checkpoint={**newest, "thinned": said})
 
-    def _look_again(self, key: tuple[int, str]) -> asyncio.Task[None] | None:
+    def _start_check(self, key: tuple[int, str]) -> asyncio.Task[None] | None:
         seen, _ = self._seen.get(key, (float("-inf"), None))
         if time.monotonic() - seen < FRESH_SECONDS:
             return None
-        if key not in self._looks and len(self._looks) < MOST_LOOKS:
-            task = self._looks[key] = asyncio.create_task(self._look(key))
-            task.add_done_callback(lambda _: self._looks.pop(key, None))
-        return self._looks.get(key)
+        if key not in self._checks and len(self._checks) < MOST_LOOKS:
+            task = self._checks[key] = asyncio.create_task(self._check(key))
+            task.add_done_callback(lambda _: self._checks.pop(key, None))
+        return self._checks.get(key)
 
-    async def _look(self, key: tuple[int, str]) -> None:
+    async def _check(self, key: tuple[int, str]) -> None:
         uid, path = key
         said = self._seen.get(key, (0.0, None))[1]
         try:
@@ -298,6 +298,6 @@ class ThinnedCheckpoints:
 
     async def close(self) -> None:
         """Stop all checks."""
-        for task in list(self._looks.values()):
+        for task in list(self._checks.values()):
             task.cancel()
-        await asyncio.gather(*self._looks.values(), return_exceptions=True)
+        await asyncio.gather(*self._checks.values(), return_exceptions=True)

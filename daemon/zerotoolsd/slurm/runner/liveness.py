@@ -52,7 +52,7 @@ class LivenessFile:
             "start_ticks": None if own is None else own.start_ticks,
         }
 
-    def again(self) -> None:
+    def refresh(self) -> None:
         """Write the file again, to show that this process is still alive. Errors are ignored."""
         self._count += 1
         with suppress(OSError):
@@ -151,7 +151,7 @@ class AttemptTurns:
     say: Callable[[str], None]
     asked: Callable[[], bool]
 
-    def take(self) -> int | None:
+    def next_attempt(self) -> int | None:
         """Return the number of the attempt that this process must run; None if it has nothing
         to do.
 
@@ -184,7 +184,7 @@ class AttemptTurns:
         draft = path.with_name(f".{number}-{socket.gethostname()}-{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
-        LivenessFile(draft, MASTER).again()
+        LivenessFile(draft, MASTER).refresh()
         try:
             draft.rename(path)
         except OSError as error:

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     umask = os.umask(0o022)
     os.umask(umask)
     beat = LivenessFile(directory.attempt_path(attempt), str(node))
-    beat.again()
+    beat.refresh()
     try:
         settings = _settings(directory, attempt)
         prepare_node(directory, attempt, node, settings, umask)
@@ -204,8 +204,8 @@ class NodeRunner:
         while supervisor.poll() is None:
             if (now := time.monotonic()) >= due:
                 due = now + BEAT_SECONDS
-                self._beat.again()
-                self._look(supervisor)
+                self._beat.refresh()
+                self._check_requests(supervisor)
             with suppress(subprocess.TimeoutExpired):
                 supervisor.wait(LOOK_SECONDS)
         kill_all(10.0)  # the remaining processes of supervisor and keeper, killed together
@@ -214,7 +214,7 @@ class NodeRunner:
     def _on_signal(self, *_: object) -> None:
         self._signalled = True
 
-    def _look(self, supervisor: subprocess.Popen[bytes]) -> None:
+    def _check_requests(self, supervisor: subprocess.Popen[bytes]) -> None:
         if max(self._directory.attempts(), default=0) > self._attempt:
             print("a newer attempt of this job began: this one is ended", flush=True)
             supervisor.kill()

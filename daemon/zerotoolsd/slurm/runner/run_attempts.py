@@ -94,7 +94,7 @@ class AttemptRunner:
         self._state = JobState(directory, submission, allocation.job_id)
         self._signalled = False
         self._turns = AttemptTurns(
-            directory, submission, _say, lambda: self._signalled or self._is_stopped()
+            directory, submission, _log_line, lambda: self._signalled or self._is_stopped()
         )
 
     def run(self) -> int:
@@ -105,19 +105,19 @@ class AttemptRunner:
             signal.signal(each, self._on_signal)
         self._directory.record_number(self._submission, self._allocation.job_id)
         while True:
-            number = self._turns.take()
+            number = self._turns.next_attempt()
             if number is None:
                 return self._without_turn()
             # An earlier copy of this process may have continued since this copy began.
             self._state = JobState(self._directory, self._submission, self._allocation.job_id)
             beat = LivenessFile(self._directory.attempt_path(number), MASTER)
-            beat.again()
+            beat.refresh()
             self._settle_left_over()
             if self._is_done():
                 return self._ended()
             self._attempt(number, beat)
             if self._turns.is_superseded(number):
-                _say("a newer attempt of this job began elsewhere; this copy ends")
+                _log_line("a newer attempt of this job began elsewhere; this copy ends")
                 return 1
             if self._is_done():
                 return self._ended()
@@ -140,7 +140,7 @@ class AttemptRunner:
     def _ended(self) -> int:
         self._state.finish()
         standing = self._state.standing
-        _say(f"the job {standing.state}: {standing.reason or 'all its steps are done'}")
+        _log_line(f"the job {standing.state}: {standing.reason or 'all its steps are done'}")
         return 0 if standing.state == states.SUCCEEDED else 1
 
     def _without_turn(self) -> int:
@@ -181,7 +181,7 @@ class AttemptRunner:
         given, spec = self._allocation.names, self._state.job.spec
         names = given[: most_nodes(spec, len(given))]
         if len(names) < len(given):
-            _say(
+            _log_line(
                 f"note: the ranks of {len(given)} nodes do not divide the batch evenly: "
                 f"{count_text(len(names), 'node')} train, and the others are idle"
             )
@@ -221,12 +221,12 @@ class AttemptRunner:
             step_environment(self._environment),
         )
         where = ", ".join(names)
-        _say(f"attempt {number}: {len(names)} x {spec.world_size} ranks on {where}")
+        _log_line(f"attempt {number}: {len(names)} x {spec.world_size} ranks on {where}")
         expired = self._watch(step, number, beat)
         records = step.records()
         called = [f"node {node} ({name})" for node, name in enumerate(names)]
         record = combined_record(records, called)
-        _say(f"attempt {number} ended: {record.get('outcome')}: {record.get('cause')}")
+        _log_line(f"attempt {number} ended: {record.get('outcome')}: {record.get('cause')}")
         if self._state.standing.state in (states.LAUNCHING, states.RUNNING):
             # Slurm's signal reaches the ranks, too: they may have ended before the request.
             if self._is_stopped():
@@ -247,7 +247,7 @@ class AttemptRunner:
             self._note_began(step)
             if now >= due:
                 due = now + BEAT_SECONDS
-                beat.again()
+                beat.refresh()
                 if self._turns.is_superseded(number):
                     step.kill()
                 self._state.show()
@@ -315,7 +315,7 @@ class AttemptRunner:
             self._state.halt(f"{reason}; {FORGOTTEN}")
             return self._ended()
         if found is not None and found.state != "RUNNING":
-            _say(f"Slurm ends the job ({found.state}), and decides whether to queue it again")
+            _log_line(f"Slurm ends the job ({found.state}), and decides whether to queue it again")
             return 1
         if self._is_in_vain():
             self._state.halt(
@@ -406,5 +406,5 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _say(text: str) -> None:
+def _log_line(text: str) -> None:
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)

@@ -31,7 +31,7 @@ class NodeStep:
 
     def __init__(self, directory: JobDirectory, attempt: int, names: Sequence[str]) -> None:
         self._directory, self._attempt, self._names = directory, attempt, names
-        self._place = directory.attempt_path(attempt)
+        self._attempt_directory = directory.attempt_path(attempt)
         self._srun: subprocess.Popen[bytes] | None = None
         self._ending_since: float | None = None
         self._asked: dict[str, Any] | None = None
@@ -46,8 +46,8 @@ class NodeStep:
         """Write the settings for all nodes, and start srun, which starts the attempt on each
         node. Raises OSError.
         """
-        write_record(self._place / SETTINGS, {**settings, "nodes": self.nodes})
-        with (self._place / STEP_LOG).open("wb") as log:
+        write_record(self._attempt_directory / SETTINGS, {**settings, "nodes": self.nodes})
+        with (self._attempt_directory / STEP_LOG).open("wb") as log:
             self._srun = subprocess.Popen(
                 self.command(environment),
                 stdin=subprocess.DEVNULL,
@@ -108,13 +108,13 @@ class NodeStep:
         if grace_seconds is not None:
             wanted["grace_seconds"] = grace_seconds
         if self._asked != wanted:
-            write_record(self._place / STOP, wanted)
+            write_record(self._attempt_directory / STOP, wanted)
             self._asked = wanted
 
     def kill(self) -> None:
         """End the attempt on all nodes at once, without saving."""
         self._killed_at = time.monotonic()
-        write_record(self._place / STOP, {"reason": "killed", "kill": True})
+        write_record(self._attempt_directory / STOP, {"reason": "killed", "kill": True})
 
     def records(self) -> list[dict[str, Any]]:
         """Return the record of each node, in the order of the node numbers. Call this after
@@ -129,7 +129,7 @@ class NodeStep:
     def _lost(self, node: int) -> dict[str, Any]:
         run_dir = self._run_dir(node)
         if read_record(run_dir / RUN) is None:
-            said = last_report.last_line(self._place / STEP_LOG)
+            said = last_report.last_line(self._attempt_directory / STEP_LOG)
             cause = "its supervisor was not started" + (f": {said}" if said else "")
             return {"outcome": NOT_READY, "cause": cause}
         known = last_report.report_so_far(run_dir)

@@ -52,10 +52,10 @@ def main() -> int:
     try:
         return attendant.run()
     except SlurmUnreachable as error:
-        attendant.complain(str(error), kind=NOT_READY)
+        attendant.report_failure(str(error), kind=NOT_READY)
         return EXIT_NOT_READY
     except ZerotoolsError as error:
-        attendant.complain(str(error))
+        attendant.report_failure(str(error))
         return EXIT_BAD_JOB
 
 
@@ -69,7 +69,7 @@ class SlurmWatcher:
         self._commands = commands or SlurmCommands()
         self._home = slurm_home()
         self._jobs = SlurmJobs(self._commands, self._home)
-        self._said: object = None
+        self._reported: object = None
 
     def run(self) -> int:
         """Submit the job and watch it until it has ended. Return the exit status.
@@ -80,14 +80,14 @@ class SlurmWatcher:
         key = key_of(self._run_dir.parent, self._spec.name)
         directory = submit_once(self._commands, self._jobs, self._home, self._spec, key)
         name = directory.path.name
-        self._say(f"the job's records under Slurm are in {directory.path}")
+        self._log_line(f"the job's records under Slurm are in {directory.path}")
         relay = ReportRelay(self._jobs, name, self._sender, self._run_dir)
         waiting = select.poll()
         waiting.register(signals.socket, select.POLLIN)
         asked = False
         while True:
             view = self._jobs.job(name)
-            self._tell(view)
+            self._report_state(view)
             relay.catch_up(view)
             if view["state"] in states.TERMINAL:
                 relay.catch_up(self._jobs.job(name))
@@ -103,7 +103,7 @@ class SlurmWatcher:
         try:
             self._jobs.cancel(name)
         except SlurmUnreachable as error:  # it reads in its directory that it is to end
-            self._say(str(error))
+            self._log_line(str(error))
         except BadRequest:
             pass  # it has ended meanwhile
 
@@ -116,16 +116,16 @@ class SlurmWatcher:
             with suppress(BadRequest, SlurmUnreachable, Unsupported):
                 self._commands.begin_now(str(view["slurm"]["id"]))
 
-    def _tell(self, view: dict[str, Any]) -> None:
+    def _report_state(self, view: dict[str, Any]) -> None:
         number, state = view["slurm"]["id"], view["slurm"]["state"]
         said = (number, state, view["state"], view["reason"])
-        if said == self._said:
+        if said == self._reported:
             return
-        self._said = said
+        self._reported = said
         where = f" on {view['slurm']['nodes_now']}" if view["slurm"]["nodes_now"] else ""
         words = f"Slurm's job {number or '(number not known yet)'}: {state or 'not listed'}{where}"
         reason = f"; {view['reason']}" if view["reason"] else ""
-        self._say(f"{words}; the job is {states.display_text(view['state'])}{reason}")
+        self._log_line(f"{words}; the job is {states.display_text(view['state'])}{reason}")
         if view["state"] in (states.QUEUED, states.LAUNCHING, states.ON_HOLD):
             waits = f"waiting in Slurm's queue (job {number})"
             doing = (f"starting under Slurm{where}" if where else waits) + reason
@@ -139,19 +139,19 @@ class SlurmWatcher:
         if state == states.SUCCEEDED:
             status = 0
         elif asked:
-            self._say(f"the job has ended: {reason}")
+            self._log_line(f"the job has ended: {reason}")
         else:
-            self.complain(f"under Slurm it {state}: {reason}")
+            self.report_failure(f"under Slurm it {state}: {reason}")
         note_end_reported(directory, self._run_dir, status)
         return status
 
-    def complain(self, why: str, kind: str | None = None) -> None:
+    def report_failure(self, why: str, kind: str | None = None) -> None:
         """Report in one sentence the reason why this process ends."""
-        self._say(why)
+        self._log_line(why)
         told: dict[str, Any] = {"event": "error", "rank": 0, "message": why, "time": time.time()}
         self._sender.send(told | ({} if kind is None else {"kind": kind}), wait=True)
 
-    def _say(self, text: str) -> None:
+    def _log_line(self, text: str) -> None:
         print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
 
 
@@ -192,7 +192,7 @@ class ReportRelay:
             if self._attempt != current:
                 self._begin(current)
             if current in numbers:
-                self._tell()
+                self._forward_records()
                 for rank in range(int(view["world_size"])):
                     self._copy(rank)
             later = [number for number in numbers if number > current]
@@ -204,7 +204,7 @@ class ReportRelay:
         self._attempt, self._since = attempt, 0
         self._offsets.clear()
 
-    def _tell(self) -> None:
+    def _forward_records(self) -> None:
         while True:
             try:
                 answer = self._jobs.progress(self._name, attempt=self._attempt, since=self._since)
@@ -290,7 +290,7 @@ def is_end_reported(directory: JobDirectory) -> bool:
 
     The report counts only if the watcher then exited with the status that it recorded.
     """
-    told = read_record(_told_path(directory))
+    told = read_record(_end_report_path(directory))
     if told is None:
         return False
     record = read_record(Path(str(told.get("run_dir"))) / EXIT) or {}
@@ -302,8 +302,8 @@ def note_end_reported(directory: JobDirectory, run_dir: Path, status: int) -> No
     """Record that the watcher with the run directory `run_dir` now reports the end of the job
     and exits with `status`.
     """
-    write_record(_told_path(directory), {"run_dir": str(run_dir), "status": status})
+    write_record(_end_report_path(directory), {"run_dir": str(run_dir), "status": status})
 
 
-def _told_path(directory: JobDirectory) -> Path:
+def _end_report_path(directory: JobDirectory) -> Path:
     return directory.submission_path(max(directory.submissions())) / TOLD_FILE

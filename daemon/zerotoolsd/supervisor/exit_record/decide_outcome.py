@@ -114,7 +114,7 @@ def judge_ranks(
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     if broken:
-        return _blame(_began(ranks, broken, progress), progress.errors)
+        return _blame(_first_failure(ranks, broken, progress), progress.errors)
     if all(rank.exit_code == 0 for rank in ranks):
         return _finished(progress)
     if killed_because is not None:
@@ -150,7 +150,7 @@ def judge_program(
     if progress.finished:
         return _finished(progress)
     if broken:
-        verdict = _blame(_began(ranks, broken, progress), progress.errors)
+        verdict = _blame(_first_failure(ranks, broken, progress), progress.errors)
         by_signal = verdict.rank is None or verdict.rank.signal is not None
         return replace(
             verdict,
@@ -282,7 +282,7 @@ def _finished(progress: RankReports) -> Verdict:
     return Verdict("finished", f"finished after step {done}" if done else "finished", status=0)
 
 
-def _began(
+def _first_failure(
     ranks: Sequence[EndedRank], broken: Sequence[EndedRank], progress: RankReports
 ) -> FirstFailure:
     return first_failed_rank(ranks, broken, progress.errors, progress.awaited)

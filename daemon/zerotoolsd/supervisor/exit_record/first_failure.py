@@ -114,7 +114,7 @@ def first_failed_rank(
     ranks reported, in the order of arrival. `awaited` is the number of the rank that the others
     waited for at the last heartbeat (the straggler); None if unknown.
     """
-    said = {rank.index: _said(rank, errors) for rank in ranks}
+    said = {rank.index: _last_message(rank, errors) for rank in ranks}
     own = [rank for rank in broken if not _follows(rank, said[rank.index])]
     if own:
         return FirstFailure(min(own, key=lambda rank: _first_sign(rank, errors)))
@@ -142,7 +142,7 @@ def lost_elsewhere(
 
     Return None if a rank of this node failed first, or if the first rank that failed is unknown.
     """
-    said = {rank.index: _said(rank, errors) for rank in ranks}
+    said = {rank.index: _last_message(rank, errors) for rank in ranks}
     if any(not _follows(rank, said[rank.index]) for rank in broken):
         return None
     if any(rank.exit_code == 0 and not rank.killed for rank in ranks):
@@ -151,7 +151,7 @@ def lost_elsewhere(
     return _line_that(_CLOSED, said[first.index])
 
 
-def _said(rank: EndedRank, errors: Sequence[Mapping[str, Any]]) -> str:
+def _last_message(rank: EndedRank, errors: Sequence[Mapping[str, Any]]) -> str:
     """Return the last error that `rank` reported. If it reported no error, return the end of
     its log.
     """

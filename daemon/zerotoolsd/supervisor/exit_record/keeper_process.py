@@ -84,7 +84,7 @@ def run_keeper(
     if not child:
         _be_supervisor(records, ledger, supervise)
     # The daemon knows the pid of this process, and sends its stop requests here.
-    signal.signal(signal.SIGTERM, lambda *_: _pass_on(child))
+    signal.signal(signal.SIGTERM, lambda *_: _forward_sigterm(child))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _, status = os.waitpid(child, 0)
     if status == 0:
@@ -92,7 +92,7 @@ def run_keeper(
     signal.signal(signal.SIGTERM, lambda *_: None)
     if os.WIFSIGNALED(status):  # else the child has logged the reason itself
         log_line(f"the supervisor, pid {child}, was ended by signal {os.WTERMSIG(status)}")
-    return _put_on_record(plan, records, ledger, _trouble(status))
+    return _write_exit_record(plan, records, ledger, _trouble(status))
 
 
 def _trouble(status: int) -> str | None:
@@ -122,12 +122,12 @@ def _be_supervisor(
         os._exit(status)
 
 
-def _pass_on(child: int) -> None:
+def _forward_sigterm(child: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(child, signal.SIGTERM)
 
 
-def _put_on_record(
+def _write_exit_record(
     plan: Plan, records: Records, ledger: RankLedger, trouble: str | None = None
 ) -> int:
     # Ends that a killed supervisor recorded: a later SIGKILL came from its own death.
@@ -148,7 +148,7 @@ def _put_on_record(
         record = inferred_record(plan, ledger, reaped, run, stop_reason(Path(STOP)), KILLED)
         if trouble is not None and record["outcome"] == "lost":
             record |= {"outcome": NOT_READY, "cause": trouble}
-        record |= {"by_keeper": True, "ended": time.time(), "ran_seconds": _ran(run)}
+        record |= {"by_keeper": True, "ended": time.time(), "ran_seconds": _ran_seconds(run)}
     cut_off = {"why": f"{KILLED} before the attempt had ended"}
     record |= {name: cut_off for name in FOLLOWING if name in record}
     pids = ((line.pid, index) for index, line in enumerate(ledger.lines()))
@@ -158,7 +158,7 @@ def _put_on_record(
     return 0
 
 
-def _ran(run: dict[str, Any]) -> float | None:
+def _ran_seconds(run: dict[str, Any]) -> float | None:
     began = run.get("started_clock")
     return time.monotonic() - began if isinstance(began, float) else None
 

@@ -58,7 +58,7 @@ class StallHandler:
         """The pids of running py-spy processes, which read the stacks of ranks."""
         return () if self._dump is None else self._dump.pids
 
-    def look(self, ranks: Sequence[SupervisedRank]) -> bool:
+    def check(self, ranks: Sequence[SupervisedRank]) -> bool:
         """Check whether the ranks make progress. Return whether the attempt must be ended now.
 
         Call this once a second.
@@ -67,33 +67,35 @@ class StallHandler:
         if any(rank.start is not None for rank in live.values()):
             return False  # a directory or a program does not answer, for which the attempt waits
         pids = {} if self._plan.launcher else {i: rank.pid for i, rank in live.items()}
-        begun = self._heartbeats.look(pids, sum(rank.log.seen for rank in ranks))
+        begun = self._heartbeats.poll(pids, sum(rank.log.seen for rank in ranks))
         if self._heartbeats.awaited is not None:
             self._progress.awaited = self._heartbeats.awaited
         if begun is not None and self.cause is None:
-            self._tell(begun, live)
+            self._report_stall(begun, live)
         if self._dump is None or not self._dump.is_over():
             return False
         self._dump = None
         if self._limits.action != END:
             return False
         if self._heartbeats.stall is None:
-            self._say("the ranks make progress again, and are not ended", live)
+            self._write_to_logs("the ranks make progress again, and are not ended", live)
             return False
         return True
 
-    def _tell(self, stall: AttemptStall, live: Mapping[int, SupervisedRank]) -> None:
+    def _report_stall(self, stall: AttemptStall, live: Mapping[int, SupervisedRank]) -> None:
         told = self._heartbeats.sentence or ""
         ends = self._limits.action == END
         self._stall = stall
-        self._progress.stalled(event_of(stall, told, self._heartbeats.sights, ends=ends))
+        self._progress.add_stall(event_of(stall, told, self._heartbeats.sights, ends=ends))
         then = "the job is ended" if ends else "the job continues, because of its stall settings"
-        self._say(f"{told}, longer than {stall.deadline:g} s: {then}; the stacks follow", live)
+        self._write_to_logs(
+            f"{told}, longer than {stall.deadline:g} s: {then}; the stacks follow", live
+        )
         self._dump = StackDump(find_spy(self._plan.argv[0], self._plan.env.get("PATH")))
         answers = {s.rank for s in self._heartbeats.sights if s.beat.dumps}
         for rank in live.values():
             for pid in self._programs(rank):
-                self._dump.ask(pid, rank.log, answers=rank.index in answers)
+                self._dump.request(pid, rank.log, answers=rank.index in answers)
 
     def _programs(self, rank: SupervisedRank) -> list[int]:
         if not self._plan.own_program:
@@ -105,7 +107,7 @@ class StallHandler:
             below = []
         return python_programs([rank.pid, *below]) or [rank.pid]
 
-    def _say(self, text: str, live: Mapping[int, SupervisedRank]) -> None:
+    def _write_to_logs(self, text: str, live: Mapping[int, SupervisedRank]) -> None:
         log_line(text)
         for rank in live.values():
             rank.log.add(f"\n[zerotools: {text}]\n")
@@ -174,7 +176,7 @@ class StackDump:
         self._asked: dict[int, tuple[Log, int]] = {}
         self._running: dict[int, tuple[subprocess.Popen[bytes], int, Log]] = {}
 
-    def ask(self, pid: int, log: Log, *, answers: bool) -> None:
+    def request(self, pid: int, log: Log, *, answers: bool) -> None:
         """Request the stacks of the process `pid`, and write them to `log`.
 
         `answers` is True if the process prints its stacks itself when it gets DUMP_SIGNAL;
@@ -190,9 +192,9 @@ class StackDump:
                 if not stopped:
                     self._asked[pid] = (log, before)
                     return
-        self._look(pid, log)
+        self._start_py_spy(pid, log)
 
-    def _look(self, pid: int, log: Log) -> None:
+    def _start_py_spy(self, pid: int, log: Log) -> None:
         if self._spy is None:
             log.add(
                 "[zerotools: py-spy is not installed for the job's interpreter, so the stacks "
@@ -223,7 +225,7 @@ class StackDump:
             if found is not None:
                 spy, target, log = found
                 spy.returncode = 0  # the supervisor reaps every child itself
-                log.add(_taken(target))
+                log.add(_read_stacks(target))
 
     def is_over(self) -> bool:
         """Return whether all processes have printed their stacks or the time for this is over.
@@ -237,7 +239,7 @@ class StackDump:
             elif passed >= ANSWER_SECONDS:
                 del self._asked[pid]
                 log.add("[zerotools: it does not answer the signal that asks for its stacks]\n")
-                self._look(pid, log)
+                self._start_py_spy(pid, log)
         if not self._running and not self._asked:
             return passed >= _REST_SECONDS
         if passed < DUMP_SECONDS:
@@ -246,12 +248,14 @@ class StackDump:
             with suppress(ProcessLookupError):
                 os.kill(spy.pid, signal.SIGKILL)
             spy.returncode = 0
-            log.add(_taken(target) + f"[zerotools: py-spy took more than {DUMP_SECONDS:g} s]\n")
+            log.add(
+                _read_stacks(target) + f"[zerotools: py-spy took more than {DUMP_SECONDS:g} s]\n"
+            )
         self._running.clear()
         return True
 
 
-def _taken(pid: int) -> str:
+def _read_stacks(pid: int) -> str:
     path = Path(_FILE.format(pid=pid))
     try:
         with path.open("rb") as file:

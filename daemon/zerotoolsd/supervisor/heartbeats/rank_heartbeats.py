@@ -79,7 +79,7 @@ class Heartbeats:
         late = straggler_of(self.sights)
         return None if late is None else late.rank
 
-    def look(self, pids: Mapping[int, int], output: int) -> AttemptStall | None:
+    def poll(self, pids: Mapping[int, int], output: int) -> AttemptStall | None:
         """Read the heartbeats of the running ranks. Return the stall if one begins at this call;
         None otherwise.
 
@@ -89,7 +89,7 @@ class Heartbeats:
         """
         if (self._reported.count, output) != (self._heard, self._output):
             self._heard, self._output = self._reported.count, output
-            self._attention.heard()
+            self._attention.reset_silence()
         beats = self._beats(pids)
         now = time.monotonic()
         quiet = {sight.rank for sight in self.sights if sight.quiet >= QUIET_SECONDS}
@@ -97,13 +97,13 @@ class Heartbeats:
             self._activities = {rank: process_state(pids[rank]) for rank in quiet & pids.keys()}
             self._next_activities = now + BETWEEN_SECONDS
         found = {rank: self._activities.get(rank) for rank in quiet & beats.keys()}
-        self.sights = self._attention.look(beats, now, found)
+        self.sights = self._attention.update(beats, now, found)
         before, self.stall = self.stall, self._attention.stall(self.sights)
         if self.stall is not None and before is None:  # now examine all of them
             found = {rank: process_state(pid) for rank, pid in pids.items() if rank in beats}
-            self.sights = self._attention.look(beats, now, found)
+            self.sights = self._attention.update(beats, now, found)
             self.stall = self._attention.stall(self.sights)
-        self.sentence = None if self.stall is None else self._words(self.stall)
+        self.sentence = None if self.stall is None else self._stall_text(self.stall)
         if self._attention.limits.action == OFF:
             self.stall = None
         self._write()
@@ -117,14 +117,14 @@ class Heartbeats:
         told = self._reported.beats
         return {rank: beat if beat.count else told.get(rank, beat) for rank, beat in found.items()}
 
-    def _words(self, stall: AttemptStall) -> str:
+    def _stall_text(self, stall: AttemptStall) -> str:
         if stall.is_silent:
             return f"neither output nor a report for {int(stall.seconds)} s"
         words = stall_sentence(self.sights, stall.rank)
         hangs = self._attention.limits.on_gpus and hangs_together(self.sights)
         return f"{words}; {NCCL_ADVICE}" if hangs else words
 
-    def tree(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the contents of `heartbeats.json`. Durations are in seconds, times are in
         seconds of the monotonic clock.
         """
@@ -139,7 +139,7 @@ class Heartbeats:
             "stalled": self.sentence if self.stall is not None else None,
             "awaited": None if late is None else late.rank,
             "waits": None if late is None else stall_sentence(self.sights, late.rank),
-            "ranks": [_rank(sight, now) for sight in self.sights[:_MOST_SHOWN]],
+            "ranks": [_rank_json(sight, now) for sight in self.sights[:_MOST_SHOWN]],
         }
 
     def _write(self) -> None:
@@ -150,7 +150,7 @@ class Heartbeats:
             if self._file is None:
                 flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._file = os.open(FILE, flags, 0o600)
-            data = json.dumps(self.tree()).encode() + b"\n"
+            data = json.dumps(self.to_json()).encode() + b"\n"
             os.pwrite(self._file, data, 0)
             os.ftruncate(self._file, len(data))
 
@@ -164,7 +164,7 @@ class Heartbeats:
             Path(FILE).unlink()
 
 
-def _rank(sight: RankState, now: float) -> dict[str, Any]:
+def _rank_json(sight: RankState, now: float) -> dict[str, Any]:
     found: Activity | None = sight.activity
     return {
         "rank": sight.rank,
@@ -211,7 +211,7 @@ class ScriptHeartbeats:
         self.count = 0
         self._is_complete = False
 
-    def take(self, message: dict[str, Any]) -> None:
+    def update(self, message: dict[str, Any]) -> None:
         """Update the state of one rank from the datagram `message`.
 
         The caller has checked that the rank in `message` is a number; all other values may be

@@ -68,7 +68,7 @@ class _Known:
 
 
 class StallDetector:
-    """Measures how long each rank of one attempt made no progress. Call `look` about once a
+    """Measures how long each rank of one attempt made no progress. Call `update` about once a
     second."""
 
     def __init__(self, limits: StallLimits) -> None:
@@ -96,7 +96,7 @@ class StallDetector:
         """
         return self._since_step
 
-    def look(
+    def update(
         self, beats: Mapping[int, Beat], now: float, activities: Mapping[int, Activity | None]
     ) -> list[RankState]:
         """Update the states of the running ranks and return them. `now` is the current time in
@@ -111,22 +111,22 @@ class StallDetector:
         for rank in self._known.keys() - beats.keys():
             del self._known[rank]
         for rank, beat in beats.items():
-            self._hear(rank, beat, passed, activities.get(rank))
+            self._update_rank(rank, beat, passed, activities.get(rank))
         self._count_steps(beats, passed)
         return [
             RankState(rank, known.beat, known.quiet, activities.get(rank))
             for rank, known in sorted(self._known.items())
         ]
 
-    def heard(self) -> None:
+    def reset_silence(self) -> None:
         """Record that a process of the attempt has reported or printed something."""
         self.silent = 0.0
 
-    def _hear(self, rank: int, beat: Beat, passed: float, activity: Activity | None) -> None:
+    def _update_rank(self, rank: int, beat: Beat, passed: float, activity: Activity | None) -> None:
         known = self._known.get(rank)
         if known is None or beat.count != known.beat.count:
             self._known[rank] = _Known(beat)
-            self.heard()
+            self.reset_silence()
             return
         known.quiet += passed
         known.charged += passed * self._weight(known, activity)
@@ -168,7 +168,7 @@ class StallDetector:
 
     def stall(self, sights: Sequence[RankState]) -> AttemptStall | None:
         """Return the stall of the attempt; None if it is not stalled. `sights` is the result of
-        the last call of `look`.
+        the last call of `update`.
         """
         silence = (self.limits.seconds or {}).get(SILENCE)
         if silence is not None and self.silent >= silence:
@@ -281,25 +281,27 @@ def stall_sentence(sights: Sequence[RankState], rank: int | None) -> str:
     late = next((sight for sight in sights if sight.rank == rank), None)
     if _are_complete(sights):
         quiet = format_duration(min(sight.quiet for sight in sights))
-        state = "" if late is None else _how(late)
+        state = "" if late is None else _process_state_text(late)
         return f"it reported that it is complete, and has not ended for {quiet}{state}"
     if late is not None:
         alone = len(sights) == 1
         who = "it has" if alone else f"rank {late.rank} has"
         tail = "" if alone else "; the others wait for it"
         quiet = format_duration(late.quiet)
-        return f"{who} been in {activity_text(late.beat)} for {quiet}{_how(late)}{tail}"
+        return (
+            f"{who} been in {activity_text(late.beat)} for {quiet}{_process_state_text(late)}{tail}"
+        )
     shortest = format_duration(min((sight.quiet for sight in sights), default=0.0))
     places = {activity_text(sight.beat) for sight in sights}
     if len(places) == 1:
-        how = {_how(sight).replace(": it ", ": each ") for sight in sights}
+        how = {_process_state_text(sight).replace(": it ", ": each ") for sight in sights}
         told = how.pop() if len(how) == 1 else ""
         return f"all {len(sights)} ranks have been in {places.pop()} for {shortest}{told}"
     each = ", ".join(f"rank {sight.rank} is in {activity_text(sight.beat)}" for sight in sights[:8])
     return f"no rank has got any further for {shortest}: {each}"
 
 
-def _how(sight: RankState) -> str:
+def _process_state_text(sight: RankState) -> str:
     if sight.activity is None or sight.activity.state not in "TtD":
         return ""
     return f": it {sight.activity.words}"

@@ -56,16 +56,16 @@ class AttemptForker:
         while True:
             for key, _ in self._selector.select():
                 if key.data is not None:
-                    self._bury(key.fd, key.data)
-                elif not self._answer():
+                    self._reap(key.fd, key.data)
+                elif not self._handle_request():
                     return
 
-    def _bury(self, pidfd: int, pid: int) -> None:
+    def _reap(self, pidfd: int, pid: int) -> None:
         self._selector.unregister(pidfd)
         os.waitpid(pid, 0)
         os.close(pidfd)
 
-    def _answer(self) -> bool:
+    def _handle_request(self) -> bool:
         data, descriptors, _, _ = socket.recv_fds(self._requests, LONGEST, 1)
         if not data or not descriptors:
             return False

@@ -155,7 +155,7 @@ def left_behind(
         "boot_id": boot_id(),
         "name": process.name,
         "state": process.state,
-        "place": _place(process.pid),
+        "place": _wait_channel(process.pid),
         "uid": _uid(process.pid),
         "rank": rank,
         "refused": refused,
@@ -163,7 +163,7 @@ def left_behind(
     }
 
 
-def _place(pid: int) -> str | None:
+def _wait_channel(pid: int) -> str | None:
     """Return the name of the kernel function in which the process `pid` sleeps; None if the kernel
     does not report it.
     """

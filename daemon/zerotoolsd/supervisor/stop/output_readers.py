@@ -38,7 +38,7 @@ class Flow:
     def __init__(self) -> None:
         self._passing: dict[Key, tuple[Set[str], Set[str]]] = {}
 
-    def passes(self, process: Process) -> None:
+    def add_filter(self, process: Process) -> None:
         """Record that `process` is a filter: everything it reads from a pipe, it writes into
         other pipes.
         """
@@ -93,7 +93,7 @@ class Readers:
     def feeding(self, process: Process) -> list[Process]:
         """Return the child processes of `process` that write into a pipe which `process` reads.
 
-        These children are asked to stop first; afterwards `runs_on` decides about `process`.
+        These children are asked to stop first; afterwards `must_continue` decides about `process`.
         If `process` is not a shell, all children are returned, because such a program does
         not start a command for each line.
         """
@@ -103,7 +103,7 @@ class Readers:
         read = self._kept.get((process.pid, process.start_ticks), {}).keys()
         return [child for child in children if pipe_ends.pipes_written(child.pid) & read]
 
-    def runs_on(self, process: Process, flow: Set[str]) -> bool:
+    def must_continue(self, process: Process, flow: Set[str]) -> bool:
         """Return whether `process` must continue: it reads only from the pipes `flow`, or has not
         read all data in those pipes.
 
@@ -122,7 +122,7 @@ class Readers:
             only_feeding = all(
                 pipe_ends.pipes_written(child.pid) & kept.keys() for child in children
             )
-            does_more = (does_more and only_feeding) or self._runs_more(
+            does_more = (does_more and only_feeding) or self._runs_other_commands(
                 process, children, kept.keys(), is_fed=is_fed
             )
         if is_fed and not does_more:
@@ -138,7 +138,7 @@ class Readers:
         return False
 
     @staticmethod
-    def _runs_more(
+    def _runs_other_commands(
         shell: Process, children: Sequence[Process], read: Set[str], *, is_fed: bool
     ) -> bool:
         """Return whether `shell` runs commands that do not write into the input of the shell.

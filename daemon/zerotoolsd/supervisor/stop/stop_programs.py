@@ -41,7 +41,7 @@ from zerotoolsd.supervisor.stop.output_readers import DRAIN_SECONDS, Flow, Key, 
 from zerotoolsd.supervisor.stop.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
 
 LOOK_SECONDS, OFTEN_SECONDS = 0.5, 0.05
-"""Seconds between two calls of `look`: while all runners are stopped, and while one of them
+"""Seconds between two calls of `advance`: while all runners are stopped, and while one of them
 runs.
 """
 _BY_SIGTERM = (signal.SIGTERM, (128 + signal.SIGTERM) << 8)
@@ -112,7 +112,7 @@ class Stop:
         """
         self._next = float("inf")
         self._ends = select.epoll()
-        self._held: dict[Key, _Held] = {}
+        self._suspended: dict[Key, _Held] = {}
         self._asked: dict[Key, _Asked] = {}
         self._readers = Readers()
         self._flow = Flow()
@@ -146,19 +146,19 @@ class Stop:
         self._late_at = time.monotonic() + grace_seconds / 2
         self._others = {*roots, *excluded_pids}
         self._orphans = kinds.orphan_pids(self._others, shells=True)
-        self.look(roots)
+        self.advance(roots)
 
     def fileno(self) -> int:
         """Return a file descriptor that becomes readable when a process that got a signal has
         ended.
 
-        Call `look` when it is readable.
+        Call `advance` when it is readable.
         """
         return self._ends.fileno()
 
     @property
     def seconds_left(self) -> float:
-        """Return the seconds until `look` must be called again."""
+        """Return the seconds until `advance` must be called again."""
         return max(0.0, self._next - time.monotonic())
 
     @property
@@ -166,7 +166,7 @@ class Stop:
         """Return whether all processes that got a signal have ended, and the filters behind
         them have written all output.
         """
-        if self._held or self._asked:
+        if self._suspended or self._asked:
             return False
         return not self._draining or time.monotonic() >= self._drained_by
 
@@ -180,7 +180,7 @@ class Stop:
         by_stop = pid in self.cut or status in _BY_SIGTERM
         return self._statuses.get(pid, status) if by_stop else status
 
-    def look(self, roots: Collection[int]) -> None:
+    def advance(self, roots: Collection[int]) -> None:
         """Send SIGTERM to programs that were started since the last call, and end the runners
         that have no programs left.
 
@@ -188,7 +188,7 @@ class Stop:
         """
         self._next = time.monotonic() + OFTEN_SECONDS
         try:
-            self._look(roots)
+            self._advance(roots)
         except OSError as error:
             log_line(f"cannot send SIGTERM to all programs of the job yet: {error}")
         else:
@@ -196,28 +196,28 @@ class Stop:
             if not self._launchers and not self._readers and not told:
                 self._next += LOOK_SECONDS - OFTEN_SECONDS
 
-    def _look(self, roots: Collection[int]) -> None:
-        self._note_ends()
+    def _advance(self, roots: Collection[int]) -> None:
+        self._record_ends()
         readers = [pid for pid, start in self._draining if (pid, start) in self._readers]
         begin = [(pid, self._launcher) for pid in roots]
         begin += [(pid, False) for pid in (*self._orphans, *readers)]
         found = ((read_process(pid), launcher) for pid, launcher in begin)
         self._walk([(process, (), launcher) for process, launcher in found if process is not None])
         self._release()
-        if not self._held and not self._asked and not self._all_asked and self.has_begun:
+        if not self._suspended and not self._asked and not self._all_asked and self.has_begun:
             self._all_asked = True
-            filters = self._noted(kinds.orphan_filters(self._others))
+            filters = self._record_filters(kinds.orphan_filters(self._others))
             self._orphans = kinds.orphan_pids(self._others, shells=False)
-            self._look(roots)
+            self._advance(roots)
             self._drain_orphans(filters)
-        elif not self._held and not self._asked:
+        elif not self._suspended and not self._asked:
             self._drained_by = min(self._drained_by, time.monotonic() + DRAIN_SECONDS)
 
     @property
     def _is_late(self) -> bool:
         return self._late_at is not None and time.monotonic() >= self._late_at
 
-    def _note_ends(self) -> None:
+    def _record_ends(self) -> None:
         ready = {fd for fd, _ in self._ends.poll(0)}
         for key, asked in list(self._asked.items()):
             if asked.fd in ready:
@@ -245,14 +245,14 @@ class Stop:
         late: list[tuple[Process, tuple[Key, ...]]] = []
         while waiting or late:
             if not waiting:  # the programs are known, and so is who reads from them
-                waiting += self._take_reader(*late.pop())
+                waiting += self._handle_reader(*late.pop())
                 continue
             process, above, launcher = waiting.pop()
             key = (process.pid, process.start_ticks)
             if process.is_over or key in self._past:
                 continue
-            if key in self._held:
-                waiting += self._below(self._held[key])
+            if key in self._suspended:
+                waiting += self._below(self._suspended[key])
             elif key in self._asked:
                 if self._asked[key].is_runner and self._is_late:
                     waiting += self._started_by(process, self._asked[key])
@@ -264,21 +264,21 @@ class Stop:
                 if self._readers.keep(process):
                     late.append((process, above))
                 else:
-                    waiting += self._hold(process, above)
+                    waiting += self._suspend(process, above)
             elif kinds.effect_of(process.pid) is TermEffect.DIES and pipe_ends.pipes_read(
                 process.pid
             ):
                 late.append((process, above))
             else:
-                self._ask(process, above)
+                self._send_sigterm(process, above)
 
-    def _noted(self, processes: list[Process]) -> list[Process]:
+    def _record_filters(self, processes: list[Process]) -> list[Process]:
         """Record which of `processes` are filters. Return the list unchanged."""
         for process in filter(is_filter, processes):
-            self._flow.passes(process)
+            self._flow.add_filter(process)
         return processes
 
-    def _take_reader(
+    def _handle_reader(
         self, process: Process, above: tuple[Key, ...]
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
         """Let a process that reads the output of programs continue, or stop it. Return the
@@ -287,21 +287,21 @@ class Stop:
         If the reader were stopped or killed too early, the programs could not write their output.
         """
         if self._is_runner(process):
-            if self._reads_on(process):
+            if self._must_read_on(process):
                 return []
             key = (process.pid, process.start_ticks)
             feeding = [(child, (*above, key), False) for child in self._readers.feeding(process)]
             if feeding:  # who of them writes decides
                 self._walk(feeding)
-                if self._reads_on(process):
+                if self._must_read_on(process):
                     return []
-            return self._hold(process, above)
+            return self._suspend(process, above)
         saving = self._flow.of(each.writes for each in self._asked.values() if each.saves)
         if pipe_ends.pipes_read(process.pid).keys() & saving:
-            self._flow.passes(process)
+            self._flow.add_filter(process)
             self._drain(process)
         else:
-            self._ask(process, above)
+            self._send_sigterm(process, above)
         return []
 
     def _started_by(
@@ -332,16 +332,18 @@ class Stop:
         is_reader = (process.pid, process.start_ticks) in self._readers
         return is_reader or kind_of(process, children_of(process.pid)) is ProcessKind.RUNNER
 
-    def _reads_on(self, process: Process) -> bool:
+    def _must_read_on(self, process: Process) -> bool:
         asked = {key for each in self._asked.values() for key in each.above}
-        writing: list[_Taken] = [held for key, held in self._held.items() if key in asked]
+        writing: list[_Taken] = [held for key, held in self._suspended.items() if key in asked]
         writing += self._asked.values()
-        is_reader = self._readers.runs_on(process, self._flow.of(each.writes for each in writing))
+        is_reader = self._readers.must_continue(
+            process, self._flow.of(each.writes for each in writing)
+        )
         if is_reader:
-            self._flow.passes(process)
+            self._flow.add_filter(process)
         return is_reader
 
-    def _hold(
+    def _suspend(
         self, process: Process, above: tuple[Key, ...]
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
         """Send SIGSTOP to a runner. Return its child processes, to be handled next."""
@@ -356,7 +358,7 @@ class Stop:
             os.close(fd)
             self._past.add(key)
             return [(child, above, False) for child in children_of(process.pid)]
-        self._held[key] = held
+        self._suspended[key] = held
         kinds.await_halt(process)
         children = children_of(process.pid)
         held.filters_count = bool(children) and not kinds.not_filters(children)
@@ -364,11 +366,13 @@ class Stop:
 
     def _below(self, held: _Held) -> Iterator[tuple[Process, tuple[Key, ...], bool]]:
         above = (*held.above, (held.process.pid, held.process.start_ticks))
-        children = self._noted(children_of(held.process.pid))
+        children = self._record_filters(children_of(held.process.pid))
         for child in children if held.filters_count else kinds.not_filters(children):
             yield child, above, False
 
-    def _ask(self, process: Process, above: tuple[Key, ...], *, is_runner: bool = False) -> None:
+    def _send_sigterm(
+        self, process: Process, above: tuple[Key, ...], *, is_runner: bool = False
+    ) -> None:
         """Send SIGTERM to `process`, and SIGCONT if it was stopped.
 
         `is_runner` is True if it is a runner that handles SIGTERM.
@@ -394,15 +398,15 @@ class Stop:
 
     def _release(self) -> None:
         """End each stopped runner when all programs below it that got SIGTERM have ended."""
-        for key, held in sorted(self._held.items(), key=lambda item: -len(item[1].above)):
-            below: list[_Taken] = [*self._asked.values(), *self._held.values()]
+        for key, held in sorted(self._suspended.items(), key=lambda item: -len(item[1].above)):
+            below: list[_Taken] = [*self._asked.values(), *self._suspended.values()]
             if any(key in each.above for each in below):
                 continue
-            del self._held[key]
+            del self._suspended[key]
             self._statuses[held.process.pid] = self._status_below(key)
             effect = kinds.effect_of(held.process.pid)
             if effect is TermEffect.HANDLES:
-                self._ask(held.process, held.above, is_runner=True)
+                self._send_sigterm(held.process, held.above, is_runner=True)
             else:
                 self._kill(key, held, effect)
             self._readers.forget(key)
@@ -453,7 +457,7 @@ class Stop:
 
     def close(self) -> None:
         """Forget all processes. No more signals are sent."""
-        taken: list[_Taken] = [*self._held.values(), *self._asked.values()]
+        taken: list[_Taken] = [*self._suspended.values(), *self._asked.values()]
         for fd in (*(each.fd for each in taken), *self._draining.values()):
             os.close(fd)
         self._readers.close()

@@ -45,12 +45,12 @@ def write_request(run_dir: Path, reason: str, grace_seconds: float | None = None
     record: dict[str, object] = {"reason": reason}
     if grace_seconds is not None:
         record["grace_seconds"] = grace_seconds
-    if _known(run_dir) == record:
+    if _read_request(run_dir) == record:
         return
     write_reserved(run_dir / REQUEST, json.dumps(record))
 
 
-def _known(run_dir: Path) -> object:
+def _read_request(run_dir: Path) -> object:
     try:
         return read_json(run_dir / REQUEST, LARGEST_RECORD)
     except ValueError:
@@ -80,7 +80,7 @@ class RequestReader:
         self.reason: str | None = None
         """The reason of the requested stop; None if no stop was requested."""
 
-    def look(self, *, signalled: bool) -> RequestedStop | None:
+    def poll(self, *, signalled: bool) -> RequestedStop | None:
         """Return the stop request if it has changed since the last call; None otherwise.
 
         `signalled` is True if this process got SIGTERM, which counts as a request even if no

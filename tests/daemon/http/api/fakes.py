@@ -410,7 +410,7 @@ class FakeService:
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
         job = await self.job(job_id)
         run = RunCurves()
-        run.take(job_id, 1, 2, read_records(self.run_dir(job_id, 1)))
+        run.add(job_id, 1, 2, read_records(self.run_dir(job_id, 1)))
         tree = run.to_json(points)
         return {"job": job_id, **tree, "follow": tree["follow"] if job.attempts else None}
 

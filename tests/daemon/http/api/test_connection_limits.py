@@ -314,13 +314,13 @@ def test_a_rush_that_is_over_is_noticed_once() -> None:
     ends: list[int] = []
     watch = MemoryTrimmer(lambda: ends.append(1))
     for count in (3, RUSH - 1, 0, RUSH, RUSH * 5, RUSH, RUSH * 5 // 8 + 1):
-        watch.look(count)
+        watch.update(count)
     assert ends == []
-    watch.look(RUSH * 5 // 8)
-    watch.look(0)
+    watch.update(RUSH * 5 // 8)
+    watch.update(0)
     assert ends == [1]
-    watch.look(RUSH)
-    watch.look(2)
+    watch.update(RUSH)
+    watch.update(2)
     assert ends == [1, 1]
 
 

@@ -57,9 +57,9 @@ def cases(draw: st.DrawFn) -> Case:
     before, whole = RunCurves(), RunCurves()
     for number, records in enumerate(attempts[:-1], 1):
         for run in (before, whole):
-            run.take(JOB, number, 1, StepRecords(records))
-    before.take(JOB, len(attempts), 1, StepRecords(newest[:first]))
-    whole.take(JOB, len(attempts), 1, StepRecords(newest))
+            run.add(JOB, number, 1, StepRecords(records))
+    before.add(JOB, len(attempts), 1, StepRecords(newest[:first]))
+    whole.add(JOB, len(attempts), 1, StepRecords(newest))
     of = {"job": JOB, "attempt": len(attempts)}
     parts = [{"records": part, "of": of} for part in (newest[first:second], newest[second:])]
     tree = before.to_json(MOST)

@@ -87,7 +87,7 @@ def test_a_full_disk_is_reported_to_the_places(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with running(tmp_path / "state", config=config) as it:
-            it.engine.notifier.shortages.look()
+            it.engine.notifier.shortages.check()
             (notice,) = it.engine.store.outbox.of_job(0)
             assert (notice.notice, notice.target) == ("disk_short", "mail")
             assert "less than 1e+06 GiB (notify.disk_free)" in notice.body
@@ -325,7 +325,7 @@ def test_an_error_of_the_watches_does_not_end_the_deliveries(
 
     async def story() -> None:
         it = JobNotifier(store, NotifyConfig(places=(place,)), no_guard, shortages=broken)
-        task = asyncio.create_task(it.keep_up())
+        task = asyncio.create_task(it.run_forever())
 
         async def again() -> bool:
             return len(asked) > 1 or task.done()

@@ -49,26 +49,26 @@ def test_a_stall_is_reported_once_each_time(tmp_path: Path) -> None:
     run = run_of_job(tmp_path / "state", "stalled")
     with closing(Store(tmp_path / "state")) as store:
         watch = new_watch(store)
-        watch.look()
+        watch.check()
         (run / FILE).write_text("not JSON")
-        watch.look()
+        watch.check()
         assert store.outbox.of_job(1) == []
         assert watch.stalled == frozenset()
         (run / FILE).write_text(json.dumps({"stalled": "rank 1 stands\x1b[2J"}))
         for _ in range(3):
-            watch.look()
+            watch.check()
         (notice,) = deliver(store)
         assert (notice.notice, notice.channel) == ("stalled", "webhook")
         assert "rank 1 stands" in notice.body
         later = new_watch(store)  # of the next daemon
-        later.look()
+        later.check()
         assert later.stalled == {1}
         assert deliver(store) == []
         (run / FILE).write_text("{}")
-        later.look()
+        later.check()
         assert later.stalled == frozenset()
         (run / FILE).write_text(json.dumps({"stalled": "rank 0 stands"}))
-        later.look()
+        later.check()
         assert [each.notice for each in deliver(store)] == ["stalled"]
 
 
@@ -77,12 +77,12 @@ def test_a_stall_that_ended_without_a_daemon_is_reported_again(tmp_path: Path) -
     with closing(Store(tmp_path / "state")) as store:
         for text in ("rank 1 stands", None, "rank 0 stands"):
             (run / FILE).write_text(json.dumps({"stalled": text}))
-            new_watch(store).look()
+            new_watch(store).check()
         assert len(deliver(store)) == 1, "the notice that waits is not sent twice"
         (run / FILE).write_text("{}")
-        new_watch(store).look()
+        new_watch(store).check()
         (run / FILE).write_text(json.dumps({"stalled": "rank 1 stands"}))
-        new_watch(store).look()
+        new_watch(store).check()
         assert len(deliver(store)) == 1
 
 
@@ -90,17 +90,17 @@ def test_the_first_step_is_reported_once(tmp_path: Path) -> None:
     run = run_of_job(tmp_path / "state", "first_step")
     with closing(Store(tmp_path / "state")) as store:
         watch = new_watch(store)
-        watch.look()
+        watch.check()
         assert deliver(store) == []
         step = {"event": "step", "time": 61.0, "step": 1, "steps": 200, "loss": 5.25}
         (run / PROGRESS).write_text(json.dumps(step) + "\n")
-        watch.look()
+        watch.check()
         (notice,) = deliver(store)
         tree = json.loads(notice.body)
         assert tree["title"] == "job 1 (fake) on box1 has done its first step"
         assert tree["details"] == ["step 1 of 200, loss 5.25"]
-        watch.look()
-        new_watch(store).look()
+        watch.check()
+        new_watch(store).check()
         assert deliver(store) == []
 
 
@@ -118,7 +118,7 @@ def test_a_first_step_that_no_check_saw_is_reported_at_the_end(
         notifier = JobNotifier(store, NotifyConfig(), no_guard)
         (run / PROGRESS).write_text("".join(f"{json.dumps(each)}\n" for each in reports))
         if is_seen:
-            notifier.progress.look()
+            notifier.progress.check()
         assert len(deliver(store)) == (steps > 0 and is_seen)
         job, record = store.job(1), {"outcome": "finished", "progress": [None, *reports][-1]}
         with store.change(
@@ -141,6 +141,6 @@ def test_a_job_that_asks_for_neither_is_not_reported(tmp_path: Path) -> None:
         step = {"event": "step", "time": 61.0, "step": 1, "steps": 200}
         (run / PROGRESS).write_text(json.dumps(step) + "\n")
         watch = new_watch(store)
-        watch.look()
+        watch.check()
         assert watch.stalled == {1}
         assert deliver(store) == []

@@ -29,28 +29,28 @@ def test_each_shortage_is_reported_once_until_it_was_over_for_a_while(tmp_path: 
 
     with closing(Store(tmp_path)) as store:
         watch = new_watch(store)
-        watch.look()
+        watch.check()
         assert taken(store) == []
         short["disk_short"] = "/state has 1.0 GiB free"
-        watch.look()
-        watch.look()
-        new_watch(store).look()
+        watch.check()
+        watch.check()
+        new_watch(store).check()
         assert taken(store) == ["disk_short"]
         for change in (None, "/state has 0.9 GiB free"):  # it comes and goes
             short.pop("disk_short") if change is None else short.update(disk_short=change)
-            watch.look()
+            watch.check()
             now[0] += CALM_SECONDS - 1
         assert taken(store) == []
         short.clear()
         watch = new_watch(store)  # it was over while the next daemon ran
-        watch.look()
+        watch.check()
         now[0] += CALM_SECONDS
-        watch.look()
+        watch.check()
         short["disk_short"] = "/state has 0.8 GiB free"
-        watch.look()
+        watch.check()
         assert taken(store) == ["disk_short"]
         short["memory_short"] = "no job starts"
-        watch.look()
+        watch.check()
         assert taken(store) == ["memory_short"]
 
 
@@ -58,5 +58,5 @@ def test_nobody_who_does_not_ask_is_told_of_a_shortage(tmp_path: Path) -> None:
     config = NotifyConfig(webhook="https://hooks.test/x", on=("failed",))
     with closing(Store(tmp_path)) as store:
         short = {"disk_short": "little", "memory_short": "little"}
-        ShortageWatch(store.outbox, JobNotices(config), lambda: short).look()
+        ShortageWatch(store.outbox, JobNotices(config), lambda: short).check()
         assert store.outbox.of_job(0) == []

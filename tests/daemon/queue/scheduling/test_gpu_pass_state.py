@@ -152,11 +152,11 @@ def one_by_one(
     starts, waiting = [], set()
     for request in requests:
         wanted = usable_gpus(request.need, machine)[0]
-        given = allocation.take(request, wanted)
+        given = allocation.assign(request, wanted)
         if given is not None:
             starts.append((request.job_id, tuple(str(gpu.uuid) for gpu in given)))
         elif request.need not in waiting:
-            allocation.keep(request, wanted)
+            allocation.reserve(request, wanted)
             waiting.add(request.need)
     return starts
 

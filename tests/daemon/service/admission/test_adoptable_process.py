@@ -14,7 +14,7 @@ from harness.started import Started
 from tests.daemon.users.other_users import AS_ROOT
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess, adopted_process
-from zerotoolsd.service.admission.adoptable_process import look_at_process, why_not_adoptable
+from zerotoolsd.service.admission.adoptable_process import inspect_process, why_not_adoptable
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 NOBODY = 65534
@@ -34,12 +34,12 @@ def training(tmp_path: Path) -> Iterator[Started]:
 
 def refusal(pid: int, daemon_pid: int = DAEMON) -> str:
     with pytest.raises(BadRequest) as info:
-        look_at_process(pid, daemon_pid)
+        inspect_process(pid, daemon_pid)
     return str(info.value)
 
 
 def test_who_it_is_and_what_it_runs(training: Started, tmp_path: Path) -> None:
-    found = look_at_process(training.pid, DAEMON)
+    found = inspect_process(training.pid, DAEMON)
     process = adopted_process(found["adopted"])
     assert (process.pid, process.boot_id) == (training.pid, boot_id())
     assert found["command"] == ("sh", "-c", "sleep 1000 & echo; wait")
@@ -54,9 +54,9 @@ def test_words_that_are_no_text_are_shown_all_the_same(tmp_path: Path) -> None:
     words = ["sh", "-c", "read word", b"caf\xe9", "a\nb"]
     child = Started(words, cwd=place, stdin=subprocess.PIPE)
     try:
-        found = look_at_process(child.pid, DAEMON)
+        found = inspect_process(child.pid, DAEMON)
         place.rmdir()
-        moved = look_at_process(child.pid, DAEMON)
+        moved = inspect_process(child.pid, DAEMON)
     finally:
         child.end()
     assert found["command"] == ("sh", "-c", "read word", "caf\ufffd", "a b")
@@ -66,7 +66,7 @@ def test_words_that_are_no_text_are_shown_all_the_same(tmp_path: Path) -> None:
 
 def test_one_that_is_gone_is_refused_and_named_when_it_goes() -> None:
     child = Started(["sleep", "1000"])
-    process = adopted_process(look_at_process(child.pid, DAEMON)["adopted"])
+    process = adopted_process(inspect_process(child.pid, DAEMON)["adopted"])
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert refusal(child.pid).endswith("has ended already")  # nobody has collected it yet
@@ -79,7 +79,7 @@ def test_one_that_is_gone_is_refused_and_named_when_it_goes() -> None:
 def test_a_pid_that_another_one_has_now_and_another_boot_are_somebody_else(
     training: Started,
 ) -> None:
-    now = adopted_process(look_at_process(training.pid, DAEMON)["adopted"])
+    now = adopted_process(inspect_process(training.pid, DAEMON)["adopted"])
     (said,) = why_not_adoptable(AdoptedProcess(now.pid, now.start_ticks - 1, now.boot_id))
     assert "it has ended" in said
     (said,) = why_not_adoptable(AdoptedProcess(now.pid, now.start_ticks, "0" * 8 + now.boot_id[8:]))

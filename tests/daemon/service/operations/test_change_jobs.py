@@ -300,7 +300,7 @@ def test_a_release_of_an_array_releases_all_whoever_held_them(tmp_path: Path) ->
     async def story(it: Running) -> None:
         jobs = await array(it, ["exit=0"] * 3, hold=True)
         row = it.engine.store.job(jobs[1].id)
-        it.engine.transitions.take(row, Hold(why="its record was odd"))
+        it.engine.transitions.apply(row, Hold(why="its record was odd"))
         assert await states(it, jobs) == ["on_hold", "held", "on_hold"]
         await it.service.change_array(jobs[0].id, ArrayRequest(do="release"), uid=ME)
         for job in jobs:

@@ -140,10 +140,14 @@ def test_a_record_is_shown_and_damage_is_not(tmp_path: Path) -> None:
     async def story() -> None:
         known = ThinnedCheckpoints(ask_thread, OWN_ONLY)
         for name, said in (("a", record.sentence()), ("b", None), ("gone", None)):
-            view = await known.noted(view_of(tmp_path / name), replace(ROW, uid=ME), waits=True)
+            view = await known.with_thinned(
+                view_of(tmp_path / name), replace(ROW, uid=ME), waits=True
+            )
             assert view.latest_checkpoint is not None
             assert view.latest_checkpoint["thinned"] == said
-        assert (await known.noted(a_view(1, a_job()), ROW, waits=True)).latest_checkpoint is None
+        assert (
+            await known.with_thinned(a_view(1, a_job()), ROW, waits=True)
+        ).latest_checkpoint is None
 
     asyncio.run(story())
 
@@ -163,7 +167,9 @@ def test_a_checkpoint_on_a_disk_that_hangs_is_shown_without_a_wait(tmp_path: Pat
             known = ThinnedCheckpoints(asked.ask, OWN_ONLY)
             async with asyncio.timeout(30 * show_jobs.PATIENCE_SECONDS):
                 for waits in (True, False, True):
-                    view = await known.noted(view_of(path), replace(ROW, uid=ME), waits=waits)
+                    view = await known.with_thinned(
+                        view_of(path), replace(ROW, uid=ME), waits=waits
+                    )
                     assert view.latest_checkpoint is not None
                     assert view.latest_checkpoint["thinned"] is None
             await known.close()
@@ -187,15 +193,15 @@ def test_a_file_system_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> N
         known = ThinnedCheckpoints(ask, OWN_ONLY)
         many = [tmp_path / str(number) for number in range(100)]
         for path in many:  # a list asks for few of them, and waits for none
-            view = await known.noted(view_of(path), ROW, waits=False)
+            view = await known.with_thinned(view_of(path), ROW, waits=False)
             assert view.latest_checkpoint is not None
             assert view.latest_checkpoint["thinned"] is None
         await asyncio.sleep(0)
         assert len(asked) == show_jobs.MOST_LOOKS
         async with asyncio.timeout(20 * show_jobs.PATIENCE_SECONDS):
-            await known.noted(view_of(many[0]), ROW, waits=True)
+            await known.with_thinned(view_of(many[0]), ROW, waits=True)
         answer.set()
-        view = await known.noted(view_of(many[0]), ROW, waits=True)
+        view = await known.with_thinned(view_of(many[0]), ROW, waits=True)
         assert view.latest_checkpoint is not None
         assert view.latest_checkpoint["thinned"] == "it was thinned"
         await known.close()

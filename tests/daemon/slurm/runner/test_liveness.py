@@ -37,7 +37,7 @@ def test_a_process_of_this_machine_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_ones_own_beat_is_no_other(tmp_path: Path) -> None:
-    LivenessFile(tmp_path, "0").again()
+    LivenessFile(tmp_path, "0").refresh()
     assert LivenessReader(tmp_path, tmp_path).alive() == []
 
 
@@ -95,15 +95,16 @@ def beat_of(process: Started, attempt: Path) -> None:
     found = read_process(process.pid)
     assert found is not None
     own._who |= {"pid": process.pid, "start_ticks": found.start_ticks}
-    own.again()
+    own.refresh()
 
 
 def test_an_attempt_has_a_sign_of_life_from_its_first_moment_on(tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path)
-    assert turns(directory).take() == 1
+    assert turns(directory).next_attempt() == 1
     assert [path.name for path in directory.attempt_path(1).iterdir()] == ["beat-master"]
     assert [path.name for path in directory.attempt_path(1).parent.iterdir()] == ["1"]
-    assert turns(directory).take() == 2  # whoever made it is this process, which is at the next
+    # whoever made it is this process, which is at the next
+    assert turns(directory).next_attempt() == 2
 
 
 def test_who_comes_second_sees_who_was_faster(tmp_path: Path, another: Started) -> None:
@@ -117,6 +118,6 @@ def test_who_comes_second_sees_who_was_faster(tmp_path: Path, another: Started) 
             return super()._alive(attempt)
 
     slower = Slower(directory, 0, lambda _: None, lambda: 1 in looked)
-    assert slower.take() is None
+    assert slower.next_attempt() is None
     assert looked == [0, 1]
     assert [path.name for path in directory.attempt_path(1).parent.iterdir()] == ["1"]

@@ -182,7 +182,7 @@ def spy(tmp_path: Path, body: str) -> str:
 def test_one_that_does_not_answer_is_read_from_outside(sleeper: Started, tmp_path: Path) -> None:
     clock, log = Clock(), Log()
     dump = StackDump(spy(tmp_path, 'echo "read $4"'), clock)
-    dump.ask(sleeper.pid, log, answers=True)
+    dump.request(sleeper.pid, log, answers=True)
     assert f"pid {sleeper.pid} " in log.text
     clock.now = ANSWER_SECONDS
     assert not dump.is_over()
@@ -198,7 +198,7 @@ def test_one_that_does_not_answer_is_read_from_outside(sleeper: Started, tmp_pat
 def test_one_that_answers_is_not_disturbed_further(sleeper: Started, tmp_path: Path) -> None:
     clock, log = Clock(), Log()
     dump = StackDump(spy(tmp_path, "exit 1"), clock)
-    dump.ask(sleeper.pid, log, answers=True)
+    dump.request(sleeper.pid, log, answers=True)
     log.seen += 100
     clock.now = ANSWER_SECONDS
     assert dump.is_over()
@@ -208,7 +208,7 @@ def test_one_that_answers_is_not_disturbed_further(sleeper: Started, tmp_path: P
 def test_a_dump_that_hangs_is_given_up(sleeper: Started, tmp_path: Path) -> None:
     clock, log = Clock(), Log()
     dump = StackDump(spy(tmp_path, "exec sleep 1000"), clock)
-    dump.ask(sleeper.pid, log, answers=False)
+    dump.request(sleeper.pid, log, answers=False)
     (pid,) = dump.pids
     assert not dump.is_over()
     clock.now = DUMP_SECONDS
@@ -219,7 +219,7 @@ def test_a_dump_that_hangs_is_given_up(sleeper: Started, tmp_path: Path) -> None
 
 def test_without_py_spy_the_log_says_so(sleeper: Started) -> None:
     log = Log()
-    StackDump(None).ask(sleeper.pid, log, answers=False)
+    StackDump(None).request(sleeper.pid, log, answers=False)
     assert "py-spy is not installed" in log.text
     assert find_spy("/no/such/python", "/no/such/directory") is None
 

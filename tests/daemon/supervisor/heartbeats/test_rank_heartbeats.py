@@ -20,7 +20,7 @@ def test_ranks_that_hang_together_on_gpus_get_the_advice_about_nccl(
     reports = ScriptHeartbeats()
     reports.beats = {rank: Beat(1, "first step", "all-reduce", waits=True) for rank in (0, 1)}
     heartbeats = Heartbeats(limits, reports, 2, own_program=True)
-    assert heartbeats.look({}, 0) is not None
+    assert heartbeats.poll({}, 0) is not None
     assert heartbeats.sentence is not None
     assert heartbeats.sentence.startswith("all 2 ranks ")
     assert ("NCCL_P2P_DISABLE" in heartbeats.sentence) == on_gpus

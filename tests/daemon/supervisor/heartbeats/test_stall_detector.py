@@ -47,7 +47,7 @@ class Clocked:
 
     def look(self, between: float = 1.0) -> AttemptStall | None:
         self.now += between
-        self.sights = self.attention.look(self.beats, self.now, self.activities)
+        self.sights = self.attention.update(self.beats, self.now, self.activities)
         return self.attention.stall(self.sights)
 
     def pass_seconds(self, seconds: int) -> AttemptStall | None:
@@ -214,7 +214,7 @@ def test_a_phase_without_a_deadline_never_stalls() -> None:
 def test_silence_counts_from_the_last_sign() -> None:
     it = Clocked(ranks=0, silence=60)
     assert it.pass_seconds(50) is None
-    it.attention.heard()
+    it.attention.reset_silence()
     assert it.pass_seconds(59) is None
     assert it.look() == AttemptStall(None, 60.0, 60.0, is_silent=True)
 

@@ -166,10 +166,10 @@ def test_a_reader_does_not_find_the_end_of_its_pipe_until_it_is_forgotten() -> N
     assert process is not None
     readers, pipe = Readers(), f"pipe:[{os.fstat(write).st_ino}]"
     wait_for(lambda: pipe in readers.keep(process), "the child")
-    assert readers.runs_on(process, Flow().of([{pipe}]))
+    assert readers.must_continue(process, Flow().of([{pipe}]))
     os.write(write, b"last")
     os.close(write)
-    wait_for(lambda: not readers.runs_on(process, set()), "all to be read")
+    wait_for(lambda: not readers.must_continue(process, set()), "all to be read")
     assert os.waitpid(pid, os.WNOHANG) == (0, 0)
     readers.close()
     assert os.waitpid(pid, 0) == (pid, 0)

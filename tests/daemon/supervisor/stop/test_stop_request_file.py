@@ -98,14 +98,14 @@ def test_a_cancel_takes_the_place_of_a_reason_after_which_a_job_goes_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     reader = RequestReader(default_grace=60.0)
-    assert reader.look(signalled=False) is None
+    assert reader.poll(signalled=False) is None
     write_request(tmp_path, "preempt")
-    assert reader.look(signalled=True) == RequestedStop("preempt", 60.0, is_first=True)
-    assert reader.look(signalled=True) is None
+    assert reader.poll(signalled=True) == RequestedStop("preempt", 60.0, is_first=True)
+    assert reader.poll(signalled=True) is None
     write_request(tmp_path, "cancel")
-    assert reader.look(signalled=True) == RequestedStop("cancel", None)
+    assert reader.poll(signalled=True) == RequestedStop("cancel", None)
     write_request(tmp_path, "relieve", 2.0)
-    assert reader.look(signalled=True) == RequestedStop(None, 2.0)
+    assert reader.poll(signalled=True) == RequestedStop(None, 2.0)
     assert reader.reason == "cancel"
 
 
@@ -114,7 +114,7 @@ def test_a_signal_without_a_request_gets_the_reason_that_is_written_later(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     reader = RequestReader(default_grace=60.0)
-    assert reader.look(signalled=True) == RequestedStop(OUTSIDE, 60.0, is_first=True)
+    assert reader.poll(signalled=True) == RequestedStop(OUTSIDE, 60.0, is_first=True)
     write_request(tmp_path, "time limit")
-    assert reader.look(signalled=True) == RequestedStop("time limit", None)
+    assert reader.poll(signalled=True) == RequestedStop("time limit", None)
     assert reader.reason == "time limit"
