@@ -39,7 +39,7 @@ def test_blocks_have_their_kinds_places_and_settings() -> None:
     ]
     assert found[0].text.startswith("LR=1e-4")
     assert found[0].text.endswith("--learning_rate $LR")
-    assert found[1].in_place.split("\n")[10].startswith("ds_config = {")
+    assert found[1].padded_text.split("\n")[10].startswith("ds_config = {")
     assert list(block_lines(found))[3] == (
         "  4  line 22: launch line, 1 line: $ accelerate launch --num_processes 2 ..."
     )

@@ -142,7 +142,7 @@ def test_the_published_flaws_are_mended_in_one_pass() -> None:
         "ds.json:5: a trailing comma",
         "ds.json:9: a missing comma",
     )
-    assert document.place(("zero_optimization", "stage")) == "ds.json:8"
+    assert document.location(("zero_optimization", "stage")) == "ds.json:8"
 
 
 @pytest.mark.parametrize("opener", ['{"a":', "["])

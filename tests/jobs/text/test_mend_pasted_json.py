@@ -96,7 +96,7 @@ def test_all_at_once_by_line() -> None:
         "ds.json:6: a trailing comma",
         "ds.json:8: text after the last }",
     )
-    assert document.place(("steps_per_print",)) == "ds.json:6"
+    assert document.location(("steps_per_print",)) == "ds.json:6"
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_every_mend_has_its_line() -> None:
         "acc.yaml:5: lost indentation: zero_stage belongs to deepspeed_config",
         "acc.yaml:5: \uff1a for :",
     )
-    assert document.place(("deepspeed_config", "zero_stage")) == "acc.yaml:5"
+    assert document.location(("deepspeed_config", "zero_stage")) == "acc.yaml:5"
 
 
 def test_a_key_that_lost_its_indentation_says_where_it_belongs() -> None:

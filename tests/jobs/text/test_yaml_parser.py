@@ -49,8 +49,8 @@ def test_what_accelerates_library_writes_is_read(tree: dict[str, Any], flow: boo
 
 def test_each_key_knows_its_line() -> None:
     document = parse_yaml("a: 1\nb:\n  c: [1, {d: 2}]\n", source="acc.yaml")
-    assert document.place(("b", "c")) == "acc.yaml:3"
-    assert document.place(("b", "c", "1", "d")) == "acc.yaml:3"
+    assert document.location(("b", "c")) == "acc.yaml:3"
+    assert document.location(("b", "c", "1", "d")) == "acc.yaml:3"
     assert document.tree == {"a": 1, "b": {"c": [1, {"d": 2}]}}
 
 

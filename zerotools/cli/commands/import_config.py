@@ -234,7 +234,7 @@ def page_import(
             settings, configs = _with_deepspeed(block, source, settings, configs)
         elif block.kind is BlockKind.ACCELERATE:
             path = Path(source)
-            written = {**configs.written, str(path): block.in_place}
+            written = {**configs.written, str(path): block.padded_text}
             configs = configs._replace(accelerate=path, written=written)
     return configs.with_settings(None, settings) if finish is None else finish(configs, settings)
 
@@ -248,14 +248,16 @@ def _with_deepspeed(
     """
     if settings is not None and settings.deepspeed is not None:
         named = str(settings.deepspeed.value)
-        return replace(settings, documents={**settings.documents, named: block.in_place}), configs
+        return replace(
+            settings, documents={**settings.documents, named: block.padded_text}
+        ), configs
     path = Path(f"{source} (DeepSpeed)")
-    written = {**configs.written, str(path): block.in_place}
+    written = {**configs.written, str(path): block.padded_text}
     return settings, configs._replace(deepspeed=path, written=written)
 
 
 def _launch_settings(block: PageBlock, source: str) -> RunSettings:
-    return read_launch(block.in_place, source, Path(), lines=True, lenient=True)
+    return read_launch(block.padded_text, source, Path(), lines=True, lenient=True)
 
 
 def _of_numbers(

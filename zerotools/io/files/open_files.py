@@ -92,11 +92,11 @@ class OpenFiles:
     @contextmanager
     def source(self, file: str) -> Iterator[OpenSource]:
         """Keep a file open until the context ends. Raises the errors of `read_into`."""
-        source = self._take(file)
+        source = self._acquire(file)
         try:
             yield source
         finally:
-            self._give_back([file])
+            self._release([file])
 
     @contextmanager
     def _descriptor(self, file: str) -> Iterator[int]:
@@ -104,7 +104,7 @@ class OpenFiles:
             assert isinstance(source, LocalSource), f"{self._root / file} is not on this machine"
             yield source.descriptor
 
-    def _take(self, file: str) -> OpenSource:
+    def _acquire(self, file: str) -> OpenSource:
         with self._lock:
             source = self._open.get(file)
             if source is None:
@@ -113,7 +113,7 @@ class OpenFiles:
             self._users[file] = self._users.get(file, 0) + 1
             return source
 
-    def _give_back(self, files: Iterable[str]) -> None:
+    def _release(self, files: Iterable[str]) -> None:
         with self._lock:
             for file in files:
                 self._users[file] -= 1
@@ -130,7 +130,7 @@ class OpenFiles:
         try:
             yield ThreadFiles(self, held, max(1, self._most // _THREADS))
         finally:
-            self._give_back(held)
+            self._release(held)
 
     def _open_now(self, file: str) -> OpenSource:
         path = Path(file) if self.is_far and file.startswith("/") else self._root / file
@@ -234,7 +234,7 @@ class ThreadFiles:
 
     def __init__(self, files: OpenFiles, held: OrderedDict[str, OpenSource], most: int) -> None:
         self._files = files
-        self._held = held
+        self._acquired = held
         self._most = most
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
@@ -253,12 +253,12 @@ class ThreadFiles:
         return self if not self._files.is_far else FetchedBytes(self, reads())
 
     def _source(self, file: str) -> OpenSource:
-        source = self._held.get(file)
+        source = self._acquired.get(file)
         if source is None:
-            if len(self._held) >= self._most:
-                oldest, _ = self._held.popitem(last=False)
-                self._files._give_back([oldest])
-            source = self._held[file] = self._files._take(file)
+            if len(self._acquired) >= self._most:
+                oldest, _ = self._acquired.popitem(last=False)
+                self._files._release([oldest])
+            source = self._acquired[file] = self._files._acquire(file)
         return source
 
 

@@ -63,7 +63,7 @@ def read_parallelism(reading: ConfigReading, kind: str) -> None:
     """Translate the sizes in accelerate's `parallelism_config` to keys of the job file. `kind` is
     the `distributed_type`.
     """
-    given = reading.take(_NAME)
+    given = reading.pop(_NAME)
     if given is None:
         return
     table: Mapping[str, Any] = given.value if isinstance(given.value, Mapping) else {}
@@ -146,18 +146,18 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
     """Translate `use_cpu`, `num_machines`, `num_processes` and `gpu_ids` to keys of the job
     file. `kind` is the `distributed_type`.
     """
-    cpu = reading.take("use_cpu")
+    cpu = reading.pop("use_cpu")
     if cpu is not None and cpu.value is True:
         reading.map(cpu, "device", "cpu")
     elif cpu is not None:
         reading.row(KeyOutcome.IGNORED, cpu, None, "the job file chooses the machines")
-    machines = reading.take("num_machines")
+    machines = reading.pop("num_machines")
     if machines is not None:
         if machines.value not in (None, 1):
             what = f"{machines.label} = {format_value(machines.value)}: {SEVERAL_MACHINES}"
             reading.findings.unsupported.append(what)
         reading.row(KeyOutcome.IGNORED, machines, None, "the job runs on one machine")
-    processes, ids = reading.take("num_processes"), reading.take("gpu_ids")
+    processes, ids = reading.pop("num_processes"), reading.pop("gpu_ids")
     listed = None if ids is None else _listed(reading, ids)
     if ids is not None and not listed:
         reading.row(KeyOutcome.IGNORED, ids, None, "the daemon picks GPUs that are free")
@@ -179,7 +179,7 @@ def read_affinity(reading: ConfigReading) -> None:
 
     The value false is common, because `accelerate config` writes it by default. It is ignored.
     """
-    given, known = reading.take("enable_cpu_affinity"), reading.claims.of("numa")
+    given, known = reading.pop("enable_cpu_affinity"), reading.claims.of("numa")
     if given is None:
         return
     if given.value is not True:

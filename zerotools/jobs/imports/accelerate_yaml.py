@@ -114,15 +114,18 @@ def _read_keys(document: Document, findings: Findings) -> Iterator[tuple[str, Co
         name = ".".join(trail)
         if name in SECTIONS:
             if value not in (None, {}):
-                what = f"{document.place(trail)} {name} = {format_value(value)}: must be a section"
+                what = (
+                    f"{document.location(trail)} {name} = {format_value(value)}: must be a section"
+                )
                 findings.wrong.append(what)
         elif name in READ and name not in _TABLES and isinstance(value, (list, Mapping)):
             what = (
-                f"{document.place(trail)} {name} = {format_value(value)}: must be one plain value"
+                f"{document.location(trail)} {name} = {format_value(value)}: must be one plain "
+                "value"
             )
             findings.wrong.append(what)
         elif name in KNOWN:
-            yield name, ConfigValue(name, document.title(trail), document.place(trail), value)
+            yield name, ConfigValue(name, document.title(trail), document.location(trail), value)
         else:
             unknown.append(trail)
     judge_unknown_keys(document, unknown, KNOWN, "accelerate", findings)
@@ -137,7 +140,7 @@ def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[Trail, Any]]:
 
 
 def _environment(reading: ConfigReading) -> None:
-    given = reading.take("compute_environment")
+    given = reading.pop("compute_environment")
     if given is None:
         return
     if given.value != "LOCAL_MACHINE":
@@ -169,7 +172,7 @@ def _distributed_type(reading: ConfigReading) -> str:
 
 
 def _precision(reading: ConfigReading) -> None:
-    given, key = reading.take("mixed_precision"), "train.precision"
+    given, key = reading.pop("mixed_precision"), "train.precision"
     if given is None:
         reading.default("mixed_precision", key, "fp32")
         return
@@ -185,7 +188,7 @@ def _deepspeed_config(reading: ConfigReading, document: Document) -> Launched:
     """Return the DeepSpeed config that accelerate would make from its section `deepspeed_config`.
     If the section names a config file, return this name.
     """
-    file = reading.take(FILE)
+    file = reading.pop(FILE)
     section = {
         name: reading.remaining.pop(f"deepspeed_config.{name}")
         for name in DEEPSPEED
@@ -294,11 +297,11 @@ def read_fsdp(reading: ConfigReading) -> None:
     """Translate the settings for sharding, offload and activation checkpointing in
     `fsdp_config` to keys of the job file.
     """
-    version = reading.take("fsdp_config.fsdp_version")
+    version = reading.pop("fsdp_config.fsdp_version")
     if version is not None:
         reading.row(KeyOutcome.IGNORED, version, None, "the engine torch shards with FSDP2")
-    strategy = reading.take("fsdp_config.fsdp_sharding_strategy")
-    reshard = reading.take("fsdp_config.fsdp_reshard_after_forward")
+    strategy = reading.pop("fsdp_config.fsdp_sharding_strategy")
+    reshard = reading.pop("fsdp_config.fsdp_reshard_after_forward")
     if strategy is not None:
         _strategy(reading, strategy)
     if reshard is not None:
@@ -337,7 +340,7 @@ def _reshard(reading: ConfigReading, given: ConfigValue) -> None:
 
 
 def _switch(reading: ConfigReading, name: str, key: str, on: Any) -> None:
-    given = reading.take(name)
+    given = reading.pop(name)
     if given is None:
         return
     value = _boolean(given.value)

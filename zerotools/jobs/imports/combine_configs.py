@@ -254,8 +254,8 @@ def _leave_schedule(
     kind = look_up(deepspeed.tree, "scheduler.type")
     if given is None or kind is None:
         return
-    claims.said[:] = [
-        each for each in claims.said if (each.key, each.place) != ("train.schedule", given.label)
+    claims.claims[:] = [
+        each for each in claims.claims if (each.key, each.place) != ("train.schedule", given.label)
     ]
     why = f"the Trainer uses the scheduler in {deepspeed.source} instead: {kind}"
     findings.rows[:] = [

@@ -163,14 +163,14 @@ def _without_nulls(value: Any) -> Any:
 def _read_clipping(reading: ConfigReading) -> None:
     name, key = "gradient_clipping", "train.max_grad_norm"
     if reading.peek(name) is None:
-        reading.take(name)
+        reading.pop(name)
         reading.default(name, key, default_clipping(reading.release), _clips(reading.release))
         return
     if reading.peek(name) == AUTO:
-        known = reading.known(key)
+        known = reading.current_value(key)
         assert known is not None
         reading.resolve(name, known.value, known.origin)
-    given = reading.take(name)
+    given = reading.pop(name)
     assert given is not None
     reading.map(given, key, given.value)
 
@@ -256,7 +256,7 @@ def read_precision(reading: ConfigReading) -> None:
         what = f"{first.label} and {second.label} are both on; switch one of them off"
         reading.findings.wrong.append(what)
     for kind, switch in _SWITCHES:
-        taken = reading.take(switch)
+        taken = reading.pop(switch)
         if taken is not None:
             _switch(reading, taken, kind)
     if not on and not autos:
@@ -284,7 +284,7 @@ def _resolve_autos(reading: ConfigReading) -> bool:
     found = False
     for kind, name in _SWITCHES:
         if reading.peek(name) == AUTO:
-            known = reading.known(PRECISION)
+            known = reading.current_value(PRECISION)
             assert known is not None
             reading.resolve(name, known.value == kind, known.origin)
             found = True
@@ -306,7 +306,7 @@ def _switch(reading: ConfigReading, given: ConfigValue, kind: str) -> None:
 
 def _loss_scale(reading: ConfigReading, on: bool) -> None:
     for key, name in deepspeed_names("fp16").items():
-        given, default = reading.take(name), KEYS[name].default
+        given, default = reading.pop(name), KEYS[name].default
         if given is None:
             continue
         if not on:
@@ -330,7 +330,7 @@ def read_shared_ranks(reading: ConfigReading) -> None:
     """
     if reading.engine == "deepspeed":
         return
-    given = reading.take(_SEQUENCES)
+    given = reading.pop(_SEQUENCES)
     if given is not None:
         why = "the number of ranks that compute each sequence together"
         _read(reading, given, JOB_SEQUENCE_RANKS, why, least=1)
@@ -338,13 +338,13 @@ def read_shared_ranks(reading: ConfigReading) -> None:
 
 
 def _read_layers(reading: ConfigReading) -> None:
-    given = reading.take(_SIZE)
+    given = reading.pop(_SIZE)
     size = 0
     if given is not None:
         why = "the number of ranks that share one layer's weights"
         size = _read(reading, given, JOB_TENSOR_RANKS, why, least=0)
     for name in _SAME_SIZE:
-        same = reading.take(name)
+        same = reading.pop(name)
         if same is None:
             continue
         if given is None or size <= 1 or same.value == 1:
@@ -386,7 +386,7 @@ def read_wandb(reading: ConfigReading) -> None:
     if reading.engine == "deepspeed":
         return
     enabled, project, team, group = (
-        reading.take(name) for name in (_ENABLED, _PROJECT, _TEAM, _GROUP)
+        reading.pop(name) for name in (_ENABLED, _PROJECT, _TEAM, _GROUP)
     )
     if enabled is None or enabled.value is not True:
         for given in filter(None, (enabled, project, team, group)):

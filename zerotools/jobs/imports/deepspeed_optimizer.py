@@ -65,7 +65,7 @@ def _has_type(tree: Mapping[str, Any], section: str) -> bool:
 
 def read_optimizer(reading: ConfigReading) -> None:
     """Translate DeepSpeed's section `optimizer` to keys of the job file."""
-    clips = reading.take(CLIPS_ELSEWHERE)
+    clips = reading.pop(CLIPS_ELSEWHERE)
     if clips is not None:
         reading.findings.wrong.append(
             f"{clips.label} = {format_value(clips.value)}: DeepSpeed rejects it in this section; "
@@ -73,7 +73,7 @@ def read_optimizer(reading: ConfigReading) -> None:
             f"gradient_clipping = {format_value(clips.value)} at the top of {reading.source} "
             "instead"
         )
-    kind = reading.take("optimizer.type")
+    kind = reading.pop("optimizer.type")
     if kind is None:
         return
     name = str(kind.value)
@@ -101,7 +101,7 @@ def read_optimizer(reading: ConfigReading) -> None:
 
 
 def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:
-    decoupled = reading.take(_DECOUPLED)
+    decoupled = reading.pop(_DECOUPLED)
     coupled = name == "adam" and decoupled is not None and decoupled.value is False
     _resolve(reading, f"{_WEIGHTS}.weight_decay", "train.weight_decay")
     if coupled and decoupled is not None and reading.peek(f"{_WEIGHTS}.weight_decay"):
@@ -127,14 +127,14 @@ def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:
 def _read_muon(reading: ConfigReading, kind: ConfigValue) -> None:
     reading.map(kind, OPTIMIZER, "muon", "computed by torch's Muon, whose iterations are in bf16")
     reading.default("optimizer.type", "train.muon_scale", "original", "DeepSpeed's Muon")
-    decoupled = reading.take(_DECOUPLED)
+    decoupled = reading.pop(_DECOUPLED)
     if decoupled is not None and decoupled.value is False:
         reading.refuse(
             decoupled, "parameters that Muon does not update get AdamW, never Adam; remove it"
         )
     _muon_rates(reading)
     _parameters(reading, MUON_DEFAULTS)
-    momentum = reading.take(f"{_WEIGHTS}.momentum")
+    momentum = reading.pop(f"{_WEIGHTS}.momentum")
     if momentum is not None:
         reading.map(momentum, "train.muon_momentum", momentum.value)
 
@@ -144,10 +144,10 @@ def _muon_rates(reading: ConfigReading) -> None:
     one for the weights that Adam trains. The default of both rates is `lr`.
     """
     _resolve(reading, f"{_WEIGHTS}.lr", RATE)
-    both = reading.take(f"{_WEIGHTS}.lr")
+    both = reading.pop(f"{_WEIGHTS}.lr")
     is_one = reading.peek("scheduler.type") in _SETS_RATES
     for name, key in (("adam_lr", RATE), ("muon_lr", MUON_RATE)):
-        own = reading.take(f"{_WEIGHTS}.{name}")
+        own = reading.pop(f"{_WEIGHTS}.{name}")
         if own is not None and is_one:
             reading.refuse(
                 own, "the scheduler's warmup_max_lr is the rate of all weights; remove it"
@@ -172,18 +172,18 @@ def _parameters(reading: ConfigReading, defaults: Mapping[str, Any]) -> None:
 
 def _parameter(reading: ConfigReading, name: str, key: str, default: Any, why: str) -> None:
     if reading.peek(name) is None:
-        reading.take(name)
+        reading.pop(name)
         reading.default(name, key, default)
         return
     _resolve(reading, name, key)
-    given = reading.take(name)
+    given = reading.pop(name)
     assert given is not None
     reading.map(given, key, given.value, why)
 
 
 def _resolve(reading: ConfigReading, name: str, key: str) -> None:
     if reading.peek(name) == AUTO:
-        known = reading.known(key)
+        known = reading.current_value(key)
         if known is None:
             reading.resolve(name, None, f"the value of {key}, which you must add to the job file")
         else:
@@ -212,7 +212,7 @@ def read_scheduler(reading: ConfigReading) -> None:
 
     If the config has no such section, the job keeps its own schedule.
     """
-    kind = reading.take("scheduler.type")
+    kind = reading.pop("scheduler.type")
     if kind is None:
         return
     if kind.value not in _SCHEDULES:
@@ -228,7 +228,7 @@ def read_scheduler(reading: ConfigReading) -> None:
 
 def _warmup(reading: ConfigReading) -> None:
     name = f"{_PARAMS}.warmup_num_steps"
-    shape = reading.take(f"{_PARAMS}.warmup_type")
+    shape = reading.pop(f"{_PARAMS}.warmup_type")
     curve = "log" if shape is None or shape.value != "linear" else "linear"
     own = reading.engine == "deepspeed"
     differs = "" if curve == "linear" or own else _STRAIGHT
@@ -237,12 +237,12 @@ def _warmup(reading: ConfigReading) -> None:
             KeyOutcome.IGNORED, shape, None, differs or "the job's warm-up has the same curve"
         )
     if reading.peek(name) is None:
-        reading.take(name)
+        reading.pop(name)
         reading.default(name, WARMUP, 1000)
     else:
-        known = reading.known(WARMUP)
+        known = reading.current_value(WARMUP)
         _resolve_warmup(reading, name)
-        given = reading.take(name)
+        given = reading.pop(name)
         assert given is not None
         steps = given.value
         if given.note == AUTO and known is not None:
@@ -263,7 +263,7 @@ The first call of `step` belongs to iteration 0.
 
 
 def _resolve_warmup(reading: ConfigReading, name: str) -> None:
-    known = reading.known(WARMUP)
+    known = reading.current_value(WARMUP)
     if reading.peek(name) == AUTO and known is not None:
         # DeepSpeed 0.19.6 and later refuse 0, which transformers turns into 1 as well
         reading.resolve(name, max(1, known.value), f"{known.origin}, but at least 1")
@@ -285,7 +285,7 @@ _FOREIGN: dict[str, Callable[[ConfigReading, str], None]] = {
 def _start(reading: ConfigReading) -> None:
     for floor in ("warmup_min_lr", "warmup_min_ratio"):
         _resolve_start(reading, f"{_PARAMS}.{floor}")
-        given = reading.take(f"{_PARAMS}.{floor}")
+        given = reading.pop(f"{_PARAMS}.{floor}")
         if given is not None and given.value:
             reading.refuse(given, "a job's warm-up always begins at 0; remove it")
         elif given is not None:
@@ -296,15 +296,15 @@ def _peak(reading: ConfigReading, kind: str) -> None:
     name = f"{_PARAMS}.warmup_max_lr"
     if reading.peek(name) is not None:
         _resolve(reading, name, RATE)
-        given = reading.take(name)
+        given = reading.pop(name)
         assert given is not None
         reading.map(given, RATE, given.value)
         return
-    reading.take(name)
+    reading.pop(name)
     if kind == "WarmupDecayLR":  # its default is not a learning rate of the optimizer's
         if reading.claims.of(RATE) is None:
             reading.default(name, RATE, 1e-3)
-        elif (known := reading.known(RATE)) is not None and known.value != 1e-3:
+        elif (known := reading.current_value(RATE)) is not None and known.value != 1e-3:
             reading.findings.wrong.append(
                 f"{RATE}: {known.origin} says {format_value(known.value)}, but DeepSpeed's "
                 "WarmupDecayLR without warmup_max_lr rises to 0.001; write the rate you want as "
@@ -315,18 +315,18 @@ def _peak(reading: ConfigReading, kind: str) -> None:
 def _total(reading: ConfigReading) -> None:
     name = f"{_PARAMS}.total_num_steps"
     if reading.peek(name) is None:
-        reading.take(name)
+        reading.pop(name)
         return
     _resolve(reading, name, "train.steps")
-    given = reading.take(name)
+    given = reading.pop(name)
     assert given is not None
     reading.map(given, "train.steps", given.value)
 
 
 def _floor(reading: ConfigReading, kind: str) -> None:
     name = f"{_PARAMS}.cos_min_ratio"
-    given = reading.take(name)
-    known = reading.claims.of(RATE) or reading.known(RATE)
+    given = reading.pop(name)
+    known = reading.claims.of(RATE) or reading.current_value(RATE)
     if kind != "WarmupCosineLR" or known is None:
         return
     if given is None:

@@ -40,7 +40,7 @@ def read_zero(reading: ConfigReading) -> None:
     _offload(reading, stage, place)
     _mics(reading, stage, place)
     _ratio(reading, stage, place)
-    tiles = reading.take(_TILES)
+    tiles = reading.pop(_TILES)
     if tiles is not None and stage is not None and stage < 3:
         reading.row(
             KeyOutcome.IGNORED,
@@ -64,16 +64,16 @@ def _stage(reading: ConfigReading) -> tuple[int | None, str]:
     """Return the ZeRO stage and its position in the config. The stage is None if its value is
     invalid.
     """
-    whole = reading.take("zero_optimization")
+    whole = reading.pop("zero_optimization")
     if whole is not None:  # the spelling of DeepSpeed before 0.3
         stage = 1 if whole.value else 0
         reading.map(whole, JOB_STAGE, stage, "an old spelling: true is stage 1, false is stage 0")
         return stage, whole.label
     if reading.peek(STAGE) == AUTO:
-        known = reading.known(JOB_STAGE)
+        known = reading.current_value(JOB_STAGE)
         assert known is not None
         reading.resolve(STAGE, known.value, known.origin)
-    given = reading.take(STAGE)
+    given = reading.pop(STAGE)
     if given is None:
         reading.default(STAGE, JOB_STAGE, 0)
         claim = reading.claims.of(JOB_STAGE)
@@ -89,7 +89,7 @@ def _stage(reading: ConfigReading) -> tuple[int | None, str]:
 
 def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
     for name, key in _OLD:
-        given = reading.take(name)
+        given = reading.pop(name)
         new = deepspeed_names("offload")[key].removesuffix(".device")
         if given is not None and any(each.startswith(new) for each in reading.remaining):
             reading.findings.wrong.append(
@@ -105,7 +105,7 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
     names = dict(deepspeed_names("offload"))
     devices = {key: names.pop(key) for key in ("offload.optimizer", "offload.params")}
     for key, name in devices.items():
-        given = reading.take(name)
+        given = reading.pop(name)
         if given is None:
             continue
         device = "none" if given.value in (None, AUTO) else given.value.lower()
@@ -123,7 +123,7 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
     torch's HSDP.
     """
     key = "zero.shard_size"
-    given = reading.take(deepspeed_names("zero")[key])
+    given = reading.pop(deepspeed_names("zero")[key])
     if given is None:
         return
     size = given.value
@@ -153,7 +153,7 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
 
     DeepSpeed accepts a fraction below 1 only at stage 3.
     """
-    given = reading.take(_RATIO)
+    given = reading.pop(_RATIO)
     if given is None:
         return
     part = isinstance(given.value, (int, float)) and given.value < 1
@@ -177,7 +177,7 @@ def _details(reading: ConfigReading, device: str, names: Mapping[str, str]) -> N
     with the same meaning.
     """
     for key, name in names.items():
-        given = reading.take(name)
+        given = reading.pop(name)
         if given is None:
             continue
         value = KEYS[name].default if given.value in (None, AUTO) else given.value
@@ -204,7 +204,7 @@ def _map_offload(
             f"{given.label} = {format_value(given.value)}: {what} needs {needed}, and "
             f"{place} is {stage}; remove it, or train at stage 3"
         )
-    elif device == "none" and not reading.said(key):
+    elif device == "none" and not reading.is_stated(key):
         reading.row(KeyOutcome.IGNORED, given, None, "nothing is offloaded")
     else:
         reading.map(given, key, device)

@@ -41,7 +41,7 @@ class Document:
         """Return the dotted key at `trail` as the user wrote it."""
         return (self.titles or {}).get(trail) or ".".join(trail)
 
-    def place(self, trail: Trail) -> str:
+    def location(self, trail: Trail) -> str:
         """Return the file and the line of a key, such as `ds.json:12`.
 
         Return only the file if the key is not in it.

@@ -29,7 +29,7 @@ class PageBlock:
     text: str
 
     @property
-    def in_place(self) -> str:
+    def padded_text(self) -> str:
         """The text of the block, with an empty line for each line of the page before it. So a line
         of this text has the same number as in the page.
         """

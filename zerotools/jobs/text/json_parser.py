@@ -272,12 +272,12 @@ class Scanner:
         if at == len(text):
             return Token("end", None, at, at)
         if text[at] in "{}[]:,":
-            return self._take(text[at], None, at + 1)
+            return self._make_token(text[at], None, at + 1)
         if text[at] == '"':
             found = _STRING.match(text, at)
             if found is None:
                 raise bad_string(text, at)
-            return self._take("string", json.loads(found[0]), found.end())
+            return self._make_token("string", json.loads(found[0]), found.end())
         if text[at] in ODD:
             raise Broken(at, f"{character_name(text[at])} stands here", "write a plain space")
         word = _WORD.match(text, at)
@@ -285,9 +285,9 @@ class Scanner:
             raise Broken(at, f"{text[at]!r} has no meaning here", "remove it")
         if is_placeholder(word[0]):
             raise placeholder_error(at)
-        return self._take("scalar", self._scalar(word[0]), word.end())
+        return self._make_token("scalar", self._scalar(word[0]), word.end())
 
-    def _take(self, kind: str, value: Any, end: int) -> Token:
+    def _make_token(self, kind: str, value: Any, end: int) -> Token:
         start, self._at = self._at, end
         return Token(kind, value, start, end)
 

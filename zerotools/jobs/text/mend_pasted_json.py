@@ -92,8 +92,8 @@ class _Pen:
         if wrapped:
             self._close("}")
 
-    def _note(self, what: str, at: int | None = None) -> None:
-        self.mends.note(self.places.number(self.at if at is None else at), what)
+    def _record(self, what: str, at: int | None = None) -> None:
+        self.mends.record(self.places.number(self.at if at is None else at), what)
 
     def _begin(self) -> bool:
         """Skip the text before the first brace.
@@ -105,7 +105,7 @@ class _Pen:
         start = min((i for i in map(self.text.find, ("{", "\uff5b")) if i >= 0), default=-1)
         first = self.text[self.at : self.at + 1]
         if first and first in DOUBLE + SINGLE:
-            self._note("the outer braces are missing")
+            self._record("the outer braces are missing")
             self.out.append("{")
             self._depth, self._last = 1, "open"
             return True
@@ -113,7 +113,7 @@ class _Pen:
             raise Broken(self.at, "a config begins with {", "put { before it, and } at its end")
         if start > self.at:
             self._refuse_settings(self.at, start)
-            self._note("text before the first {")
+            self._record("text before the first {")
             self.out.append("\n" * self.text.count("\n", self.at, start))
             self.at = start
         return False
@@ -128,7 +128,7 @@ class _Pen:
             what = "the object has ended before this character, which closes or continues one"
             raise Broken(self.at, what, "remove it, or a } before it")
         self._refuse_settings(self.at, len(self.text))
-        self._note("text after the last }")
+        self._record("text after the last }")
         self.at = len(self.text)
 
     def _refuse_settings(self, start: int, end: int) -> None:
@@ -145,10 +145,10 @@ class _Pen:
         if character in " \t\r\n":
             self.out.append(character)
         elif character in BLANKS:
-            self._note("a non-breaking or other odd space")
+            self._record("a non-breaking or other odd space")
             self.out.append(" ")
         elif character in INVISIBLE:
-            self._note("an invisible character")
+            self._record("an invisible character")
         else:
             return False
         self.at += 1
@@ -160,7 +160,7 @@ class _Pen:
         found = _COMMENT.match(self.text, self.at)
         if found is None:
             raise Broken(self.at, "a comment begins with /* and never ends", "add */")
-        self._note("a comment")
+        self._record("a comment")
         self.out.append("\n" * found[0].count("\n"))
         self.at = found.end()
         return True
@@ -169,13 +169,13 @@ class _Pen:
         character = self.text[self.at]
         plain = WIDE.get(character, character)
         if plain != character:
-            self._note(f"{character} for {plain}")
+            self._record(f"{character} for {plain}")
         if plain in _BRACKETS:
-            self._note(f"{plain} for {_BRACKETS[plain]}")
+            self._record(f"{plain} for {_BRACKETS[plain]}")
             plain = _BRACKETS[plain]
         if plain in "{[":
             self._member()
-            self._put(plain, "open")
+            self._append(plain, "open")
             self._depth += 1
             self.at += 1
         elif plain in "}]":
@@ -190,7 +190,7 @@ class _Pen:
         else:
             self._word()
 
-    def _put(self, piece: str, kind: str) -> None:
+    def _append(self, piece: str, kind: str) -> None:
         self.out.append(piece)
         self._last, self._end = kind, len(self.out)
 
@@ -201,30 +201,30 @@ class _Pen:
         if self._last == "value":
             line = self.places.number(self.at)
             before = "".join(self.out[self._end :]).count("\n")
-            self.mends.note(line - before, "a missing comma")
+            self.mends.record(line - before, "a missing comma")
             self.out.insert(self._end, ",")
 
     def _close(self, closer: str) -> None:
         if self._last == "comma":
-            self.mends.note(self._comma_line, "a trailing comma")
+            self.mends.record(self._comma_line, "a trailing comma")
             self.out[self._end - 1] = ""
-        self._put(closer, "value")
+        self._append(closer, "value")
         self._depth -= 1
 
     def _colon(self, plain: str) -> None:
         if plain == "=":
-            self._note("= for :")
+            self._record("= for :")
             self.at += self.text.startswith("=>", self.at)
         self.at += 1
-        self._put(":", "colon")
+        self._append(":", "colon")
 
     def _comma(self, plain: str) -> None:
         if plain == ";":
-            self._note("; for ,")
+            self._record("; for ,")
         if self._last in ("comma", "open"):
-            self._note("an extra comma")
+            self._record("an extra comma")
         else:
-            self._put(",", "comma")
+            self._append(",", "comma")
             self._comma_line = self.places.number(self.at)
         self.at += 1
 
@@ -239,12 +239,12 @@ class _Pen:
         if opener == '"' and self.text[end] == '"':
             piece = self.text[self.at : end + 1]
         else:
-            self._note("single quotes" if kind is SINGLE else "typographic quotes")
+            self._record("single quotes" if kind is SINGLE else "typographic quotes")
             piece = json.dumps(inner, ensure_ascii=False)
         if any(c in ODD for c in (inner[:1], inner[-1:]) if c):
-            self._note("a non-breaking or other odd space")
+            self._record("a non-breaking or other odd space")
             piece = f'"{piece[1:-1].strip(ODD)}"'
-        self._put(piece, "value")
+        self._append(piece, "value")
         self.at = end + 1
         self._key()
 
@@ -285,7 +285,7 @@ class _Pen:
         if is_placeholder(word):
             raise placeholder_error(self.at)
         self._member()
-        self._put(self._meant(word), "value")
+        self._append(self._meant(word), "value")
         self.at = found.end()
         self._key()
 
@@ -294,16 +294,16 @@ class _Pen:
             return word
         if word.lower() in _LITERALS and word[:1].isalpha():
             meant = _LITERALS[word.lower()]
-            self._note(f"{word} for {meant}")
+            self._record(f"{word} for {meant}")
             return meant
         number = _number(word)
         if number is not None:
-            self._note(f"{word} for {number}")
+            self._record(f"{word} for {number}")
             return number
         wrong = bad_word(self.at, word)
         if not _NAME.fullmatch(word) or "without quotes" not in wrong.what:
             raise wrong
-        self._note(f"{word} without quotes")
+        self._record(f"{word} without quotes")
         return json.dumps(word)
 
 

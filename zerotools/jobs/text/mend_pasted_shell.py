@@ -99,7 +99,7 @@ def _characters(line: str, number: int, mends: Mends) -> str:
     for what, mend in steps:
         mended = mend(line)
         if mended != line:
-            mends.note(number, what)
+            mends.record(number, what)
         line = mended
     return line
 
@@ -113,7 +113,7 @@ def _without_second_prompts(lines: list[str], mends: Mends) -> None:
     for i in range(1, len(lines)):
         if lines[i - 1].rstrip().endswith("\\") and (found := _SECOND.match(lines[i])):
             lines[i] = lines[i][found.end() :]
-            mends.note(i + 1, "a prompt")
+            mends.record(i + 1, "a prompt")
 
 
 def _without_comment(line: str, number: int, mends: Mends) -> str:
@@ -123,14 +123,14 @@ def _without_comment(line: str, number: int, mends: Mends) -> str:
     """
     mended = _CUT_END.sub(r"\\", line)
     if mended != line:
-        mends.note(number, LINE_END)
+        mends.record(number, LINE_END)
         line = mended
     if line.lstrip().startswith("#"):
         return line
     begin = _comment_at(line) if line.endswith("\\") else None
     if begin is None:
         return line
-    mends.note(number, COMMENT)
+    mends.record(number, COMMENT)
     kept = f"{line[:begin]}{_options_in(line[begin + 1 : -1])}"
     return f"{kept.rstrip()} \\"
 
@@ -166,9 +166,9 @@ def _join(lines: list[str], mends: Mends) -> None:
             continue
         if before is not None and _OPTION.match(line) and not lines[before].endswith("\\"):
             lines[before] = f"{lines[before][: _comment_at(lines[before])].rstrip()} \\"
-            mends.note(before + 1, "no \\ at the end of a line that continues")
+            mends.record(before + 1, "no \\ at the end of a line that continues")
         if before is not None and _OPTION.match(line):
             for between in range(before + 1, i):
                 lines[between] = "\\"
-                mends.note(between + 1, "an empty line or a comment within a command")
+                mends.record(between + 1, "an empty line or a comment within a command")
         before = i

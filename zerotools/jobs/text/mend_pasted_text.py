@@ -54,7 +54,7 @@ class Mends:
         """
         return tuple(f"{source}:{line}: {what}" for line, what in self.notes)
 
-    def note(self, line: int, what: str) -> None:
+    def record(self, line: int, what: str) -> None:
         """Record a correction on line `line`, from 1; `what` describes it.
 
         If the same correction is made twice on a line, it is recorded once.
@@ -93,5 +93,5 @@ def without_numbers(text: str, mends: Mends) -> str:
         return text
     for i in run:
         lines[i] = lines[i][found[i].end() :]
-    mends.note(run[0] + 1, f"line numbers, on {len(run)} lines")
+    mends.record(run[0] + 1, f"line numbers, on {len(run)} lines")
     return "\n".join(lines)

@@ -87,7 +87,7 @@ def _characters(line: str, number: int, mends: Mends) -> str:
     for what, mend in steps:
         mended = mend(line)
         if mended != line:
-            mends.note(number, what)
+            mends.record(number, what)
         line = mended
     return line
 
@@ -113,7 +113,7 @@ def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
         outside = bool(config) and not config[0] <= i <= config[-1]
         strange = _key(line) is None and line.strip() not in ("", "---") and line.strip()[0] != "#"
         if fence or (outside and strange and not line.lstrip().startswith("- ")):
-            mends.note(i + 1, "text around the config")
+            mends.record(i + 1, "text around the config")
             lines[i] = ""
 
 
@@ -127,5 +127,5 @@ def _indent(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
         if name in keys.sections and line.split(":", 1)[1].split("#")[0].strip() == "":
             section = name
         elif section is not None and name not in keys.known and keys.belongs(name, section):
-            mends.note(i + 1, f"lost indentation: {name} belongs to {section}")
+            mends.record(i + 1, f"lost indentation: {name} belongs to {section}")
             lines[i] = f"  {line}"

@@ -81,7 +81,7 @@ def _read(yaml: ModuleType, text: str, source: str) -> Document:
     builder = _Builder(yaml)
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            builder.take(event)
+            builder.process(event)
     except yaml.YAMLError as error:
         raise _broken(error) from None
     if not isinstance(builder.root, dict):
@@ -139,7 +139,7 @@ class _Builder:
         self._keys: list[str | None] = []
         self._documents = 0
 
-    def take(self, event: Any) -> None:
+    def process(self, event: Any) -> None:
         """Process the next parser event. Raises Broken."""
         name = type(event).__name__
         at = event.start_mark.index

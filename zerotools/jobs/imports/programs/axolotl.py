@@ -62,7 +62,9 @@ def read_axolotl(document: Document, beside: Path) -> RunSettings:
         if linear is not None and linear.value:
             given_all["lora_target_modules"] = replace(linear, value="all")
     elif "lora_rank" in given_all:  # other programs would train adapters with it alone
-        given_all["use_lora"] = ConfigValue("use_lora", "(no adapter)", document.place(()), False)
+        given_all["use_lora"] = ConfigValue(
+            "use_lora", "(no adapter)", document.location(()), False
+        )
     if linear is not None and not adapters:
         yaml.row(KeyOutcome.IGNORED, linear, None, "no adapters are trained")
     _floor(yaml, given_all)
@@ -89,7 +91,7 @@ def _unpack(yaml: YamlSettings, document: Document) -> None:
         yaml.refuse(table, "must be a table")
         return
     for name, value in table.value.items():
-        title, place = f"{table.title}.{name}", document.place((table.name, name))
+        title, place = f"{table.title}.{name}", document.location((table.name, name))
         given = ConfigValue(name, title, place, value)
         if name in yaml.remaining:
             what = (

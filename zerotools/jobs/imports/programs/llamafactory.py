@@ -49,7 +49,7 @@ def read_llamafactory(document: Document, beside: Path) -> RunSettings:
     yaml.ignore(LLAMAFACTORY_IGNORED)
     named = yaml.pop("deepspeed")
     given = {**yaml.renamed(LLAMAFACTORY_NAMES), **found}
-    place = document.place(("finetuning_type",))
+    place = document.location(("finetuning_type",))
     given["use_lora"] = ConfigValue("use_lora", "finetuning_type", place, adapters)
     if adapters and "lora_target_modules" not in given:
         given["lora_target_modules"] = ConfigValue("", "(no lora_target)", place, "all")

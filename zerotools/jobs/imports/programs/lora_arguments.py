@@ -34,7 +34,7 @@ def read_adapters(reading: ArgumentReading) -> None:
     rank = reading.typed("lora_rank", ValueKind.COUNT)
     alpha = reading.typed("lora_alpha", ValueKind.NUMBER)
     dropout = reading.typed("lora_dropout", ValueKind.NUMBER)
-    targets = config.take("lora_target_modules")
+    targets = config.pop("lora_target_modules")
     rest = [given for given in (rank, alpha, dropout, targets) if given is not None]
     on = switch.value if switch is not None else rank is not None
     _read_packed(reading, adapts=on)

@@ -54,7 +54,7 @@ def read_files(reading: ArgumentReading) -> None:
         examples = True
     _read_data(reading, examples)
     _claim_tokenizer(reading)
-    held_out = reading.config.take("validation_file")
+    held_out = reading.config.pop("validation_file")
     if held_out is not None:
         _map_paths(reading, held_out, "eval.files")
     output = reading.typed("output_dir", ValueKind.TEXT)
@@ -136,7 +136,7 @@ def _has_own_code(directory: Path) -> bool:
 
 
 def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
-    given = reading.config.take("train_file")
+    given = reading.config.pop("train_file")
     if given is not None:
         if examples is None:
             examples = _contains_examples(reading, given)
@@ -146,15 +146,15 @@ def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
             _name_hub_data(reading, given, names, key)
         else:
             _map_paths(reading, given, key)
-    hub = reading.config.take("dataset_name")
+    hub = reading.config.pop("dataset_name")
     if hub is not None:
         names = hub.value if isinstance(hub.value, list) else str(hub.value).split(",")
         _name_hub_data(reading, hub, names, replace(reading.run, examples=examples).data_key)
-    held_out = reading.config.take("eval_dataset_name")
+    held_out = reading.config.pop("eval_dataset_name")
     if held_out is not None:
         names = held_out.value if isinstance(held_out.value, list) else [held_out.value]
         _name_hub_data(reading, held_out, names, "eval.files")
-    part = reading.config.take("dataset_config_name")
+    part = reading.config.pop("dataset_config_name")
     if part is not None:
         why = "names a part of a dataset on the Hub; name the files of this part instead"
         reading.config.row(KeyOutcome.IGNORED, part, None, why)
@@ -227,7 +227,7 @@ def _map_paths(reading: ArgumentReading, given: ConfigValue, key: str) -> None:
 
 
 def _read_resume(reading: ArgumentReading) -> None:
-    given = reading.config.take("resume_from_checkpoint")
+    given = reading.config.pop("resume_from_checkpoint")
     if given is None:
         return
     if isinstance(given.value, str) and given.value.lower() not in ("true", "false", "", "none"):

@@ -178,7 +178,7 @@ def _with_file(run: RunSettings, file: ConfigValue, lenient: bool) -> RunSetting
         return replace(run, given=given)
     add_repairs(run.findings, document)
     inside = {
-        name: ConfigValue(name, document.title((name,)), document.place((name,)), value)
+        name: ConfigValue(name, document.title((name,)), document.location((name,)), value)
         for name, value in document.tree.items()
         if value is not None
     }
@@ -226,7 +226,7 @@ def _with_adapter_file(run: RunSettings, lenient: bool) -> RunSettings:
     add_repairs(run.findings, document)
     names = {"r": "lora_r"}
     for key, value in document.tree.items():
-        place, title = document.place((key,)), document.title((key,))
+        place, title = document.location((key,)), document.title((key,))
         given.setdefault(names.get(key, key), ConfigValue(key, title, place, value))
     run.findings.rows.append(
         ReportRow(KeyOutcome.MAPPED, file.title, file.place, str(path), None, "its adapters")

@@ -113,7 +113,7 @@ class YamlSettings:
         self.findings = Findings()
         add_repairs(self.findings, document)
         self.remaining = {
-            name: ConfigValue(name, document.title((name,)), document.place((name,)), value)
+            name: ConfigValue(name, document.title((name,)), document.location((name,)), value)
             for name, value in document.tree.items()
         }
         self.source = document.source

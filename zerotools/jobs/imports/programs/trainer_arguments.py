@@ -241,7 +241,7 @@ def _read_saving(reading: ArgumentReading) -> None:
 
 def _read_eval(reading: ArgumentReading) -> None:
     config = reading.config
-    evaluates = config.said("eval.files") or config.said("eval.fraction")
+    evaluates = config.is_stated("eval.files") or config.is_stated("eval.fraction")
     strategy = reading.typed("eval_strategy", ValueKind.TEXT)
     steps = reading.typed("eval_steps", ValueKind.NUMBER)
     kind = "no" if strategy is None else str(strategy.value)
@@ -300,7 +300,7 @@ def read_sharding(reading: ArgumentReading) -> None:
             config.map(offload, "offload.params", "cpu")
     elif offload is not None:
         config.row(KeyOutcome.IGNORED, offload, None, "is off")
-    given = config.take("fsdp")
+    given = config.pop("fsdp")
     if given is not None and given.value not in (None, "", [], False):
         words = given.value if isinstance(given.value, list) else str(given.value).split()
         words = [str(word).lower() for word in words]
@@ -327,12 +327,12 @@ def read_trackers(reading: ArgumentReading, environment: Mapping[str, str] = os.
     Other trackers are ignored, and the reason is reported.
     """
     config = reading.config
-    asked, entity = config.take("report_to"), config.take("wandb_entity")
+    asked, entity = config.pop("report_to"), config.pop("wandb_entity")
     named = _names(asked)
     owner = f"{entity.value}/" if entity is not None and entity.value else ""
     for name, (argument, variable, default) in TRACKERS.items():
         key, before = f"metrics.{name}", owner if name == WANDB else ""
-        project = config.take(argument)
+        project = config.pop(argument)
         if project is not None and project.value and (asked is None or name in named):
             config.map(project, key, before + str(project.value))
             continue
@@ -387,7 +387,7 @@ def _read_length(reading: ArgumentReading) -> int | None:
         config.row(KeyOutcome.IGNORED, steps, None, "the epochs count")
     if epochs is not None:
         config.map(epochs, EPOCHS, float(epochs.value))
-    elif not config.said(STEPS) and not config.said(EPOCHS):
+    elif not config.is_stated(STEPS) and not config.is_stated(EPOCHS):
         reading.default("num_train_epochs", EPOCHS)
     claim = config.claims.of(STEPS)
     return claim.value if claim is not None and type(claim.value) is int else None
@@ -445,7 +445,7 @@ def _read_options(reading: ArgumentReading, kind: str) -> None:
     """Translate `lr_scheduler_kwargs` to keys of the job file: the minimum of a cosine
     schedule, or the parts of `warmup_stable_decay`.
     """
-    given = reading.config.take("lr_scheduler_kwargs")
+    given = reading.config.pop("lr_scheduler_kwargs")
     if given is None:
         return
     options = _table(given)
@@ -461,7 +461,7 @@ def _read_options(reading: ArgumentReading, kind: str) -> None:
     part = left.pop("min_lr_ratio" if stable else "min_lr_rate", None)
     if stable and left.get("decay_type") == "cosine":
         del left["decay_type"]  # the default of `train.schedule_form`
-    rate = reading.config.known("train.learning_rate")
+    rate = reading.config.current_value("train.learning_rate")
     if floor is None and part is not None and rate is not None and _is_number(part):
         floor = part * rate.value
     if _is_number(floor) and (stable or kind == "cosine_with_min_lr"):

@@ -33,7 +33,7 @@ class ArgumentReading:
 
         Return None if the argument is absent, empty or invalid.
         """
-        given = self.config.take(name)
+        given = self.config.pop(name)
         if given is None:
             return None
         try:

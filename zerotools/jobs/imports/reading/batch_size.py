@@ -66,7 +66,7 @@ def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
     given = reading.remaining.get(name)
     if given is None or not isinstance(given.value, int):
         return None
-    reading.take(name)
+    reading.pop(name)
     if given.value == 0:
         reading.findings.wrong.append(f"{given.label} = 0: must be at least 1")
         return None
@@ -187,4 +187,4 @@ def _resolve(reading: ConfigReading, name: str, fact: BatchFact | None) -> None:
         else:
             reading.resolve(name, fact.value, fact.place)
         reading.row(KeyOutcome.MAPPED, reading.remaining[name], _JOB_KEYS[name])
-    reading.take(name)
+    reading.pop(name)

@@ -58,7 +58,7 @@ def read_known_keys(
     unknown: list[Trail] = []
     for trail, value in _leaves(document.tree, ()):
         name = ".".join(trail)
-        title, place = document.title(trail), document.place(trail)
+        title, place = document.title(trail), document.location(trail)
         if name not in KEYS and name not in SECTIONS:
             unknown.append(trail)
             continue
@@ -176,7 +176,7 @@ def judge_unknown_keys(
     """
     for trail in unknown[:MAX_UNKNOWN]:
         near = _nearest(trail, known)
-        place, title = document.place(trail), document.title(trail)
+        place, title = document.location(trail), document.title(trail)
         if near:
             what = f"{place} {format_value(title, bare=True)}: {owner} has no such key"
             findings.wrong.append(f"{what}; did you mean {_placed(near, trail, document)}")

@@ -81,13 +81,13 @@ class ConfigReading:
         """
         return self.remaining[name].value if name in self.remaining else None
 
-    def take(self, name: str) -> ConfigValue | None:
+    def pop(self, name: str) -> ConfigValue | None:
         """Remove the config's key `name` from `remaining`, and return its value; None if the key is
         absent.
         """
         return self.remaining.pop(name, None)
 
-    def known(self, key: str) -> JobValue | None:
+    def current_value(self, key: str) -> JobValue | None:
         """Return the current value of the job's `key`; None if it has no value.
 
         The value is from a claim, or else the Trainer's default, or else the job file's default.
@@ -100,7 +100,7 @@ class ConfigReading:
         default = default_of(key) if key in job_keys() else None
         return None if default is None else JobValue(default, f"the job file's default of {key}")
 
-    def said(self, key: str) -> bool:
+    def is_stated(self, key: str) -> bool:
         """Return whether a source states a value for the job's `key`.
 
         The default of a launcher does not count.
@@ -169,7 +169,7 @@ def read_compile(reading: ConfigReading) -> None:
 
     Other settings of dynamo are ignored.
     """
-    given = reading.take("dynamo_config")
+    given = reading.pop("dynamo_config")
     if given is None:
         return
     options: Mapping[str, Any] = given.value if isinstance(given.value, Mapping) else {}
@@ -197,7 +197,7 @@ def read_compile_section(reading: ConfigReading) -> None:
     if reading.engine == "deepspeed":
         return
     names = ("compile.deepcompile", "compile.enabled", "compile.disable")
-    switches = {name: given for name in names if (given := reading.take(name)) is not None}
+    switches = {name: given for name in names if (given := reading.pop(name)) is not None}
     on = {n: bool(g.value) is not n.endswith("disable") for n, g in switches.items()}
     compiles = any(on[n] for n in on) and all(on.get(n, True) for n in names[1:])
     for name, given in switches.items():
@@ -205,7 +205,7 @@ def read_compile_section(reading: ConfigReading) -> None:
             reading.map(given, _KEY, True, "torch.compile compiles block by block")
         else:
             reading.row(KeyOutcome.IGNORED, given, None, "nothing is compiled")
-    backend = reading.take("compile.backend")
+    backend = reading.pop("compile.backend")
     if backend is None:
         return
     if compiles and backend.value not in (None, "inductor"):

@@ -46,24 +46,24 @@ class Claim:
 class Claims:
     """All claims on keys of one job, in the order of their sources."""
 
-    said: list[Claim] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
 
     def add(
         self, key: str, value: Any, place: str, *, shown: Any = None, weak: bool = False
     ) -> None:
         """Record that `place` sets `key` to `value`."""
-        self.said.append(Claim(key, value, place, value if shown is None else shown, weak))
+        self.claims.append(Claim(key, value, place, value if shown is None else shown, weak))
 
     def of(self, key: str) -> Claim | None:
         """Return the claim that determines `key`: the first claim that is not weak, or else the
         first weak claim. Return None if there is no claim.
         """
-        about = [claim for claim in self.said if claim.key == key]
+        about = [claim for claim in self.claims if claim.key == key]
         return next((claim for claim in about if not claim.weak), about[0] if about else None)
 
     def about(self) -> list[str]:
         """Return every key that has a claim."""
-        return list(dict.fromkeys(claim.key for claim in self.said))
+        return list(dict.fromkeys(claim.key for claim in self.claims))
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each key with two different claims that are not weak.
@@ -71,7 +71,7 @@ class Claims:
         The sentence names both sources.
         """
         for key in self.about():
-            strong = [claim for claim in self.said if claim.key == key and not claim.weak]
+            strong = [claim for claim in self.claims if claim.key == key and not claim.weak]
             for other in strong[1:]:
                 if not same_meaning(strong[0].value, other.value):
                     yield (
