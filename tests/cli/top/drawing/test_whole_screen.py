@@ -154,6 +154,8 @@ def test_jobs_without_progress_are_named_wherever_the_table_is_scrolled() -> Non
     assert text_of(line).rstrip() == "stalled  job 30 (tiny) 12m   late  job 5 (tiny) 12m"
     assert meaning_in(line, "job 30") == "bad"
     assert meaning_in(line, "job 5") == "warning"
+    head = texts(draw(120, 40, look))[0]
+    assert "   jobs: 24 running, 1 late, 1 stalled   " in head, "counted as in the queue"
 
 
 def test_rows_that_jobs_do_not_need_show_the_machine_and_the_names_of_columns() -> None:

@@ -7,6 +7,7 @@ On a narrow screen, the parts are below each other: GPUs, host, jobs, the chosen
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -141,18 +142,14 @@ def _above(body: Sequence[Line], foot: Sequence[Line], rows: int) -> list[Line]:
 
 
 def _title(look: ScreenData, columns: int, now: float) -> Line:
-    """Return the line with the machine, its GPUs and the numbers of jobs. The name of the program
-    is left out if there is no space for it.
+    """Return the line with the machine, its GPUs and the numbers of jobs. Late and stalled jobs are
+    not counted as running. The name of the program is left out if there is no space for it.
     """
     clock = time.strftime("%H:%M:%S", time.localtime(now))
-    states = [str(job["state"]) for job in look.jobs]
-    counts = (
-        (sum(state in ACTIVE for state in states), "running"),
-        (sum(state not in ACTIVE and state not in TERMINAL for state in states), "waiting"),
-        (sum(state in TERMINAL for state in states), "ended"),
-    )
+    counts = Counter(map(_counted_as, look.jobs))
     more = "+" if look.is_cut else ""
-    said = ", ".join(f"{count}{more} {word}" for count, word in counts if count)
+    words = ("running", LATE, STALLED, "waiting", "ended")
+    said = ", ".join(f"{counts[word]}{more} {word}" for word in words if counts[word])
     left: Line = [(plain(look.machine), "strong")]
     names = {plain(gpu.name) for gpu in look.snapshot.gpus if gpu.name}
     if count := len(look.snapshot.gpus):
@@ -162,6 +159,13 @@ def _title(look: ScreenData, columns: int, now: float) -> Line:
     name: Line = [("zerotools top  ", "quiet")]
     fits = width([*name, *left]) + GAP + width([(clock, "")]) <= columns
     return ends([*name, *left] if fits else left, [(clock, "quiet")], columns)
+
+
+def _counted_as(job: Job) -> str:
+    state, word = str(job["state"]), shown_state(job)
+    if word in (LATE, STALLED):
+        return word
+    return "running" if state in ACTIVE else "ended" if state in TERMINAL else "waiting"
 
 
 Body = tuple[list[Line], ViewState, dict[int, int], int]
