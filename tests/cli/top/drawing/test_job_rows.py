@@ -44,6 +44,22 @@ def test_every_line_is_as_wide_as_the_screen(columns: int, name: str) -> None:
         assert width(line_of({**job, "state": state}, columns)) == columns
 
 
+@pytest.mark.parametrize(
+    ("columns", "part", "words"),
+    [
+        (40, "1-6/8", "job name 1-6/8 state progress"),
+        (66, "1-6/8", "job 1-6/8 owner state progress left loss saved"),
+        (66, "46-50/100", "job name owner state 46-50/100 left loss saved"),
+        (80, "1-6/8", "job name 1-6/8 owner state progress left loss saved tokens/s"),
+        (80, "46-50/100", "job name 46-50/100 owner state progress left loss saved"),
+        (140, "1-6/8", "job name 1-6/8 owner state progress left loss saved tokens/s step ranks"),
+    ],
+)
+def test_the_header_has_the_shown_part_of_the_jobs(columns: int, part: str, words: str) -> None:
+    widths = JobColumns.of(columns, [job_of(3)], NOW, part)
+    assert text_of(job_header(widths, columns, part)).split() == words.split()
+
+
 def test_the_header_stands_above_its_columns() -> None:
     job = job_of(3)
     widths = JobColumns.of(140, [job], NOW)

@@ -243,7 +243,8 @@ def test_of_many_jobs_those_around_the_chosen_one_are_shown() -> None:
     assert 50 in drawn.jobs.values()
     marks = [text_of(drawn.lines[row])[0] for row in drawn.jobs]
     assert (marks[0], marks[-1]) == ("↑", "▸")
-    assert "46-50/100" in texts(drawn)[10]
+    words = "job name 46-50/100 owner state progress left loss saved"
+    assert texts(drawn)[10].split() == words.split(), "no column loses its name"
     assert draw(80, 24, full_look(many), drawn.state).state == drawn.state
 
 

@@ -54,16 +54,18 @@ class JobColumns:
     figures: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, columns: int, jobs: Sequence[Job], now: float) -> JobColumns:
+    def of(cls, columns: int, jobs: Sequence[Job], now: float, part: str = "") -> JobColumns:
         """Return the widths for these jobs on a screen of `columns` columns. If columns remain, the
-        names get wider first, and then the bars.
+        names get wider first, and then the bars. The header of the names also has `part`.
         """
         number = max([3, *(len(str(job["id"])) for job in jobs)])
         owner = 0 if columns < 66 else min(12, max([5, *(cell_len(user_of(job)) for job in jobs)]))
         bar, percent = 6, 5
         state = max([9, *(len(state_text(job, now)) for job in jobs)])
         room = columns - 2 - number - 1 - (owner and owner + 1) - state - 1 - bar - percent
-        longest = 1 + max([8, *(cell_len(str(job["name"] or "")) for job in jobs)])
+        longest = 1 + max(
+            [8, len(_headed("name", part)), *(cell_len(str(job["name"] or "")) for job in jobs)]
+        )
         name = min(
             longest, max(9, min(MIDDLE_NAME, room - sum(width for _, width in _FIGURES[:3])))
         )
@@ -79,12 +81,23 @@ class JobColumns:
 
 
 def job_header(widths: JobColumns, columns: int, part: str) -> Line:
-    """Return the header of the table. If only some jobs are shown, `part` says which."""
+    """Return the header of the table. If only some jobs are shown, `part` says which.
+
+    `part` is after the word `name`. On a narrow screen, it replaces `name`, or `progress` if only
+    that column has space for it.
+    """
+    name, progress = _headed("name", part), "progress"
+    if len(name) >= widths.name:
+        name, progress = (part, progress) if len(part) < widths.name else ("name", part)
     owner = f"{filled('owner', widths.owner)} " if widths.owner else ""
-    head = f"  {'job':>{widths.id}} {filled('name', widths.name)}{owner}{'state':<{widths.state}} "
-    head += filled(part or "progress", widths.bar + 5)
-    head += "".join(f"{name:>{width}}" for name, width in widths.figures)
+    head = f"  {'job':>{widths.id}} {filled(name, widths.name)}{owner}{'state':<{widths.state}} "
+    head += filled(progress, widths.bar + 5)
+    head += "".join(f"{figure:>{width}}" for figure, width in widths.figures)
     return padded([(head, "title")], columns)
+
+
+def _headed(word: str, part: str) -> str:
+    return f"{word} {part}" if part else word
 
 
 def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: str) -> Line:

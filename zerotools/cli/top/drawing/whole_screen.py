@@ -253,8 +253,9 @@ def _table(
         return _nothing_listed(look, state, columns), state, {}, 1
     state = state.scrolled(listed, room)
     part = listed[state.first : state.first + room]
-    widths = JobColumns.of(columns, listed, now)
-    lines = [job_header(widths, columns, _part(look, listed, state, len(part)))]
+    shown = _part(look, listed, state, len(part))
+    widths = JobColumns.of(columns, listed, now, shown)
+    lines = [job_header(widths, columns, shown)]
     jobs: dict[int, int] = {}
     above, below = state.first, len(listed) - state.first - len(part)
     for place, job in enumerate(part):
