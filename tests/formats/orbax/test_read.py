@@ -191,6 +191,46 @@ def test_a_database_that_was_not_joined_is_refused(database: Path) -> None:
         formats.read(database)
 
 
+@pytest.mark.parametrize("place", ["1", ""])
+def test_such_a_database_is_refused_from_each_directory(database: Path, place: str) -> None:
+    (database / "manifest.ocdbt").unlink()
+    with pytest.raises(UnfinishedCheckpoint, match=r"has ocdbt\.process_0 but no manifest\.ocdbt"):
+        formats.read(database.parents[1] / place)
+
+
+def test_the_newest_finished_step_is_taken(database: Path) -> None:
+    run = database.parents[1]
+    shutil.copytree(run / "1", run / "2")
+    (run / "2" / "items" / "manifest.ocdbt").unlink()
+    assert formats.detect(run).path == run / "1" / "items"
+
+
+def test_a_step_that_was_begun_and_not_committed_is_refused(run: Path) -> None:
+    for place in (run / "1", run / "1" / "items"):
+        (place / "commit_success.txt").unlink()
+    assert formats.detect(run).path == run / "1" / "items"  # as older releases leave it
+    path = run / "1" / "_CHECKPOINT_METADATA"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "commit_timestamp_nsecs": None}))
+    with pytest.raises(UnfinishedCheckpoint, match="_METADATA has no time of the commit"):
+        formats.read(run)
+
+
+def test_a_newer_version_of_the_database_is_not_damage(database: Path) -> None:
+    path = database / "manifest.ocdbt"
+    data = bytearray(path.read_bytes())
+    data[12] = 9
+    path.write_bytes(data)
+    with pytest.raises(Unsupported, match=r"cannot be opened: it was written in version 9 of its"):
+        formats.read(database)
+
+
+def test_a_newer_version_of_zarr_is_not_damage(plain: Path) -> None:
+    path = plain / "params.params.token_embedder.embedding" / ".zarray"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "zarr_format": 4}))
+    with pytest.raises(Unsupported, match=r"cannot be opened: it was written in version 4 of its"):
+        formats.read(plain)
+
+
 def test_a_damaged_manifest_is_refused(database: Path) -> None:
     path = database / "manifest.ocdbt"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
@@ -215,7 +255,7 @@ def test_lost_elements_are_found_and_no_output_is_kept(database: Path, tmp_path:
     assert "cannot be read" in found.findings[0].message
     done = consolidate.prepare_export(database, tmp_path / "out", consolidate.Options())
     assert isinstance(done, Conversion)
-    with pytest.raises(BadFile, match=r"cannot be read .*copy or download it again$"):
+    with pytest.raises(BadFile, match=r"cannot be read: a file of it is missing or empty; copy or"):
         perform_conversion(done, budget=ONE, overwrite=False, verify=False)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

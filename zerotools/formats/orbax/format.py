@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import (
     Format,
@@ -29,6 +30,9 @@ from zerotools.io.files.directory_entries import names_if_readable, names_in
 
 if TYPE_CHECKING:
     from zerotools.core.target import Target
+
+
+_LARGEST_STEP_METADATA = 2**24
 
 
 class OrbaxFormat(Format):
@@ -55,6 +59,8 @@ class OrbaxFormat(Format):
         if not inside:
             return None
         taken, *others = inside
+        if _fault(path / taken, names_if_readable(path / taken)) is not None:
+            return None
         note = f"took {taken}; {path} holds {', '.join(others)} too"
         return Found(path / taken, (note,) if others else ())
 
@@ -145,8 +151,9 @@ def _fault(path: Path, names: set[str]) -> str | None:
     None if there is no such evidence.
 
     Orbax renames a directory when it is complete. An object store cannot rename, so there Orbax
-    writes commit_success.txt last. Newer releases write this file everywhere. An OCDBT database is
-    complete when the databases of all processes have been merged.
+    writes commit_success.txt last. Newer releases write this file everywhere. Before, Orbax writes
+    the time of the commit into _CHECKPOINT_METADATA. An OCDBT database is complete when the
+    databases of all processes have been merged.
     """
     if UNFINISHED in path.name:
         return f"its name has {UNFINISHED}"
@@ -158,6 +165,21 @@ def _fault(path: Path, names: set[str]) -> str | None:
         item = next(inside, None)
         if item is not None and not _is_our_output(path / item):
             return f"{item} has {COMMITTED}, but the step has none"
+        if STEP in names and not _has_commit_time(path / STEP):
+            return f"{STEP} has no time of the commit, and there is no {COMMITTED}"
     if TREE not in names and DATABASE in names:
         return f"it has {DATABASE} but no {TREE}"
     return None
+
+
+def _has_commit_time(path: Path) -> bool:
+    """Return False if the metadata of a step says that it was begun and not committed."""
+    from zerotools.io.files.read_json import read_json
+
+    try:
+        tree = read_json(path, _LARGEST_STEP_METADATA)
+    except (OSError, ValueError, BadFile):
+        return True  # it proves nothing: the other files are checked
+    if not isinstance(tree, dict) or tree.get("init_timestamp_nsecs") is None:
+        return True
+    return tree.get("commit_timestamp_nsecs") is not None

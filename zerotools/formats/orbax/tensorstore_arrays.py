@@ -40,6 +40,12 @@ _DRIVERS = {2: "zarr", 3: "zarr3"}
 _METADATA = {2: ".zarray", 3: "zarr.json"}
 _INDEX = re.compile(r"c|(c/)?\d+([./]\d+)*")
 _NOISE = re.compile(r"\s*\[(tensorstore_spec|source locations)=.*", re.DOTALL)
+_OTHER_VERSION = re.compile(
+    r"(?:supported version is \d+ but received|\"zarr_format\": Expected integer in the range "
+    r"\[\d+, \d+\], but received): (\d+)"
+)
+_EMPTY = re.compile(r"Truncated Zstd-compressed stream; at byte 0\b")
+_LONGEST_REASON = 160
 _MOST_CHUNK_BYTES = 2**34
 _MOST_CHUNKS = 2**22
 _CACHE_BYTES = 64 * 2**20
@@ -338,20 +344,40 @@ def _context() -> Any:
 
 @contextmanager
 def named_errors(directory: Path, name: str, what: str) -> Iterator[None]:
-    """Convert an error of TensorStore to a BadFile that names the array.
+    """Convert an error of TensorStore to an error that names the array, with the last part of
+    TensorStore's reason.
 
     Raises:
         BadFile: the array `name` in `directory` cannot be opened or read.
+        Unsupported: its metadata or its database has another version.
     """
     try:
         yield
     except (ValueError, OSError) as error:
-        reason = _NOISE.sub("", str(error)).strip().rstrip(".")
+        text = _NOISE.sub("", str(error)).strip().rstrip(".")
         array = f": the array {name}" if name else ": its database"
+        if (version := _OTHER_VERSION.search(text)) is not None:
+            raise Unsupported(
+                f"{directory}{array} cannot be {what}: it was written in version {version[1]} of "
+                "its format, which the installed tensorstore does not read; install a newer one, "
+                "or save the checkpoint again with an older Orbax"
+            ) from None
+        if _EMPTY.search(text):
+            raise BadFile(
+                f"{directory}{array} cannot be {what}: a file of it is missing or empty; copy or "
+                "download it again"
+            ) from None
         raise BadFile(
-            f"{directory}{array} cannot be {what} ({reason}): the file is damaged; copy or "
+            f"{directory}{array} cannot be {what} ({_reason(text)}): the file is damaged; copy or "
             "download it again"
         ) from None
+
+
+def _reason(text: str) -> str:
+    """Return the last cause in a message of TensorStore, without the places in files that follow
+    it."""
+    causes = text.partition("; at byte")[0].split(": ")
+    return next((cause for cause in reversed(causes) if " " in cause), text)[-_LONGEST_REASON:]
 
 
 def _array_of(store: Any, directory: Path, name: str) -> StoredArray:
