@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import zerotools
 from tests.cli.command_process import zerotools as command
-from tests.golden_files import JOB
+from tests.golden_files import DEEPSPEED, JOB
 from tests.ops.exports import export
 from tests.ops.picture.test_html_page import HOSTILE, values_of
 from zerotools.core.errors import BadRequest
@@ -67,6 +67,26 @@ def test_the_change_of_a_layer_is_that_of_its_tensors_joined(tmp_path: Path) -> 
     assert len(most) == 6
     assert all(".2." in name for name in most[:2])
     assert len(found["tensors"]) == 8
+
+
+def test_the_tensors_that_changed_most_are_those_of_each_role() -> None:
+    a, b = (DEEPSPEED / case / "checkpoint" for case in ("z3-bf16-w2", "z3-bf16-w4"))
+    found = shown(zerotools.diff(a, b, changes=True).to_html())
+    assert found["roles"][0] == "param"
+    most = found["pairs"][0]["most"]
+    of_role = {role: [row for row in most if row[1] == n] for n, role in enumerate(found["roles"])}
+    counts = {role: len(rows) for role, rows in of_role.items()}
+    assert counts == {"param": 6, "exp_avg": 5, "exp_avg_sq": 5, "step": 0}
+    for rows in of_role.values():
+        assert rows == sorted(rows, key=lambda row: -row[2])
+
+
+def test_of_many_tensors_ten_are_named(tmp_path: Path) -> None:
+    a, b = (tmp_path / f"{n}.safetensors" for n in range(2))
+    for path, value in ((a, 1), (b, 2)):
+        save_file({f"{n}.weight": np.full(n + 2, value, np.float32) for n in range(12)}, path)
+    found = shown(zerotools.diff(a, b, changes=True).to_html())
+    assert len(found["pairs"][0]["most"]) == 10
 
 
 def test_what_one_side_lacks_is_named(tmp_path: Path) -> None:

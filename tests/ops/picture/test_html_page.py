@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import zerotools
 from harness.browser import SERIOUS, script_of_axe, started_browser
 from tests.cli.command_process import zerotools as command
-from tests.golden_files import JOB
+from tests.golden_files import DEEPSPEED, JOB
 from zerotools.core.errors import BadRequest
 from zerotools.ops.picture.html_page import MARK, page_of, write_page
 
@@ -250,6 +251,40 @@ def test_a_browser_draws_a_comparison(
         assert page.get_by_label("comparison").input_value() == "1"
     assert errors == []
     context.close()
+
+
+@contextmanager
+def opened(
+    browser: Any, path: Path, html: str, width: int = 390, scheme: str = "light"
+) -> Iterator[Any]:
+    """Yield the page `html`, written to `path`, in a window of `width` pixels. At the end the page
+    has no error and is not wider than the window.
+    """
+    path.write_text(html)
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
+    )
+    page = context.new_page()
+    errors = list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text))
+    page.goto(path.as_uri())
+    yield page
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert errors == []
+    context.close()
+
+
+@pytest.mark.browser
+def test_the_tensors_that_changed_most_follow_the_chosen_role(browser: Any, tmp_path: Path) -> None:
+    a, b = (DEEPSPEED / case / "checkpoint" for case in ("z3-bf16-w2", "z3-bf16-w4"))
+    html = zerotools.diff(a, b, changes=True).to_html()
+    with opened(browser, tmp_path / "page.html", html) as page:
+        for role, number in (("param", 6), ("exp_avg", 5), ("param", 6)):
+            if role != page.locator("#most-role").inner_text():
+                page.get_by_label("role").select_option(role)
+            assert page.locator("#most-role").inner_text() == role
+            assert page.locator("#most tbody tr").count() == number
 
 
 @pytest.mark.browser

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from zerotools.core.checkpoint import Origin
@@ -27,6 +27,7 @@ from zerotools.ops.comparison.diff_result import (
 from zerotools.ops.comparison.pairing import COPY
 
 _MOST_CHANGED = 10
+_WEIGHTS = (*WEIGHTS, COPY)
 _MOST_NAMED = 200
 _MOST_PROBLEMS = 100
 
@@ -38,11 +39,11 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
     Keys:
         title, verdict, is_whole, facts, notes, problems: the head of the page.
         layers, kinds, roles: lists of names. All other values refer to a name by its index in these
-            lists.
+            lists. The roles of weights come first.
         pairs: one object for each comparison. `changes` is a list of `[role, layer, relative norm,
-            cosine, unchanged share]`. `most` lists the tensors with the largest changes. `only_a`,
-            `only_b` and `not_compared` have the number of such tensors and the first few names.
-            `run` is a list of `[what, a, b]`.
+            cosine, unchanged share]`. `most` lists the ten tensors of each role with the largest
+            changes. `only_a`, `only_b` and `not_compared` have the number of such tensors and the
+            first few names. `run` is a list of `[what, a, b]`.
         tensors: a list of `[name, role, layer, kind, relative norm, cosine, unchanged share]`, one
             for each measured tensor. It is None if `pairs` has several comparisons.
 
@@ -55,7 +56,8 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
         )
     every = [each for pair in pairs for each in pair.tensors]
     layers = {name: n for n, name in enumerate(layers_in_order(each.name for each in every))}
-    roles = {role: n for n, role in enumerate(dict.fromkeys(each.role for each in every))}
+    all_roles = dict.fromkeys(each.role for each in every)
+    roles = {r: n for n, r in enumerate(sorted(all_roles, key=lambda role: role not in _WEIGHTS))}
     kinds = {k: n for n, k in enumerate(dict.fromkeys(place_of(e.name).kind for e in every))}
     problems = list(dict.fromkeys(_lettered_sentences(pairs, _problems)))
     origins = [pairs[0].a, *(pair.b for pair in pairs)]
@@ -127,9 +129,16 @@ def _lettered_sentences(
 
 
 def _most_changed(pair: CheckpointDiff) -> list[TensorDifference]:
-    """Return the tensors that changed most. Single numbers, such as steps, are left out."""
-    found = (each for each in pair.worst(len(pair.tensors)) if math.prod(each.shape) > 1)
-    return list(islice(found, _MOST_CHANGED))
+    """Return the tensors of each role that changed most, the largest change first. Single numbers,
+    such as steps, are left out.
+    """
+    counts = Counter[str]()
+    most = []
+    for each in pair.worst(len(pair.tensors)):
+        if math.prod(each.shape) > 1 and counts[each.role] < _MOST_CHANGED:
+            counts[each.role] += 1
+            most.append(each)
+    return most
 
 
 def _figures(distance: Distance | None) -> list[float | None]:
@@ -161,8 +170,8 @@ def equal_weights(difference: CheckpointDiff) -> str | None:
     """Return a sentence that says that all weights are equal. Return None if a weight differs, or
     if anything else differs except optimizer state that only one checkpoint has.
     """
-    weights = [each for each in difference.tensors if each.role in (*WEIGHTS, COPY)]
-    state = [each for each in difference.differing if each.role not in (*WEIGHTS, COPY)]
+    weights = [each for each in difference.tensors if each.role in _WEIGHTS]
+    state = [each for each in difference.differing if each.role not in _WEIGHTS]
     casts = [each for each in weights if each.status == CAST]
     only = (ONLY_A, ONLY_B)
     if not weights or any(each.status not in (EQUAL, CAST) for each in weights):

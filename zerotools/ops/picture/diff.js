@@ -81,10 +81,12 @@
   };
   const drawPair = () => {
     const { most, only_a: onlyA, only_b: onlyB, not_compared: not, run } = pair();
-    table("most", ["tensor", "role", "relative norm", "cosine", "unchanged", "largest difference", "different elements"], [2, 3, 4, 5, 6], most.map(([name, its, relative, cosine, unchanged, largest, differing, elements]) => [name, roles[its], figure(relative), cosine === null ? "-" : cosine.toFixed(6), share(unchanged), figure(largest), `${count(differing)} of ${count(elements)}`]));
-    if (!most.length) {
-      const none = make("td", "No tensor differs in its values.", "muted");
-      none.colSpan = 7;
+    const ofRole = most.filter((each) => each[1] === role());
+    byId("most-role").textContent = names.length ? roles[role()] : "";
+    table("most", ["tensor", "relative norm", "cosine", "unchanged", "largest difference", "different elements"], [1, 2, 3, 4, 5], ofRole.map(([name, , relative, cosine, unchanged, largest, differing, elements]) => [name, figure(relative), cosine === null ? "-" : cosine.toFixed(6), share(unchanged), figure(largest), `${count(differing)} of ${count(elements)}`]));
+    if (!ofRole.length) {
+      const none = make("td", `No tensor${most.length ? " of this role" : ""} differs in its values.`, "muted");
+      none.colSpan = 6;
       byId("most").tBodies[0].appendChild(make("tr")).append(none);
     }
     byId("only").replaceChildren();
@@ -102,11 +104,11 @@
 
   const draw = () => (tensors ? drawOne : drawSeries)();
   const names = [...new Set(pairs.flatMap((each) => each.changes.map((row) => row[0])))];
-  names.forEach((each) => { const option = make("option", roles[each]); option.value = String(each); byId("role").append(option); });
+  names.sort((a, b) => a - b).forEach((each) => { const option = make("option", roles[each]); option.value = String(each); byId("role").append(option); });
   pairs.forEach((each, n) => { const option = make("option", each.label); option.value = String(n); byId("pair").append(option); });
   byId("pair-label").hidden = pairs.length < 2;
   byId("measure").addEventListener("change", draw);
-  byId("role").addEventListener("change", draw);
+  byId("role").addEventListener("change", () => { draw(); drawPair(); });
   byId("pair").addEventListener("change", drawPair);
   byId("find").addEventListener("input", drawTensors);
   byId("tensors-section").hidden = !tensors;
