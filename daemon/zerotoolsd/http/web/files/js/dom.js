@@ -114,7 +114,8 @@ async function copied(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return false; // the browser does not allow it
+    // The browser does not allow it.
+    return false;
   }
 }
 

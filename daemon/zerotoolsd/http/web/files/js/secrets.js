@@ -13,7 +13,8 @@ export function kept() {
   try {
     return checked(JSON.parse(sessionStorage.getItem(NAME)));
   } catch {
-    return null; // storage is switched off, or somebody wrote into it
+    // Storage is switched off, or somebody wrote into it.
+    return null;
   }
 }
 

@@ -152,7 +152,8 @@ export class Store extends EventTarget {
       this.#stale = false;
       this.#allAt = now;
       await this.#lists.readAll();
-      this.health = await this.#session.get("/v1/health"); // it may be drained since
+      // It may be drained since.
+      this.health = await this.#session.get("/v1/health");
     } else if (await this.#lists.readRunning()) this.#stale = true;
     this.loaded = true;
     this.#tell("jobs");

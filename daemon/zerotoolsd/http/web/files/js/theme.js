@@ -8,7 +8,7 @@
     try {
       chosen = localStorage.getItem("zerotools-theme");
     } catch {
-      chosen = null; // storage is switched off: the system's choice counts
+      // Storage is switched off: the system's choice counts.
     }
     const theme = chosen === "dark" || chosen === "light" ? chosen : system.matches ? "dark" : "light";
     document.documentElement.dataset.theme = theme;
