@@ -172,6 +172,42 @@ def test_failures_stand_out_and_are_one_click_away(
         assert visit.page.get_by_label("Ended").is_checked()
 
 
+def test_late_and_stalled_jobs_are_counted_and_named_as_in_the_queue(
+    browser: Any, page: Served, service: FakeService
+) -> None:
+    now = time.time()
+    for name, phase, seconds in (
+        ("trains", {}, 0),
+        ("slow", {"late": True, "last_step": now - 250}, 250),
+        ("silent", {"quiet": True, "last_progress": now - 790}, 790),
+        ("hangs", {"stalled": True, "last_step": now - 7300}, 7300),
+    ):
+        service.add(
+            uid=ANNA,
+            name=name,
+            state="running",
+            attempts=(an_attempt(),),
+            phase=phase,
+            state_since=now - seconds,
+        )
+    with visiting(browser, page) as visit:
+        visit.wait_for_text("table.jobs", "hangs")
+        strip = visit.text(".strip").split("\n")
+        counted = dict(zip(strip[::2], strip[1::2], strict=True))
+        words = ("running", "late", "stalled", "waiting")
+        assert [counted[word] for word in words] == ["1", "2", "1", "0"]
+        alerts = visit.page.locator("#alerts .words").all_inner_texts()
+        assert alerts == ["#4 hangs: stalled 2h", "#3 silent: late 13m", "#2 slow: late 4m"]
+        badges = visit.page.locator("table.jobs .badge").all_inner_texts()
+        assert [each.split("\n")[1] for each in badges[:3]] == ["stalled 2h", "late 13m", "late 4m"]
+        service.change(3, phase={})
+        service.change(4, phase={})
+        visit.page.wait_for_function(
+            "() => !document.querySelector('.strip').innerText.includes('stalled')"
+        )
+        visit.wait_for_text(".strip", "running\n3")
+
+
 def test_jobs_are_sorted_by_any_column(browser: Any, page: Served, service: FakeService) -> None:
     for loss in (2.5, None, 10.0, 1.5):
         progress = None if loss is None else {**STEP, "loss": loss}

@@ -2,23 +2,20 @@
 // errors, a daemon that is drained.
 
 import { fill, h, keyed, setText } from "./dom.js";
-import { RUNS, between, isNumber, now, plainName, titleOf } from "./format.js";
+import { RUNS, SLOW, isNumber, plainName, stateOf, titleOf } from "./format.js";
 
 /** The alerts of what is known, each with a key of its own. */
-function alertsOf(jobs, machine, health, time = now()) {
+function alertsOf(jobs, machine, health) {
   const found = [];
   for (const job of jobs) {
     if (!RUNS.has(job.state)) continue;
-    const { progress, phase } = job;
+    const { progress, state_word: word } = job;
     if (progress && "loss" in progress && !isNumber(progress.loss)) {
       found.push({ key: `nan-${job.id}`, job: job.id, meaning: "bad", text: `${titleOf(job)}: the loss is not a number at step ${progress.step}` });
     }
-    if (phase?.stalled) {
-      found.push({ key: `stalled-${job.id}`, job: job.id, meaning: "bad", text: `${titleOf(job)}: stalled, no step for ${since(phase.last_step, time)}` });
-    } else if (phase?.quiet) {
-      found.push({ key: `quiet-${job.id}`, job: job.id, meaning: "warning", text: `${titleOf(job)}: no progress for ${since(phase.last_progress, time)}` });
-    } else if (phase?.late) {
-      found.push({ key: `late-${job.id}`, job: job.id, meaning: "warning", text: `${titleOf(job)}: no step for ${since(phase.last_step, time)}` });
+    if (SLOW.includes(word)) {
+      const [text, meaning] = stateOf(job);
+      found.push({ key: `${word}-${job.id}`, job: job.id, meaning, text: `${titleOf(job)}: ${text}` });
     }
   }
   for (const gpu of machine?.snapshot?.gpus ?? []) {
@@ -30,8 +27,6 @@ function alertsOf(jobs, machine, health, time = now()) {
   if (health?.drain) found.push({ key: "drain", meaning: "warning", text: `no job starts: the queue is drained${health.drain.why ? ` (${plainName(health.drain.why)})` : ""}` });
   return found;
 }
-
-const since = (begun, time) => (isNumber(begun) ? between(begun, time) : "a while");
 
 const SOURCES = ["jobs", "machine", "events"];
 

@@ -153,6 +153,8 @@ export const OVER = new Set(["succeeded", "failed", "cancelled", "stopped"]);
 /** A job starts from these only when somebody releases it. */
 export const HELD = new Set(["on_hold", "paused", "held"]);
 export const RUNS = new Set(["launching", "running", "stopping", "pausing", "yielding"]);
+/** The words for jobs that run and do not get on. */
+export const SLOW = ["late", "stalled"];
 /** Not over, those that run first. */
 export const OPEN = [...RUNS, ...STATES.filter((state) => !OVER.has(state) && !RUNS.has(state))];
 

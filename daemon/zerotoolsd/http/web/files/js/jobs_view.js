@@ -1,7 +1,7 @@
 // The queue: what runs, what waits and why, what is over.
 
 import { fillOnce, h, keyed, later, setText, svg, table } from "./dom.js";
-import { OPEN, OVER, RUNS, UNKNOWN, ago, bytes, count, duration, hasSpeed, isNumber, measure, now, ownerOf, passing, plainName, stateOf, titleOf } from "./format.js";
+import { OPEN, OVER, RUNS, SLOW, UNKNOWN, ago, bytes, count, duration, hasSpeed, isNumber, measure, now, ownerOf, passing, plainName, stateOf, stateWords, titleOf } from "./format.js";
 
 const FILTERS = [["open", "Active"], ["over", "Ended"], ["all", "All"]];
 const MOST_COMPARED = 8;
@@ -134,13 +134,14 @@ export class JobsView {
 
   #drawStrip() {
     const jobs = [...this.#page.store.jobs.values()];
-    const number = (states) => {
+    const number = (states, less = 0) => {
       const found = this.#page.store.count(states);
-      return found.atLeast ? `${found.number} or more` : found.number;
+      return `${found.number - less}${found.atLeast ? " or more" : ""}`;
     };
+    const slow = SLOW.map((word) => [word, jobs.filter((job) => job.state_word === word).length, stateWords(word)[1]]).filter(([, found]) => found);
     const day = now() - 86400;
     const failed = jobs.filter((job) => job.state === "failed" && job.ended > day).length;
-    const cards = [["running", number(RUNS)], ["waiting", number(WAITS)], ["failed today", failed, failed ? "bad" : ""]];
+    const cards = [["running", number(RUNS, slow.reduce((sum, [, found]) => sum + found, 0))], ...slow, ["waiting", number(WAITS)], ["failed today", failed, failed && "bad"]];
     const machine = this.#page.store.machine;
     if (machine?.snapshot) {
       const { gpus, host } = machine.snapshot;
@@ -148,10 +149,10 @@ export class JobsView {
       if (gpus.length) cards.push(["GPUs in use", `${gpus.filter((gpu) => leased.has(gpu.uuid)).length} of ${gpus.length}`]);
       cards.push(["host memory", `${bytes(host.memory_used_bytes)} of ${bytes(host.memory_total_bytes)}`]);
     }
-    keyed(this.#strip, cards, ([name]) => name, ([name]) => h("div", {}, h("dt", {}, name), h("dd", {})), (card, [, value, meaning]) => {
-      const failed = meaning === "bad";
+    keyed(this.#strip, cards, ([name]) => name, ([name]) => h("div", {}, h("dt", {}, name), h("dd", {})), (card, [name, value, meaning]) => {
+      const failed = meaning && name === "failed today";
       fillOnce(card.lastElementChild, [value, failed], () => (failed ? h("button", { type: "button", class: "plain", "aria-label": `${value} failed today: show them`, onclick: () => this.#want({ filter: "over", text: "failed" }) }, String(value)) : String(value)));
-      card.lastElementChild.className = meaning ?? "";
+      card.lastElementChild.className = meaning || "";
     });
   }
 
