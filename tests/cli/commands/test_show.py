@@ -106,6 +106,24 @@ def test_what_was_set_is_shown_and_the_defaults_where_asked_for(
     )
 
 
+def test_at_80_columns_the_paths_of_a_job_file_stay_whole(
+    service: FakeService, client: DaemonClient
+) -> None:
+    service.add()
+    paths = ("/scratch/users/anna/runs/" + "long-name-" * 4 + "x", "/opt/venv/bin/python3")
+    for name in (None, "script"):
+        job = dict(client.job(1))
+        script = {"command": [*reversed(paths), "--steps", "4000"], "directory": paths[0]}
+        job |= {
+            "spec": {**job["spec"], "script": script},
+            "set_keys": ["script.command", "script.directory"],
+        }
+        lines = page(job, 80, whole_spec=name is None)
+        assert max(map(len, lines)) <= 80
+        assert sum(path in line for line in lines for path in paths) == 3
+        assert any(line.startswith("  script.command ") for line in lines)
+
+
 def test_at_80_columns_why_attempts_ended_stands_whole_below_them(
     service: FakeService, client: DaemonClient
 ) -> None:

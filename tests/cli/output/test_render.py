@@ -86,6 +86,20 @@ def test_a_path_is_not_cut() -> None:
     lines = ["saved", f"       {path}", "       (bf16)"]
     assert render.folded(f"saved  {path} (bf16)", 45, 7) == lines
     assert render.folded("saved  here", None, 7) == ["saved  here"]
+    fits = path[:40]
+    lines = ["saved step 9 in", f"    {fits}", "    (bf16)"]
+    assert render.folded(f"saved step 9 in {fits} (bf16)", 45, 7) == lines
+
+
+def test_a_path_in_a_remark_is_not_cut() -> None:
+    path = "/data/of-a-run/" + "step-" * 6
+    rows = [("1", f"cannot read {path}")]
+    assert render.table_and_remarks(("id", "why"), rows, columns=40) == [
+        "id",
+        "1",
+        "    cannot read",
+        f"    {path}",
+    ]
 
 
 def test_consecutive_numbers_are_joined() -> None:

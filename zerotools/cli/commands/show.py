@@ -146,7 +146,7 @@ def page(
         lines += ["", *_attempts(job, columns)]
     spec = job["spec"] if whole_spec else keys_set_by_author(job)
     lines += ["", "job file" if whole_spec else "job file (its defaults: --spec)"]
-    return lines + render.fields(flatten(spec), indent=2)
+    return lines + render.fields(flatten(spec), indent=2, columns=columns)
 
 
 def _attempts(job: Job, columns: int | None) -> list[str]:

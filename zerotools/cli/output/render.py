@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from zerotools.core.checkpoint import Origin
 
 UNKNOWN = "-"
-_REMARK: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
+_LEAST_INDENT = 4
+_BETWEEN_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 NARROWEST_TEXT = 30
 """A text is not folded to fewer columns than this."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -199,7 +200,14 @@ def table_and_remarks(
     lines = [header]
     for line, row in zip(short, rows, strict=True):
         lines.append(line)
-        lines += textwrap.wrap(clean(row[-1]), columns - 1, **_REMARK)
+        blank = " " * _LEAST_INDENT
+        lines += textwrap.wrap(
+            clean(row[-1]),
+            columns - 1,
+            initial_indent=blank,
+            subsequent_indent=blank,
+            **_BETWEEN_WORDS,
+        )
     return lines
 
 
@@ -224,20 +232,18 @@ def folded(line: str, columns: int | None, indent: int) -> list[str]:
     """Return `line` as lines of at most `columns` columns, which end between words. All lines
     except the first are indented by `indent`.
 
-    A word that is longer than a line stays whole, because users copy paths from the terminal. If
-    `columns` is None, or is only a little more than `indent`, the line is returned unchanged.
+    A word that is longer than a line stays whole, because users copy paths from the terminal. The
+    lines are indented less if a word fits only then. If `columns` is None, or is only a little more
+    than `indent`, the line is returned unchanged.
     """
     if columns is None or width(line) <= columns or columns - indent < NARROWEST_TEXT:
         return [line]
     import textwrap  # 1 ms at each start
 
-    return textwrap.wrap(
-        line,
-        columns,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    longest = max(map(width, line.split()))
+    if columns - indent < longest <= columns - _LEAST_INDENT:
+        indent = min(indent, _LEAST_INDENT)
+    return textwrap.wrap(line, columns, subsequent_indent=" " * indent, **_BETWEEN_WORDS)
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
