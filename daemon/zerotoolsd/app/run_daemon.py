@@ -28,7 +28,7 @@ from zerotoolsd.app import systemd
 from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.app.state_directory import lock_state_dir
 from zerotoolsd.attempts import recover_queue
-from zerotoolsd.attempts.backends.choose_backend import choose_way
+from zerotoolsd.attempts.backends.choose_backend import select_backend
 from zerotoolsd.attempts.make_plan import LaunchSettings, RankCommand, trainer_command
 from zerotoolsd.config.daemon_config import Config, load_config
 from zerotoolsd.config.users_config import limits_of_all
@@ -115,7 +115,7 @@ async def _serve(
 ) -> None:
     lookers = FileCheckers(nursery_way, ALL_LOOKS)
     config = load_config(options.config)
-    way = choose_way(config.launch.by)
+    way = select_backend(config.launch.by)
     users = _served_users(config)
     state_dir = (options.state_dir or default_state_dir()).absolute()
     stop = _stop_on_signals()

@@ -89,7 +89,7 @@ class AttemptStopper:
         if job.state != after.state:
             kind, now, number = lifecycle.name_of(job.standing, event), time.time(), attempt.number
             with self._store.change(job, after, kind, now=now, attempt=number) as change:
-                change.yields.ask(job.id, number, ask, now)
+                change.yields.record_request(job.id, number, ask, now)
             self._transitions.publish(job, after)
             self.after_commit(lambda: crash_points.crash_at(crash_points.YIELD_COMMITTED))
         self.after_commit(lambda: self._ask(job, ask.purpose))

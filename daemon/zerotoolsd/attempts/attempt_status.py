@@ -133,7 +133,7 @@ def _status_in(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
 
     `uid` is the user of the attempt's processes; None for the user of the daemon.
     """
-    if (over := _over(run_dir, token)) is not None:
+    if (over := _read_end(run_dir, token)) is not None:
         return over
     run = read_json(run_dir / RUN, LARGEST_RECORD)
     if run is None:
@@ -158,7 +158,7 @@ def _status_in(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
     return found
 
 
-def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
+def _read_end(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
     record = read_json(run_dir / name, LARGEST_RECORD)
     if record is None or record.get("token") != token:
         return None
@@ -172,9 +172,9 @@ def _final_status(run_dir: Path, token: str, why: str) -> Over | Gone:
     The outcome can still be "finished" if all ranks ended before the supervisor did. `why` is the
     known reason of the supervisor's end.
     """
-    if (over := _over(run_dir, token)) is not None:
+    if (over := _read_end(run_dir, token)) is not None:
         return over
-    ended = _over(run_dir, token, ENDED)
+    ended = _read_end(run_dir, token, ENDED)
     if ended is None:
         return Gone(why, None)
     cut_off = {"why": f"{why} before the attempt had ended"}

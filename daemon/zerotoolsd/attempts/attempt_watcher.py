@@ -345,7 +345,7 @@ class AttemptWatcher:
         self._stops.write(attempt, reason, grace_seconds)
         live = self._live.get(attempt.token)
         if live is not None and live.is_request:
-            self._stops.keep(attempt, reason)
+            self._stops.store(attempt, reason)
             self._kill_later(live, HURRIED_SECONDS)
             return
         # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
@@ -374,7 +374,7 @@ class AttemptWatcher:
         seconds, at which the attempt was asked to stop; None if it was not asked.
         """
         found = [each.attempt for each in self._live.values() if not each.is_request]
-        return [(attempt, self._stops.since(attempt)) for attempt in found]
+        return [(attempt, self._stops.requested_at(attempt)) for attempt in found]
 
     def abandon(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         """Report `record` as the end of an attempt. Its supervisor is still running and cannot be
@@ -428,7 +428,7 @@ class StopRequestFiles:
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
-        self._unheard: dict[str, str] = {}
+        self._stored: dict[str, str] = {}
         self._unwritten: dict[str, tuple[AttemptRow, str, str]] = {}
         """Stop requests that could not be written, each with its attempt, its reason, and the
         error.
@@ -448,17 +448,17 @@ class StopRequestFiles:
             if before is None or before[2] != why:
                 log.error("job %d: the request to stop cannot be sent yet: %s", attempt.job_id, why)
             self._unwritten[attempt.token] = (attempt, reason, why)
-            self.keep(attempt, reason)
+            self.store(attempt, reason)
 
-    def keep(self, attempt: AttemptRow, reason: str) -> None:
+    def store(self, attempt: AttemptRow, reason: str) -> None:
         """Keep a stop request until the supervisor of the attempt is known."""
-        self._unheard[attempt.token] = reason
+        self._stored[attempt.token] = reason
 
     def pop_stored(self, attempt: AttemptRow) -> str | None:
-        """Remove the stop request that `keep` has stored, and return its reason; None if there is
+        """Remove the stop request that `store` has kept, and return its reason; None if there is
         no such request.
         """
-        return self._unheard.pop(attempt.token, None)
+        return self._stored.pop(attempt.token, None)
 
     @property
     def unwritten(self) -> list[tuple[AttemptRow, str]]:
@@ -475,7 +475,7 @@ class StopRequestFiles:
         """
         self._unwritten.pop(attempt.token, None)
 
-    def since(self, attempt: AttemptRow) -> float | None:
+    def requested_at(self, attempt: AttemptRow) -> float | None:
         """Return the time of the first stop request to the attempt, in seconds of the monotonic
         clock; None without a request.
         """

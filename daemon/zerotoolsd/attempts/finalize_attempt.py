@@ -150,7 +150,7 @@ class AttemptFinalizer:
             change.attempt_ended(
                 attempt.number, when, record, end_event.survivors_text(record), cause
             )
-            change.yields.over(job.id, attempt.number, _yield_end(end, record, when))
+            change.yields.record_end(job.id, attempt.number, _yield_end(end, record, when))
             if retry_rules.rule_of(cause).fences:
                 for fence in fences_of(row, xids, when, self._faults.fence_seconds):
                     change.fence(fence)

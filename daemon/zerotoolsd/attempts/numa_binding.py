@@ -229,7 +229,7 @@ class RankBinder:
         self._gpus = gpus
         self.topology = topology
 
-    def place(self, spec: JobSpec, attempt: AttemptRow) -> RankBindings:
+    def bindings_for(self, spec: JobSpec, attempt: AttemptRow) -> RankBindings:
         """Return the bindings for the ranks of `attempt`, an attempt of the job `spec`."""
         if spec.numa == NUMA_OFF:
             return UNBOUND

@@ -107,7 +107,7 @@ class AttemptRecovery:
             )
         attempt = attempts[-1]
         if not self._watcher.watches(attempt):
-            self._find_again(job, attempt)
+            self._adopt_attempt(job, attempt)
         elif job.state == states.LAUNCHING and self._watcher.has_supervisor(attempt):
             self._starter.mark_running(attempt, clocks.read_clocks())
         now = self._store.job(job.id).state
@@ -117,7 +117,7 @@ class AttemptRecovery:
             asked = self._store.yields.of(job.id)
             self._watcher.request_stop(attempt, asked[-1].purpose if asked else lifecycle.YIELD)
 
-    def _find_again(self, job: JobRow, attempt: AttemptRow) -> None:
+    def _adopt_attempt(self, job: JobRow, attempt: AttemptRow) -> None:
         found = attempt_status.attempt_status(attempt)
         log.info("job %d: found its attempt %d %s", job.id, attempt.number, type(found).__name__)
         if isinstance(found, attempt_status.NeverStarted) and job.state == states.HELD:

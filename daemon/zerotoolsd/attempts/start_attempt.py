@@ -160,7 +160,7 @@ class AttemptStarter:
                 return
             user = self._users.of(job.uid)
             placer = self._resources.placer
-            bindings = UNBOUND if placer is None else placer.place(job.spec, attempt)
+            bindings = UNBOUND if placer is None else placer.bindings_for(job.spec, attempt)
             plan = prepare_run_directory.prepare_run_directory(
                 job,
                 attempt,

@@ -134,8 +134,8 @@ class SupervisorWatchdog:
         if watched is None:  # it has not come so far, or its directory is gone
             return
         self._watched[attempt.token] = watched
-        supervisor = self._known(watched.supervisor)
-        keeper = None if watched.keeper is None else self._known(watched.keeper)
+        supervisor = self._living_process(watched.supervisor)
+        keeper = None if watched.keeper is None else self._living_process(watched.keeper)
         why = self._what_is_wrong(attempt, watched, supervisor, now)
         self._set_silent(attempt.job_id, why)
         is_stuck = self._is_stuck(attempt, supervisor)
@@ -168,7 +168,7 @@ class SupervisorWatchdog:
         lives = any(p is not None and p.parent == supervisor.pid and not p.is_over for p in found)
         return bool(ranks) and not lives
 
-    def _known(self, identity: tuple[int, int]) -> Process | None:
+    def _living_process(self, identity: tuple[int, int]) -> Process | None:
         pid, start = identity
         found = self._hands.read(pid)
         if found is None or found.start_ticks != start or found.is_over:

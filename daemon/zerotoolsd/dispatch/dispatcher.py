@@ -117,7 +117,7 @@ class Dispatcher:
             config.limits,
             grace_seconds=config.stop.grace_seconds,
             memory=memory_of_machine(config),
-            users=QueueUsers(ranks=self.shares.ranks, quotas=users.quotas, name=users.whose),
+            users=QueueUsers(ranks=self.shares.ranks, quotas=users.quotas, name=users.owner_name),
             host_now=self._host_now.read,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)

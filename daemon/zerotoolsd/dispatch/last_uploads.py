@@ -95,7 +95,7 @@ class LastUploads:
         self._store, self._announce, self._users = store, announce, users
         self._first_wait = first_wait
         self._seen: int | None = None
-        self._going: dict[int, asyncio.Task[None]] = {}
+        self._uploads: dict[int, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run_forever(self) -> None:
@@ -110,12 +110,12 @@ class LastUploads:
                     log.error("cannot search for missing uploads now: %s", error)
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
-            for task in self._going.values():
+            for task in self._uploads.values():
                 task.cancel()
-            await asyncio.gather(*self._going.values(), return_exceptions=True)
+            await asyncio.gather(*self._uploads.values(), return_exceptions=True)
 
     async def _check(self) -> None:
-        self._going = {job: task for job, task in self._going.items() if not task.done()}
+        self._uploads = {job: task for job, task in self._uploads.items() if not task.done()}
         newest = self._store.last_change
         if newest == self._seen:
             return
@@ -123,8 +123,8 @@ class LastUploads:
         self._seen, time_slice = newest, TimeSlice()
         for job_id in await self._recently_ended(time_slice) if changed is None else changed:
             await time_slice.pause_if_due()
-            if job_id not in self._going and (upload := self._missing_upload(job_id)) is not None:
-                self._going[job_id] = asyncio.create_task(self._upload(upload))
+            if job_id not in self._uploads and (upload := self._missing_upload(job_id)) is not None:
+                self._uploads[job_id] = asyncio.create_task(self._upload(upload))
 
     async def _recently_ended(self, time_slice: TimeSlice) -> list[int]:
         """Return the numbers of the jobs that ended in the last days and may need an upload."""

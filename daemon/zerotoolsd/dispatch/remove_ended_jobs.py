@@ -73,7 +73,7 @@ class Cleaner:
         self._announce = announce
         self._turn = asyncio.Lock()
         self._unfinished = files_of_ended_jobs.unfinished_removals(state_dir)
-        self._going = set(self._unfinished)
+        self._being_removed = set(self._unfinished)
 
     @property
     def _jobs_dir(self) -> Path:
@@ -83,7 +83,7 @@ class Cleaner:
         """Raise Conflict if a path in `named` lies in the directory of a job that is being
         removed.
         """
-        for job_id in self._going:
+        for job_id in self._being_removed:
             places = files_of_ended_jobs.names_of(str(self._jobs_dir / str(job_id)))
             for mention in named:
                 if any(map(mention.is_in, places)):
@@ -271,7 +271,7 @@ class Cleaner:
         """Remove a job and its files. If this fails, no other job may use its paths until
         `finish` has succeeded.
         """
-        self._going.add(job.id)
+        self._being_removed.add(job.id)
         outputs = request.outputs
         again = "" if request.logs_only else "; it is removed at the daemon's next start or clean"
         try:
@@ -297,7 +297,7 @@ class Cleaner:
             ) from None
         finally:
             if not files_of_ended_jobs.is_noted(self._state_dir, job.id):
-                self._going.discard(job.id)
+                self._being_removed.discard(job.id)
 
     def _forget(self, job: JobRow, who: str) -> None:
         self._store.remove(job, time.time(), f"removed by {who}")
@@ -331,7 +331,7 @@ class Cleaner:
 
     def _cancel_removal(self, job_id: int) -> None:
         files_of_ended_jobs.forget_intent(self._state_dir, job_id)
-        self._going.discard(job_id)
+        self._being_removed.discard(job_id)
 
     async def run_forever(self, retention: RetentionConfig) -> None:
         """Finish interrupted removals. Then remove jobs and events that are too old, again and

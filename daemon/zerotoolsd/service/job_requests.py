@@ -452,7 +452,7 @@ class JobRequests:
                 place=place_of(engine.placement, job.id),
                 holders=holders_for(
                     *(self._store, engine.placement, engine.machine.gpu_name, job.id),
-                    engine.users.whose,
+                    engine.users.owner_name,
                 ),
                 yields=yields_about(self._store, job),
             ),

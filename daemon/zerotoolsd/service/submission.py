@@ -100,7 +100,7 @@ LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_
 
 
 @dataclass(frozen=True)
-class _LookedAt:
+class _CheckedJob:
     """A job after the checks of its files.
 
     `seen` has the results of the checks; None if the job was queued by an earlier request with the
@@ -214,7 +214,7 @@ class JobSubmission:
         if not known:
             terms = self._allowed_terms(uid, terms, count=count_jobs(spec for spec, _ in members))
         async with AsyncExitStack() as stack:
-            looked = list[_LookedAt]()
+            looked = list[_CheckedJob]()
             for spec, _ in members:
                 parts, first = await _parts_of(spec), not looked
                 one = self._checked(parts, uid, look=not known, rehearse=first)
@@ -235,7 +235,7 @@ class JobSubmission:
 
     async def _new_members(
         self,
-        looked: Sequence[_LookedAt],
+        looked: Sequence[_CheckedJob],
         labels: Sequence[str],
         uid: int,
         key: str | None,
@@ -263,7 +263,7 @@ class JobSubmission:
 
     async def _write_array(
         self,
-        looked: Sequence[_LookedAt],
+        looked: Sequence[_CheckedJob],
         make: Callable[[Sequence[int]], Awaitable[Sequence[NewJob]]],
         check: Callable[[], None],
         *,
@@ -328,12 +328,12 @@ class JobSubmission:
         """
         self._refuse_full()
         self._refuse_over(uid, size, count, own)
-        return self._settled(terms, uid)
+        return self._checked_terms(terms, uid)
 
     @asynccontextmanager
     async def _checked(
         self, parts: JobParts, uid: int, *, look: bool = True, rehearse: bool = True
-    ) -> AsyncIterator[_LookedAt]:
+    ) -> AsyncIterator[_CheckedJob]:
         """Check the files of a job, and yield the checked job for the queue.
 
         Without `look` nothing is checked. This is for a job that an earlier request with the same
@@ -350,10 +350,10 @@ class JobSubmission:
                     await self._ask_interpreter(spec, user)
             jobs_dir = self._dispatcher.jobs_dir
             evaluation = evaluation_of(spec, jobs_dir) if is_evaluated(spec) else None
-            yield _LookedAt(parts, seen, coming, self._writers, evaluation)
+            yield _CheckedJob(parts, seen, coming, self._writers, evaluation)
         await asyncio.sleep(0)  # of many jobs, others are answered between two
 
-    def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
+    def _checked_terms(self, terms: QueueTerms, uid: int) -> QueueTerms:
         """Check the queue terms, and return them with the effective priority of user `uid`.
 
         Raises BadRequest, Conflict, Forbidden.
@@ -365,7 +365,7 @@ class JobSubmission:
 
     def _new_job(
         self,
-        looked: _LookedAt,
+        looked: _CheckedJob,
         *,
         uid: int,
         key: str | None,
@@ -425,7 +425,7 @@ class JobSubmission:
             raise Conflict(f"{'the job is' if count == 1 else 'the jobs are'} not queued: {why}")
 
     def _check_last(
-        self, jobs: Sequence[_LookedAt], uid: int, terms: QueueTerms, own: int | None = None
+        self, jobs: Sequence[_CheckedJob], uid: int, terms: QueueTerms, own: int | None = None
     ) -> None:
         """Check again, in the transaction, that limits, dependencies and directories allow these
         jobs.
@@ -458,19 +458,19 @@ class JobSubmission:
         terms: QueueTerms = PLAIN_TERMS,
     ) -> CheckedJob:
         """Check a job without queueing it; see `JobRequests.check`."""
-        self._settled(terms, uid)
+        self._checked_terms(terms, uid)
         text = (await _parts_of(spec)).full_text
         user = self._dispatcher.users.of(uid)
         seen = await self._check(spec, text, user)
         self._writers.refuse_used(spec, seen.place)
-        foreseen = [*seen.notes, *(await self._foreseen(spec, seen) if model else [])]
+        foreseen = [*seen.notes, *(await self._memory_notes(spec, seen) if model else [])]
         if spec.engine == "script" or not (model or seen.asked):
             return CheckedJob(foreseen)
         found = await self._ask_interpreter(spec, user, show)
         self._rehearsed = [(user, text), *self._rehearsed[: _LAST_REHEARSED - 1]]
         return replace(found, notes=[*found.notes, *foreseen])
 
-    async def _foreseen(self, spec: JobSpec, seen: Survey) -> list[str]:
+    async def _memory_notes(self, spec: JobSpec, seen: Survey) -> list[str]:
         """Return notes for the submitter: the estimated memory of the job, and its attention
         kernel.
         """
@@ -593,7 +593,7 @@ async def _parts_of(spec: JobSpec) -> JobParts:
     return await TimeSlice().run(JobParts.steps(spec))
 
 
-async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> list[JobRow]:
+async def _note_all(looked: Sequence[_CheckedJob], found: Iterable[JobRow]) -> list[JobRow]:
     """Pin the checkpoints that the jobs of an array need, and return the rows of these jobs.
 
     Other tasks run in between.

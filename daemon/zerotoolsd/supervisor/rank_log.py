@@ -65,14 +65,14 @@ class RankLog:
             if not data:
                 return False
             self.seen += len(data)
-            self._keep(data)
+            self._append(data)
         return True
 
     def add(self, text: str) -> None:
         """Add a note of the supervisor to the log, between the lines of the rank's output."""
-        self._keep(text.encode(errors="backslashreplace"))
+        self._append(text.encode(errors="backslashreplace"))
 
-    def _keep(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         whole = self._tail + data
         if cut := whole[:-TAIL_BYTES]:
             end = 1 + max(cut.rfind(b"\n"), cut.rfind(b"\r"))

@@ -47,7 +47,7 @@ class ServedUsers:
     find: Callable[[int], Account] = NAME_SERVICE.find
     quotas: LimitsOfUsers = field(default_factory=LimitsOfUsers)
 
-    def whose(self, uid: int) -> str | None:
+    def owner_name(self, uid: int) -> str | None:
         """Return the name of the user `uid`, who owns a job; None if this daemon runs jobs of only
         one user.
         """

@@ -221,10 +221,10 @@ def test_processors_that_were_taken_away_are_not_used_by_the_next_attempt() -> N
     machine = Machine()
     placer = RankBinder(lambda: EIGHT, machine.topology)
     attempt = an_attempt_row(gpu_uuids=("GPU-fake-0",), world_size=1)
-    assert placer.place(on_gpus(1), attempt).ranks == (LEFT,)
+    assert placer.bindings_for(on_gpus(1), attempt).ranks == (LEFT,)
     machine.allowed = "0-7,16-31"
-    assert placer.place(on_gpus(1), attempt).ranks[0].cpus == "0-7"
-    assert placer.place(on_gpus(1, numa="cores"), attempt).ranks[0].cpus == "0-1"
+    assert placer.bindings_for(on_gpus(1), attempt).ranks[0].cpus == "0-7"
+    assert placer.bindings_for(on_gpus(1, numa="cores"), attempt).ranks[0].cpus == "0-1"
     assert machine.asked == [False, False, True]
 
 
@@ -232,7 +232,7 @@ def test_a_job_that_is_left_alone_costs_no_look() -> None:
     machine = Machine()
     placer = RankBinder(lambda: EIGHT, machine.topology)
     attempt = an_attempt_row(gpu_uuids=("GPU-fake-0",), world_size=1)
-    assert placer.place(on_gpus(1, numa="off"), attempt) == UNBOUND
+    assert placer.bindings_for(on_gpus(1, numa="off"), attempt) == UNBOUND
     assert machine.asked == []
 
 
@@ -240,7 +240,7 @@ def test_the_size_is_that_of_the_attempt() -> None:
     placer = RankBinder(lambda: (), Machine().topology)
     spec = on_cpus(1)
     sizes = (None, 2, 4)
-    found = [placer.place(spec, an_attempt_row(world_size=size)).ranks for size in sizes]
+    found = [placer.bindings_for(spec, an_attempt_row(world_size=size)).ranks for size in sizes]
     assert [len(ranks) for ranks in found] == [1, 2, 4]
     assert [ranks[0].cpus for ranks in found] == ["", LEFT.cpus, LEFT.cpus]
 

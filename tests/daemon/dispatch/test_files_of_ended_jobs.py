@@ -259,10 +259,10 @@ def test_a_job_that_names_what_is_being_removed_is_refused(tmp_path: Path) -> No
     async def story(it: Running) -> None:
         await over(it, step=5)
         output = state / "jobs" / "1" / "output"
-        it.engine.cleaner._going.add(1)
+        it.engine.cleaner._being_removed.add(1)
         with pytest.raises(Conflict, match="it belongs to job 1, which is being removed"):
             await submit(it, output_dir=str(output / "below"))
-        it.engine.cleaner._going.clear()
+        it.engine.cleaner._being_removed.clear()
         await submit(it, output_dir=str(output / "below"))
 
     tell(state, story)

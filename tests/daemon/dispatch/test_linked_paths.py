@@ -136,9 +136,9 @@ def test_a_job_that_names_what_is_being_removed_by_its_real_path_is_refused(tmp_
 
     async def story(it: Running) -> None:
         await over(it, step=5)
-        it.engine.cleaner._going.add(1)
+        it.engine.cleaner._being_removed.add(1)
         with pytest.raises(Conflict, match="it belongs to job 1, which is being removed"):
             await submit(it, output_dir=str(home["real"] / "jobs" / "1" / "output" / "below"))
-        it.engine.cleaner._going.clear()
+        it.engine.cleaner._being_removed.clear()
 
     tell(home["link"], story)

@@ -253,7 +253,7 @@ def test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit(tmp_pa
             spec = replace(job_from_dict(tree, source="job"), device=device)
             memory = estimate_job_memory(spec, MachineMemory(8 << 30, 8 << 30))
             seen = Survey(place=None, named=(), needs=None, asked=False, memory=memory)
-            notes = await it.service._submission._foreseen(spec, seen)
+            notes = await it.service._submission._memory_notes(spec, seen)
             assert [note.partition(":")[0] for note in notes] == kinds
 
     tell(tmp_path / "state", story, FakeProbe([fake_gpu(0, total_gib=8)]))

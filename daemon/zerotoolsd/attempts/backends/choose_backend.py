@@ -46,7 +46,7 @@ class LaunchBackend:
 CHILDREN = LaunchBackend(program=None, why="children of the daemon")
 
 
-def choose_way(
+def select_backend(
     by: str,
     environment: Mapping[str, str] = os.environ,
     *,

@@ -25,7 +25,7 @@ class PictureDocuments:
         self._clock = clock
         self._kept: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
-    def keep(self, document: str) -> str:
+    def add(self, document: str) -> str:
         """Keep a document, and return its token. If there are many documents, the oldest is
         dropped.
         """

@@ -201,7 +201,7 @@ async def draw_checkpoint(request: web.Request) -> web.Response:
     assert step is not None
     job_id = request_validation.job_id(request)
     document = await request.app[SERVICE].picture(job_id, step)
-    return json_response({"url": f"/picture/{request.app[PICTURES].keep(document)}"})
+    return json_response({"url": f"/picture/{request.app[PICTURES].add(document)}"})
 
 
 async def show_picture(request: web.Request) -> web.Response:

@@ -115,7 +115,7 @@ def run_pass(
     now, limits, leases = given.now, given.limits, given.leases
     walk = _Walk(pending, False, now, given.passed_over, touch)
     host, quota = HostMemoryPass(given.memory), UserQuota(given.users)
-    cpus = _give_cpus(walk, given.cpu_ranks_used, limits, host, quota, starts)
+    cpus = _assign_cpus(walk, given.cpu_ranks_used, limits, host, quota, starts)
     blind, history = None, GpuHistory()
     if pending.wants_gpus:
         blind = why_unknown(given.snapshot, now, limits)
@@ -128,7 +128,7 @@ def run_pass(
                 if lease.held_by is None:
                     allocation.runs_until(lease.gpu_uuid, given.ends.get(lease.job_id))
             walk = _Walk(pending, True, now, given.passed_over, touch)
-            _give_gpus(walk, allocation, now, history, host, quota, starts)
+            _assign_gpus(walk, allocation, now, history, host, quota, starts)
     started = frozenset(start.job_id for start in starts)
     known = (cpus, blind, history, host.reasons, quota.reasons)
     waits = Waits(pending, started, given.passed_over, *known)
@@ -191,7 +191,7 @@ class _Walk:
             heapq.heappush(self._heads, self._head(group, found))
 
 
-def _give_cpus(
+def _assign_cpus(
     walk: _Walk,
     used: int,
     limits: LimitsConfig,
@@ -220,7 +220,7 @@ def _give_cpus(
     return CpuWaits(None, used, limits.cpu_ranks)
 
 
-def _give_gpus(
+def _assign_gpus(
     walk: _Walk,
     allocation: GpuAllocation,
     now: float,

@@ -91,7 +91,7 @@ class PreemptionTable:
         self._sql = sql
         self._transaction = transaction
 
-    def ask(self, job_id: int, attempt: int, ask: YieldAsk, now: float) -> None:
+    def record_request(self, job_id: int, attempt: int, ask: YieldAsk, now: float) -> None:
         """Record that the attempt was asked to save and end.
 
         If the attempt was already asked, the time and the job of the first request are kept.
@@ -103,7 +103,7 @@ class PreemptionTable:
             (job_id, attempt, ask.purpose, ask.for_job, now),
         )
 
-    def over(self, job_id: int, attempt: int, end: YieldEnd) -> None:
+    def record_end(self, job_id: int, attempt: int, end: YieldEnd) -> None:
         """Record the end of an attempt. Do nothing if the attempt was not asked to save and
         end.
         """

@@ -57,7 +57,7 @@ def inspect_process(pid: int, daemon_pid: int) -> dict[str, Any]:
     Raises BadRequest if the daemon cannot watch this process.
     """
     table = all_processes()
-    process = _there(pid, table)
+    process = _adoptable_process(pid, table)
     await_program(process, milliseconds=200)
     _refuse_ours(process, table, daemon_pid)
     identity = AdoptedProcess(pid, process.start_ticks, boot_id())
@@ -93,7 +93,7 @@ def why_not_adoptable(process: AdoptedProcess) -> Iterator[str]:
         yield f"script.adopted: process {process.pid} is another user's"
 
 
-def _there(pid: int, table: dict[int, Process]) -> Process:
+def _adoptable_process(pid: int, table: dict[int, Process]) -> Process:
     process = table.get(pid) or read_process(pid)
     if process is None:
         raise BadRequest(f"process {pid} does not exist on this machine, or has ended")

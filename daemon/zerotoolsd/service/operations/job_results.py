@@ -193,14 +193,14 @@ class JobExamples:
     def _begin(self, key: _Key, uid: int, spec: JobSpec) -> asyncio.Task[None]:
         async def look() -> None:
             try:
-                self._keep(key, await self._found(key, uid, spec))
+                self._cache(key, await self._read_examples(key, uid, spec))
             finally:
                 del self._looking[uid]
 
         self._looking[uid] = asyncio.create_task(look())
         return self._looking[uid]
 
-    async def _found(self, key: _Key, uid: int, spec: JobSpec) -> dict[str, Any]:
+    async def _read_examples(self, key: _Key, uid: int, spec: JobSpec) -> dict[str, Any]:
         job_id, _, show = key
         if spec.engine == "script":
             return _answer_of(job_id)
@@ -212,7 +212,7 @@ class JobExamples:
             return _answer_of(job_id, problem=str(error))
         return _answer_of(job_id, notes=found.notes, sample=found.sample)
 
-    def _keep(self, key: _Key, answer: dict[str, Any]) -> None:
+    def _cache(self, key: _Key, answer: dict[str, Any]) -> None:
         seconds = KEPT_SECONDS if answer["problem"] is None else self._failure_seconds
         self._kept[key] = _Kept(answer, asyncio.get_running_loop().time() + seconds)
         self._kept.move_to_end(key)

@@ -173,7 +173,7 @@ class ShownSpecs:
         unshown = longest_first((*secrets, *long_values(spec)))
         keys = await time_slice.run(set_key_steps(job, shortened=short))
         found = ShownSpec(secrets, shown, short, unshown, keys)
-        kept.keep(job, found, WHOLE_CHARACTERS if short else len(job.spec_text))
+        kept.add(job, found, WHOLE_CHARACTERS if short else len(job.spec_text))
         return found
 
 
@@ -199,7 +199,7 @@ class _Kept:
         self._entries.move_to_end(job.id)
         return entry.shown
 
-    def keep(self, job: JobRow, shown: ShownSpec, size: int) -> None:
+    def add(self, job: JobRow, shown: ShownSpec, size: int) -> None:
         if (before := self._entries.pop(job.id, None)) is not None:
             self._size -= before.size
         self._entries[job.id] = _Entry((job.spec_text, job.given_text), shown, size)

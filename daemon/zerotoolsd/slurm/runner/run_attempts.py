@@ -235,7 +235,7 @@ class AttemptRunner:
                 self._state.advance(lifecycle.Yield(why=BY_SLURM))
         if self._state.standing.state == states.YIELDING and record.get("outcome") in _OF_SIGNAL:
             record |= {"outcome": lifecycle.KILLED}
-        self._state.over(record, asked=expired)
+        self._state.record_end(record, asked=expired)
 
     def _watch(self, step: NodeStep, number: int, beat: LivenessFile) -> bool:
         """Wait until all nodes have ended. Return whether the nodes were asked to end because of
@@ -258,7 +258,7 @@ class AttemptRunner:
 
     def _note_began(self, step: NodeStep) -> None:
         if self._state.standing.state == states.LAUNCHING and (run := step.began()):
-            self._state.runs(run)
+            self._state.record_running(run)
 
     def _ask(self, step: NodeStep, expired: bool) -> bool:
         state = self._state.standing.state

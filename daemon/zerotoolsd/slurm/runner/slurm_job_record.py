@@ -121,7 +121,7 @@ class JobState:
         self._nodes.append(nodes)
         self.advance(lifecycle.Admit())
 
-    def runs(self, record: Mapping[str, Any]) -> None:
+    def record_running(self, record: Mapping[str, Any]) -> None:
         """Record that the newest attempt is running. `record` has the contents of `run.json` of
         node 0.
         """
@@ -135,7 +135,7 @@ class JobState:
         )
         self.advance(lifecycle.Started())
 
-    def over(self, record: Mapping[str, Any], *, asked: bool) -> None:
+    def record_end(self, record: Mapping[str, Any], *, asked: bool) -> None:
         """Record the end of the newest attempt, from its `record`.
 
         `asked` is True if the attempt was asked to end at the job's time limit.
@@ -162,7 +162,7 @@ class JobState:
             asked = states.GIVING_WAY | {states.STOPPING}
             if record.get("outcome") == lifecycle.KILLED and self.standing.state not in asked:
                 self.advance(lifecycle.Yield(why=why))
-            self.over(record, asked=False)
+            self.record_end(record, asked=False)
             return
         self.attempts[-1] = replace(
             self.attempts[-1], state=ENDED, ended=time.time(), result=dict(record)

@@ -91,7 +91,7 @@ class SlurmWatcher:
             relay.catch_up(view)
             if view["state"] in states.TERMINAL:
                 relay.catch_up(self._jobs.job(name))
-                return self._over(directory, view, asked=asked)
+                return self._report_end(directory, view, asked=asked)
             self._lift_wait(view)
             waiting.poll(LOOK_SECONDS * 1000)
             signals.clear()
@@ -133,7 +133,7 @@ class SlurmWatcher:
                 {"event": "phase", "rank": 0, "doing": doing, "time": time.time()}, wait=True
             )
 
-    def _over(self, directory: JobDirectory, view: dict[str, Any], *, asked: bool) -> int:
+    def _report_end(self, directory: JobDirectory, view: dict[str, Any], *, asked: bool) -> int:
         state, reason = view["state"], view["reason"] or "it did not say why"
         status = EXIT_STOPPED if asked else EXIT_BAD_JOB
         if state == states.SUCCEEDED:

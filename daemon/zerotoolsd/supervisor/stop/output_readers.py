@@ -76,7 +76,7 @@ class Readers:
     def __bool__(self) -> bool:
         return bool(self._fed_at)
 
-    def keep(self, process: Process) -> Set[str]:
+    def hold_open(self, process: Process) -> Set[str]:
         """Return the names of the pipes that `process` reads, and keep the write end of each
         open in this process.
         """

@@ -53,7 +53,7 @@ _SAVED = (0, 75 << 8)
 
 
 @dataclass
-class _Taken:
+class _StoppedProcess:
     """A process that the stop has already handled. `above` are the runners above this process in
     the process tree, up to the rank.
     """
@@ -66,7 +66,7 @@ class _Taken:
 
 
 @dataclass
-class _Held(_Taken):
+class _SuspendedRunner(_StoppedProcess):
     """A runner (a shell, `make`) that the stop has halted with SIGSTOP."""
 
     filters_count: bool = False
@@ -74,7 +74,7 @@ class _Held(_Taken):
 
 
 @dataclass
-class _Asked(_Taken):
+class _TerminatedProcess(_StoppedProcess):
     """A process that got SIGTERM: a program, or a runner that handles SIGTERM (`is_runner` is
     True).
     """
@@ -112,8 +112,8 @@ class Stop:
         """
         self._next = float("inf")
         self._ends = select.epoll()
-        self._suspended: dict[Key, _Held] = {}
-        self._asked: dict[Key, _Asked] = {}
+        self._suspended: dict[Key, _SuspendedRunner] = {}
+        self._asked: dict[Key, _TerminatedProcess] = {}
         self._readers = Readers()
         self._flow = Flow()
         self._outputs: list[Set[str]] = []
@@ -261,7 +261,7 @@ class Stop:
             elif key in self._launchers or (key in self._draining and key not in self._readers):
                 continue
             elif self._is_runner(process):
-                if self._readers.keep(process):
+                if self._readers.hold_open(process):
                     late.append((process, above))
                 else:
                     waiting += self._suspend(process, above)
@@ -305,7 +305,7 @@ class Stop:
         return []
 
     def _started_by(
-        self, process: Process, runner: _Asked
+        self, process: Process, runner: _TerminatedProcess
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
         """Return the processes that `process`, a runner, has started since it handled SIGTERM.
 
@@ -333,8 +333,9 @@ class Stop:
         return is_reader or kind_of(process, children_of(process.pid)) is ProcessKind.RUNNER
 
     def _must_read_on(self, process: Process) -> bool:
-        asked = {key for each in self._asked.values() for key in each.above}
-        writing: list[_Taken] = [held for key, held in self._suspended.items() if key in asked]
+        above = {key for each in self._asked.values() for key in each.above}
+        runners = [runner for key, runner in self._suspended.items() if key in above]
+        writing: list[_StoppedProcess] = [*runners]
         writing += self._asked.values()
         is_reader = self._readers.must_continue(
             process, self._flow.of(each.writes for each in writing)
@@ -351,7 +352,7 @@ class Stop:
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
             return []
-        held = _Held(process, above, fd, pipe_ends.pipes_written(process.pid))
+        held = _SuspendedRunner(process, above, fd, pipe_ends.pipes_written(process.pid))
         try:
             send_signal(fd, signal.SIGSTOP)
         except PermissionError:  # of another user, as with sudo: processes below it may be ours
@@ -364,7 +365,7 @@ class Stop:
         held.filters_count = bool(children) and not kinds.not_filters(children)
         return list(self._below(held))
 
-    def _below(self, held: _Held) -> Iterator[tuple[Process, tuple[Key, ...], bool]]:
+    def _below(self, held: _SuspendedRunner) -> Iterator[tuple[Process, tuple[Key, ...], bool]]:
         above = (*held.above, (held.process.pid, held.process.start_ticks))
         children = self._record_filters(children_of(held.process.pid))
         for child in children if held.filters_count else kinds.not_filters(children):
@@ -394,12 +395,12 @@ class Stop:
         self.reached.append(process.pid)
         if saves:
             self._outputs.append(writes)
-        self._asked[key] = _Asked(process, above, fd, writes, is_runner, saves)
+        self._asked[key] = _TerminatedProcess(process, above, fd, writes, is_runner, saves)
 
     def _release(self) -> None:
         """End each stopped runner when all programs below it that got SIGTERM have ended."""
         for key, held in sorted(self._suspended.items(), key=lambda item: -len(item[1].above)):
-            below: list[_Taken] = [*self._asked.values(), *self._suspended.values()]
+            below: list[_StoppedProcess] = [*self._asked.values(), *self._suspended.values()]
             if any(key in each.above for each in below):
                 continue
             del self._suspended[key]
@@ -412,7 +413,7 @@ class Stop:
             self._readers.forget(key)
             os.close(held.fd)
 
-    def _kill(self, key: Key, held: _Held, effect: TermEffect) -> None:
+    def _kill(self, key: Key, held: _SuspendedRunner, effect: TermEffect) -> None:
         """Send SIGKILL to a stopped runner, so that it never runs its next command."""
         for child in children_of(held.process.pid):
             self._let_drain(child)
@@ -457,7 +458,7 @@ class Stop:
 
     def close(self) -> None:
         """Forget all processes. No more signals are sent."""
-        taken: list[_Taken] = [*self._suspended.values(), *self._asked.values()]
+        taken: list[_StoppedProcess] = [*self._suspended.values(), *self._asked.values()]
         for fd in (*(each.fd for each in taken), *self._draining.values()):
             os.close(fd)
         self._readers.close()

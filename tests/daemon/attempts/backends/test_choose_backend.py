@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.attempts.backends.choose_backend import choose_way
+from zerotoolsd.attempts.backends.choose_backend import select_backend
 
 UNIT = {"SYSTEMD_EXEC_PID": str(os.getpid()), "NOTIFY_SOCKET": "/run/systemd/notify"}
 OF_USER = {**UNIT, "MANAGERPID": "7", "XDG_RUNTIME_DIR": "/run/user/1000"}
@@ -47,26 +47,28 @@ def test_who_starts_supervisors(
     by_systemd: bool,
     of_user: bool,
 ) -> None:
-    way = choose_way(by, {**path, **environment}, uid=uid, booted=lambda: True)
+    way = select_backend(by, {**path, **environment}, uid=uid, booted=lambda: True)
     assert (way.program is not None) == by_systemd
     assert way.of_user == of_user
     assert way.may_be_child == (by != "systemd")
 
 
 def test_a_unit_that_is_closed_to_jobs_never_has_them_as_children(path: dict[str, str]) -> None:
-    way = choose_way("auto", {**path, "ZEROTOOLS_LAUNCH": "systemd"}, uid=0, booted=lambda: True)
+    way = select_backend(
+        "auto", {**path, "ZEROTOOLS_LAUNCH": "systemd"}, uid=0, booted=lambda: True
+    )
     assert way.program is not None
     assert not way.may_be_child
 
 
 def test_without_systemd_they_are_children_and_the_reason_is_told(path: dict[str, str]) -> None:
     environment = {**path, **UNIT}
-    way = choose_way("auto", environment, uid=0, booted=lambda: False)
+    way = select_backend("auto", environment, uid=0, booted=lambda: False)
     assert (way.program, way.why) == (
         None,
         "children of the daemon: systemd does not run this machine",
     )
-    way = choose_way("auto", {**environment, "PATH": "/nowhere"}, uid=0, booted=lambda: True)
+    way = select_backend("auto", {**environment, "PATH": "/nowhere"}, uid=0, booted=lambda: True)
     assert way.why == "children of the daemon: systemd-run is not on PATH"
 
 
@@ -79,4 +81,4 @@ def test_without_systemd_they_are_children_and_the_reason_is_told(path: dict[str
 )
 def test_what_cannot_be_is_refused_at_the_start(by: str, value: str, sentence: str) -> None:
     with pytest.raises(BadRequest, match=sentence):
-        choose_way(by, {"ZEROTOOLS_LAUNCH": value}, uid=0, booted=lambda: False)
+        select_backend(by, {"ZEROTOOLS_LAUNCH": value}, uid=0, booted=lambda: False)

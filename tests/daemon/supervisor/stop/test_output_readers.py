@@ -165,7 +165,7 @@ def test_a_reader_does_not_find_the_end_of_its_pipe_until_it_is_forgotten() -> N
     process = read_process(pid)
     assert process is not None
     readers, pipe = Readers(), f"pipe:[{os.fstat(write).st_ino}]"
-    wait_for(lambda: pipe in readers.keep(process), "the child")
+    wait_for(lambda: pipe in readers.hold_open(process), "the child")
     assert readers.must_continue(process, Flow().of([{pipe}]))
     os.write(write, b"last")
     os.close(write)
