@@ -288,6 +288,47 @@ def test_the_tensors_that_changed_most_follow_the_chosen_role(browser: Any, tmp_
 
 
 @pytest.mark.browser
+def test_a_narrow_window_shows_whole_names_of_files_above_their_strips(
+    browser: Any, tmp_path: Path
+) -> None:
+    found = zerotools.inspect(DEEPSPEED / "z3-bf16-w4" / "checkpoint")
+    with opened(browser, tmp_path / "page.html", found.to_html()) as page:
+        rows = page.locator("#files tbody tr")
+        assert rows.count() == len(found.files) == 8
+        for place, name in enumerate(sorted(found.files)):
+            cell = rows.nth(place).locator("td").first
+            assert name in cell.inner_text()
+            assert cell.evaluate("(each) => each.scrollWidth <= each.clientWidth")
+            below = rows.nth(place).locator("canvas").bounding_box()["y"]
+            box = cell.bounding_box()
+            assert below >= box["y"] + box["height"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("table", ["#most", "#tensors", "#groups", "#detail table"])
+def test_a_narrow_window_shows_all_figures_of_a_table(
+    browser: Any, tmp_path: Path, table: str
+) -> None:
+    a, b = (DEEPSPEED / case / "checkpoint" for case in ("z3-bf16-w2", "z3-bf16-w4"))
+    is_diff = table in ("#most", "#tensors")
+    made = zerotools.diff(a, b, changes=True) if is_diff else zerotools.inspect(a, stats=True)
+    with opened(browser, tmp_path / "page.html", made.to_html()) as page:
+        if not is_diff:
+            page.locator("#tree [role=treeitem]").first.click()
+        row = page.locator(f"{table} tbody tr").first
+        boxes = [cell.bounding_box() for cell in row.locator("td").all()]
+        shown = [box for box in boxes if box is not None]
+        assert len(shown) > 4
+        assert max(box["x"] + box["width"] for box in shown) <= 390
+        assert shown[-1]["y"] > shown[0]["y"]
+        label = row.locator("td").last.evaluate(
+            "(each) => getComputedStyle(each, '::before').content"
+        )
+        head = page.locator(f"{table} thead th").last.text_content()
+        assert head in label
+
+
+@pytest.mark.browser
 def test_a_browser_draws_a_verification_and_the_loss(browser: Any, tmp_path: Path) -> None:
     path, run = tmp_path / "page.html", tmp_path / "run" / JOB.name
     shutil.copytree(JOB, run)
@@ -354,7 +395,10 @@ def test_axe_finds_nothing_serious(browser: Any, tmp_path: Path, report: str, sc
     if report != "diff":
         page.locator("#map button").first.click()
         assert page.evaluate(SERIOUS) == [], "of the chosen module"
-    page.evaluate("for (const each of document.querySelectorAll('.scroll')) each.tabIndex = -1")
+    page.evaluate(
+        "for (const each of document.querySelectorAll('.scroll:has(table)'))"
+        "{ each.tabIndex = -1; each.firstElementChild.style.width = '900px'; }"
+    )
     assert [each[0] for each in page.evaluate(SERIOUS)] == ["scrollable-region-focusable"]
     context.close()
 

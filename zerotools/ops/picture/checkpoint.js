@@ -250,10 +250,11 @@
     detail.append(make("h2", selected.path || selected.name));
     const held = spansIn(tensors);
     detail.append(make("p", `${size(selected.bytes)}, ${count(selected.elements)} parameters, ${count(tensors.length)} ${tensors.length === 1 ? "tensor" : "tensors"} in ${count(held.size)} of ${count(values.files.length)} files`));
-    const table = make("table");
+    const table = make("table", undefined, "figures");
     const head = make("tr");
     ["tensor", "role", "type", "shape", "size", ...(checks ? ["check"] : []), ...(statistics ? ["min", "max", "mean", "norm", "zeros", "NaN/Inf"] : [])].forEach((text, n) => head.append(make("th", text, n > 3 ? "number" : "")));
-    table.append(head);
+    table.createTHead().append(head);
+    const body = table.createTBody();
     tensors.slice(0, 60).forEach((index) => {
       const tensor = values.tensors[index];
       const row = make("tr");
@@ -261,8 +262,9 @@
       row.append(make("td", name), make("td", values.roles[tensor[ROLE]]), make("td", values.dtypes[tensor[DTYPE]]), make("td", tensor[SHAPE].join(" x ") || "scalar"), make("td", `${size(tensor[BYTES])}${tensor[WHOLE] ? "" : ", incomplete"}`, "number"));
       if (checks) row.append(make("td", STATES[checks.tensors[index]], checks.tensors[index] === 2 ? "problem" : ""));
       if (statistics) row.append(...figuresOf(index).map((text) => make("td", text, "number")));
-      table.append(row);
+      body.append(row);
     });
+    nameCells(table);
     const scroll = make("div", undefined, "scroll");
     Object.entries({ role: "region", tabindex: "0", "aria-label": "table of the chosen tensors" }).forEach(([name, value]) => scroll.setAttribute(name, value));
     scroll.append(table);
@@ -479,7 +481,7 @@
     [...byId("files").tBodies[0].rows].forEach((row, index) => row.classList.toggle("away", Boolean(held) && !held.has(index)));
     document.querySelectorAll("#files canvas").forEach((canvas) => { if (canvas.dataset.seen) paint(canvas); });
     const gone = values.files.filter((file) => !file[2]).length;
-    byId("files-note").textContent = `${count(values.files.length)} ${values.files.length === 1 ? "file" : "files"}${gone ? `, ${count(gone)} of them missing` : ""}. Each strip is a file; ${byCheck() ? "red is damaged, and a ? means that nothing in the file proves its bytes" : "the colours are those of the map, and grey is headers and padding"}.${held ? ` ${selected.path} lies in ${count(held.size)} of them.` : ""}`;
+    byId("files-note").textContent = `${count(values.files.length)} ${values.files.length === 1 ? "file" : "files"}${gone ? `, ${count(gone)} of them missing` : ""}. Each strip is a file, from its first byte to its last; ${byCheck() ? "red is damaged, and a ? means that nothing in the file proves its bytes" : "the colours are those of the map, and grey is headers and padding"}.${held ? ` ${selected.path} lies in ${count(held.size)} of them.` : ""}`;
   };
 
   // The optimizer
@@ -496,6 +498,7 @@
       keys.forEach((key) => row.append(make("td", key in group.options ? (typeof group.options[key] === "object" && group.options[key] !== null ? JSON.stringify(group.options[key]) : String(group.options[key])) : "")));
       byId("groups").tBodies[0].append(row);
     });
+    nameCells(byId("groups"));
   };
 
   const redraw = () => { drawn.clear(); drawTree(); drawMap(); drawFiles(); };

@@ -23,6 +23,7 @@
       cells.forEach((text, n) => row.append(make("td", text, numbers.includes(n) ? "number" : "")));
       return row;
     }));
+    nameCells(byId(id));
   };
   // From a change to a part of the colour: shares as they are, others by powers of ten.
   const rampOf = (changes) => {

@@ -8,6 +8,11 @@ const make = (tag, text, className) => {
   if (className) element.className = className;
   return element;
 };
+// Give each cell the head of its column, which stands before it where the window is narrow.
+const nameCells = (table) => {
+  const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  [...table.tBodies].flatMap((body) => [...body.rows]).forEach((row) => [...row.cells].forEach((cell, n) => { cell.dataset.head = heads[n]; }));
+};
 const size = (bytes) => {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
