@@ -182,7 +182,8 @@ def shared_note(nbytes: int) -> tuple[str, ...]:
     """Return the sentence for the user about the bytes that an output shares with its source."""
     if not nbytes:
         return ()
-    return (f"{nbytes} bytes were not copied: the output shares their blocks with the source",)
+    size = f"{nbytes / 2**20:,.1f} MiB" if nbytes >= 2**20 else f"{nbytes} bytes"
+    return (f"{size} were not copied: the output shares their blocks with the source",)
 
 
 _READ_BYTES = 2**20
