@@ -1,6 +1,7 @@
 """What MaxText makes of a model's state dict, written down with numpy from its own conversion:
 `src/maxtext/checkpoint_conversion/utils/param_mapping.py` at commit e591f30c, the mappings and
-hooks of GEMMA2, GEMMA3 and DEEPSEEK.
+hooks of GEMMA2, GEMMA3 and DEEPSEEK. The package `maxtext` (0.1.0 to 0.2.5) requires Python 3.12
+and JAX, so tests that also run on 3.11 cannot call its conversion.
 
 Each function returns the tree of weights with scanned layers or without (`scan`). Without `scaled`
 the elements are only moved.
