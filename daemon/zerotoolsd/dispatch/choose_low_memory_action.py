@@ -282,7 +282,7 @@ class GpuMemoryState:
     the GPU.
     """
 
-    look: GpuOutlook
+    outlook: GpuOutlook
     jobs: Sequence[GpuJob] = ()
     owners: int = 0
     strangers: bool = False
@@ -292,40 +292,42 @@ class GpuMemoryState:
         """Return the jobs that hold more memory than their promise, if this harms another job of
         this daemon.
         """
-        worth = WORTH_PART * self.look.total
+        worth = WORTH_PART * self.outlook.total
         over = [job for job in self.jobs if job.over >= worth] if self.owners > 1 else []
         return [job for job in over if job.grows] or over
 
 
-def first_level(look: GpuOutlook) -> EscalationStep:
+def first_level(outlook: GpuOutlook) -> EscalationStep:
     """Return the level that the free memory requires, without regard to the programs that hold the
     memory.
     """
     found = max(
-        (r for r, most in SECONDS.items() if _seconds_left(look, r) < most),
+        (r for r, most in SECONDS.items() if _seconds_left(outlook, r) < most),
         default=EscalationStep.CALM,
     )
-    plenty = look.spare > SCARCE_PART * look.total
+    plenty = outlook.spare > SCARCE_PART * outlook.total
     return EscalationStep.CALM if found < EscalationStep.STOP and plenty else found
 
 
-def _seconds_left(look: GpuOutlook, level: EscalationStep) -> float:
-    return look.gone if level is EscalationStep.STOP else look.scarce
+def _seconds_left(outlook: GpuOutlook, level: EscalationStep) -> float:
+    return outlook.gone if level is EscalationStep.STOP else outlook.scarce
 
 
 def wanted_on(now: GpuMemoryState) -> EscalationStep:
     """Return the level that the free memory of the GPU and the programs that hold its memory
     require.
     """
-    found = first_level(now.look)
+    found = first_level(now.outlook)
     if culprits := now.culprits:
         if all(job.loads for job in culprits) and found > EscalationStep.WAIT:
-            return EscalationStep.STOP if now.look.gone < LOADING_SECONDS else EscalationStep.WAIT
+            return (
+                EscalationStep.STOP if now.outlook.gone < LOADING_SECONDS else EscalationStep.WAIT
+            )
         return found
-    if now.strangers and now.look.by_others < SECONDS[EscalationStep.SAVE]:
+    if now.strangers and now.outlook.by_others < SECONDS[EscalationStep.SAVE]:
         return min(found, EscalationStep.SAVE)
     # The rest is promised: no job is placed there in any case.
-    is_full = now.look.spare <= reserve_of(now.look.total)
+    is_full = now.outlook.spare <= reserve_of(now.outlook.total)
     return EscalationStep.CALM if is_full else min(found, EscalationStep.WAIT)
 
 
@@ -341,29 +343,29 @@ def next_on(now: GpuMemoryState, most: EscalationStep, clock: float) -> MemoryAc
     if level is not EscalationStep.STOP:  # jobs that were asked before still have time
         pool = [*(pool or _short(now)), *asked]
     holders = {job.holder.job_id: job.holder for job in pool}
-    return next_act(level, list(holders.values()), now.look.total, clock)
+    return next_act(level, list(holders.values()), now.outlook.total, clock)
 
 
 def _short(now: GpuMemoryState) -> list[GpuJob]:
     """Return the jobs that may still take a relevant amount of the memory that was promised to
     them.
     """
-    return [job for job in now.jobs if job.to_come >= WORTH_PART * now.look.total]
+    return [job for job in now.jobs if job.to_come >= WORTH_PART * now.outlook.total]
 
 
-def why_scarce(look: GpuOutlook) -> str:
+def why_scarce(outlook: GpuOutlook) -> str:
     """Return a phrase on the free memory of a GPU, as the end of a sentence that begins
     "GPU 1 has ".
     """
-    said = f"{look.free / GIB:.1f} of its {look.total / GIB:.1f} GiB free"
-    if look.to_come:
-        said += f", and its jobs still need {look.to_come / GIB:.1f} GiB"
-    if look.gone < math.inf:
-        said += f", and the free memory is used up in about {look.gone:.0f} s at this rate"
+    said = f"{outlook.free / GIB:.1f} of its {outlook.total / GIB:.1f} GiB free"
+    if outlook.to_come:
+        said += f", and its jobs still need {outlook.to_come / GIB:.1f} GiB"
+    if outlook.gone < math.inf:
+        said += f", and the free memory is used up in about {outlook.gone:.0f} s at this rate"
     return said
 
 
-def why_asked(job: GpuJob, gpu: str, look: GpuOutlook) -> str:
+def why_asked(job: GpuJob, gpu: str, outlook: GpuOutlook) -> str:
     """Return the reason why the job is asked to save and end, as the end of a sentence. `gpu` is
     the name of the GPU.
     """
@@ -371,4 +373,4 @@ def why_asked(job: GpuJob, gpu: str, look: GpuOutlook) -> str:
     held = f"it holds {job.holder.held / GIB:.1f} GiB"
     if job.over:
         held += f", {job.over / GIB:.1f} more than it declared"
-    return f"{head}{held}, and {gpu} has {why_scarce(look)}"
+    return f"{head}{held}, and {gpu} has {why_scarce(outlook)}"

@@ -178,30 +178,32 @@ class GpuMemoryGuard:
             return
         watched = self._watched.setdefault(gpu.uuid or "", _Watched())
         watched.curve.add(sample)
-        look = watched.curve.outlook(reserve_of(sample.total))
-        now = GpuMemoryState(look=look, owners=len(leases), strangers=self._strangers(gpu, sample))
+        outlook = watched.curve.outlook(reserve_of(sample.total))
+        now = GpuMemoryState(
+            outlook=outlook, owners=len(leases), strangers=self._strangers(gpu, sample)
+        )
         if len(leases) < 2 and not now.strangers:  # no other program could be harmed
             watched.escalation = Escalation()
             return
-        if first_level(look) is EscalationStep.CALM:
+        if first_level(outlook) is EscalationStep.CALM:
             watched.escalation = watched.escalation.updated(EscalationStep.CALM, "", sample.clock)
             return
         here = {(lease.job_id, lease.attempt) for lease in leases}
         there = [each for each in live if (each.job_id, each.number) in here]
         now = GpuMemoryState(
-            look=look,
+            outlook=outlook,
             jobs=self._jobs(watched.curve, there),
             owners=len(leases),
             strangers=now.strangers,
         )
         watched.escalation = watched.escalation.updated(
-            wanted_on(now), why_scarce(look), sample.clock
+            wanted_on(now), why_scarce(outlook), sample.clock
         )
         act = next_on(now, HIGHEST[self._config.most], sample.clock)
         if act is not None:
             job = next(each for each in now.jobs if each.holder.job_id == act.job_id)
             name = self._machine.gpu_name(gpu.uuid or "")
-            self._asking.execute(act, there, why_asked(job, name, look), sample.clock)
+            self._asking.execute(act, there, why_asked(job, name, outlook), sample.clock)
 
     def _sample(self, gpu: Gpu, leases: Sequence[Lease], use: MeasuredUse) -> GpuSample | None:
         if gpu.memory_total_bytes is None or gpu.memory_used_bytes is None:

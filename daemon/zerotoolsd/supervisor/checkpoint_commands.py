@@ -74,10 +74,10 @@ class RepeatedCommand:
     def start_if_due(self) -> None:
         """Start the command if a checkpoint was saved after the last start of the command."""
         newest = self._progress.checkpoint
-        told = None if newest is None else (newest.get("step"), newest.get("path"))
-        if not self._command or self.pid is not None or told == self._seen:
+        saved = None if newest is None else (newest.get("step"), newest.get("path"))
+        if not self._command or self.pid is not None or saved == self._seen:
             return
-        self._seen = told
+        self._seen = saved
         try:
             self.pid = self._start()
         except OSError as error:

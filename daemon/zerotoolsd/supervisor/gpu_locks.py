@@ -310,10 +310,10 @@ class AttemptLocks:
             os.close(fd)
 
 
-def acquire_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
-    """Lock the GPUs that the daemon lists in `told`. If `told` is empty, lock no GPU.
+def acquire_locks(wanted: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
+    """Lock the GPUs that the daemon lists in `wanted`. If `wanted` is empty, lock no GPU.
 
-    `told` has these keys:
+    `wanted` has these keys:
 
         directory: the directory of the lock files.
         gpus: the UUIDs of the GPUs.
@@ -322,22 +322,22 @@ def acquire_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> Att
 
     `seconds` is the longest wait for the gate (the lock of the directory).
     """
-    if not told:
+    if not wanted:
         return AttemptLocks()
     fds: list[int] = []
     refusal = None
     try:
-        directory = LockDirectory(Path(told["directory"]))
+        directory = LockDirectory(Path(wanted["directory"]))
     except NoLocks as error:
         return AttemptLocks(refusal=f"the locks of the GPUs are gone: {error}")
     except LocksUnknown as error:
         return AttemptLocks(refusal=f"the locks of the GPUs cannot be checked: {error}")
     try:
         directory.wait_for_gate(seconds)
-        for uuid in told["gpus"]:
+        for uuid in wanted["gpus"]:
             # No descriptor is passed on, because systemd passes none when it starts the supervisor.
             fds.append(
-                directory.acquire(uuid, lambda: uuid in told["held"] and _lives(told["daemon"]))  # noqa: B023  # called at once
+                directory.acquire(uuid, lambda: uuid in wanted["held"] and _lives(wanted["daemon"]))  # noqa: B023  # called at once
             )
     except GateHeld as error:
         refusal = str(error)

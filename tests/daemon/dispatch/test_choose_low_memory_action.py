@@ -226,7 +226,7 @@ def job(
 
 
 def now(outlook: GpuOutlook, *jobs: GpuJob, strangers: bool = False) -> GpuMemoryState:
-    return GpuMemoryState(look=outlook, jobs=jobs, owners=len(jobs), strangers=strangers)
+    return GpuMemoryState(outlook=outlook, jobs=jobs, owners=len(jobs), strangers=strangers)
 
 
 @pytest.mark.parametrize(
