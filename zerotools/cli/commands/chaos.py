@@ -93,14 +93,14 @@ def command(
 def perform(request: ChaosOptions, *, as_json: bool) -> int:
     """Run the fault injection and print its progress, on stderr if stdout has JSON."""
     stream = sys.stderr if as_json else sys.stdout
-    say = functools.partial(print, file=stream, flush=True)
-    say(
+    log_line = functools.partial(print, file=stream, flush=True)
+    log_line(
         f"{count_text(request.jobs, 'toy job')} run at the same time, "
         f"{render.duration(request.trouble_seconds)} of faults, one every {request.every:g} s, "
         f"seed {request.seed}"
     )
     try:
-        report = run_chaos(request, say)
+        report = run_chaos(request, log_line)
     except KeyboardInterrupt:
         say_message("note", "interrupted; all started processes are stopped")
         raise

@@ -261,26 +261,26 @@ class LineSink:
     def __init__(self, stream: TextIO, *, prefixed: bool) -> None:
         self._stream = stream
         self._prefixed = prefixed
-        self._held: dict[tuple[int, int], bytes] = {}
+        self._pending: dict[tuple[int, int], bytes] = {}
 
     def feed(self, attempt: int, rank: int, data: bytes) -> None:
         """Write the complete lines, and keep the beginning of the next line until its line break
         comes.
         """
-        *whole, rest = _END.split(self._held.pop((attempt, rank), b"") + data)
+        *whole, rest = _END.split(self._pending.pop((attempt, rank), b"") + data)
         if len(rest) > LONGEST_LINE:
             whole, rest = [*whole, rest], b""
         for line in whole:
             self.line(attempt, rank, line)
         if rest:
-            self._held[attempt, rank] = rest
+            self._pending[attempt, rank] = rest
         self._stream.flush()
 
     def finish(self) -> None:
         """Write the last line of each rank, which has no line break."""
-        for (attempt, rank), line in sorted(self._held.items()):
+        for (attempt, rank), line in sorted(self._pending.items()):
             self.line(attempt, rank, line)
-        self._held.clear()
+        self._pending.clear()
         self._stream.flush()
 
     def line(self, attempt: int, rank: int, line: bytes) -> None:

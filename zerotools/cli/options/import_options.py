@@ -142,7 +142,7 @@ def named_file(
     path = settings.found(named.value)
     if not path.exists():
         found = "is not found here"
-        if settings.beside != Path():
+        if settings.file_directory != Path():
             found = f"is found neither here nor next to {settings.source}"
         if named.title.lstrip("-") == PRESET:
             found += f", and is not a preset of TRL ({', '.join(TRL_PRESETS)})"

@@ -38,12 +38,12 @@ class PlannedFile:
     def add_archive(self, archive: bytes) -> Item:
         """Add an archive that `archive_of` made of a value that is not a tensor."""
         self.literals.append(LiteralBytes(self.size, archive))
-        return self._take(len(archive))
+        return self._append_item(len(archive))
 
     def carry(self, item: Item, root: Path) -> Item:
         """Add the bytes of an item of the file `root / item.file`, unchanged."""
         self.carried.append(CarriedBytes(self.size, root / item.file, item.offset, item.length))
-        return self._take(item.length)
+        return self._append_item(item.length)
 
     def add_chunk(
         self, dtype: DType, shape: tuple[int, ...], data: bytes | None = None
@@ -63,12 +63,12 @@ class PlannedFile:
                 self.checksums.append(Checksum(first, payload.length, crc_at))
             else:
                 self.literals.append(LiteralBytes(first, data))
-        return self._take(layout.length), first
+        return self._append_item(layout.length), first
 
     def plan(self) -> FilePlan:
         return FilePlan(self.size, self.literals, self.carried, self.checksums)
 
-    def _take(self, length: int) -> Item:
+    def _append_item(self, length: int) -> Item:
         item = Item(self.name, self.size, length)
         self.size += length
         return item

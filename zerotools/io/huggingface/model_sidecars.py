@@ -72,8 +72,8 @@ def find_nearest(path: Path, name: str) -> Path | None:
     return next((found for found in _search_upwards(path, file_in) if found is not None), None)
 
 
-def _search_upwards(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Found]:
-    """Yield the results of `look` for each directory that may contain files of the model at `path`,
+def _search_upwards(path: Path, find: Callable[[Path], _Found]) -> Iterator[_Found]:
+    """Yield the results of `find` for each directory that may contain files of the model at `path`,
     the nearest first.
 
     A directory above the checkpoint is skipped if it cannot be accessed.
@@ -84,7 +84,7 @@ def _search_upwards(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Fou
         for directory in (place, *(place / name for name in (*_INSIDE, root.name + _BESIDE))):
             try:
                 if directory.is_dir():
-                    yield look(directory)
+                    yield find(directory)
             except (PermissionError, BadRequest):
                 if place == root:
                     raise

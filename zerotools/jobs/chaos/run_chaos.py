@@ -37,10 +37,10 @@ Say = Callable[[str], None]
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
-def run_chaos(request: ChaosOptions, say: Say = lambda line: None) -> ChaosReport:
+def run_chaos(request: ChaosOptions, log_line: Say = lambda line: None) -> ChaosReport:
     """Run a fault-injection test, and return its report.
 
-    `say` is called with each progress message, which is a single line.
+    `log_line` is called with each progress message, which is a single line.
 
     Raises:
         DaemonUnreachable: no daemon can be started on this machine.
@@ -57,7 +57,7 @@ def run_chaos(request: ChaosOptions, say: Say = lambda line: None) -> ChaosRepor
         sweep = None
         try:
             sweep = CleanupProcess(place)
-            report = _Drill(place, request, say).run()
+            report = _Drill(place, request, log_line).run()
         finally:
             with ignoring_signals():
                 end_all(place)
@@ -69,10 +69,10 @@ def run_chaos(request: ChaosOptions, say: Say = lambda line: None) -> ChaosRepor
 
 
 class _Drill:
-    def __init__(self, place: Path, request: ChaosOptions, say: Say) -> None:
+    def __init__(self, place: Path, request: ChaosOptions, log_line: Say) -> None:
         self._place = place
         self._request = request
-        self._say = say
+        self._log_line = log_line
         self._daemon = PrivateDaemon(place, request.jobs)
         self._queue = ToyQueue(place, self._daemon.client, request)
         self._next_check = 0.0
@@ -88,7 +88,7 @@ class _Drill:
             while time.monotonic() < end:
                 self._advance(self._queue.fill)
                 if (fault := faults.make()) is not None:
-                    self._say(str(fault))
+                    self._log_line(str(fault))
             faults.stop()
             late = self._finish()
             judged = self._judge(late)
@@ -134,12 +134,12 @@ class _Drill:
         """
         queue, seconds = self._queue, self._request.end_seconds
         left = sum(not job.is_over for job in queue.jobs)
-        self._say(f"no more faults; the {left} remaining jobs must end within {seconds:.0f} s")
+        self._log_line(f"no more faults; the {left} remaining jobs must end within {seconds:.0f} s")
         deadline = time.monotonic() + seconds
         while any(not job.is_over for job in queue.jobs):
             if time.monotonic() > deadline:
                 late = f"not all jobs ended within {seconds:.0f} s"
-                self._say(f"{late}: the test kills them now")
+                self._log_line(f"{late}: the test kills them now")
                 return f"{late}: {queue.states_of_live()}"
             self._advance(queue.submit)
         return None

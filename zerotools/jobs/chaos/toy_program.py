@@ -68,7 +68,7 @@ class ToyProgram:
         self.checkpoints: Path = options.checkpoints
         self.attempt = Path(os.environ.get("ZEROTOOLS_RUN_DIR", "attempt-0")).name.split("-")[-1]
 
-    def note(self, line: str) -> None:
+    def append_line(self, line: str) -> None:
         """Append a line to the log with one write call.
 
         If this process is killed, the line is complete or missing, but never cut off.
@@ -85,22 +85,22 @@ class ToyProgram:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.note(f"beside {self.attempt}")
+            self.append_line(f"beside {self.attempt}")
             return EXIT_BESIDE
         begin, state = self.load(worker.resume_from())
-        self.note(f"began {self.attempt} from {begin}")
+        self.append_line(f"began {self.attempt} from {begin}")
         for step in range(begin + 1, self.steps + 1):
             time.sleep(self.pace)
             state = self.advance(state, step)
-            self.note(f"step {step}")
+            self.append_line(f"step {step}")
             worker.report(step, steps=self.steps, loss=1.0 / step)
             asked = worker.should_stop()
             if asked or step % self.every == 0 or step == self.steps:
                 self.save(step, state)
             if asked and step < self.steps:
-                self.note("stopped")
+                self.append_line("stopped")
                 return 0
-        self.note(f"done {state}")
+        self.append_line(f"done {state}")
         return 0
 
     def advance(self, state: int, step: int) -> int:
@@ -127,7 +127,7 @@ class ToyProgram:
             staging.rename(path)
         for directory in (path, self.checkpoints):
             _sync(directory)
-        self.note(f"saved {step}")
+        self.append_line(f"saved {step}")
         worker.checkpoint_written(path, step)
         for old in sorted(self.checkpoints.glob("step-*"))[:-KEPT]:
             _remove(old)

@@ -138,7 +138,7 @@ class _Text:
     """
 
     def __init__(self, file: BinaryIO, path: Path, budget: int | None) -> None:
-        self._file, self._path, self._left = file, path, budget
+        self._file, self._path, self._remaining = file, path, budget
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._buffer, self._at, self._line = "", 0, 1
         self._ended = False
@@ -207,10 +207,10 @@ class _Text:
         self._at = end
 
     def _more(self) -> bool:
-        size = PIECE if self._left is None else min(PIECE, self._left)
+        size = PIECE if self._remaining is None else min(PIECE, self._remaining)
         piece = b"" if self._ended else self._file.read(size)
-        if self._left is not None:
-            self._left -= len(piece)
+        if self._remaining is not None:
+            self._remaining -= len(piece)
             self.is_over_budget = not size and bool(self._file.read(1))
         if self._ended or self.is_over_budget:
             self._ended = True

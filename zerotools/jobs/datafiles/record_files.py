@@ -111,14 +111,14 @@ class _Lines:
     """An iterator over the lines of a file, up to a limit of bytes."""
 
     def __init__(self, file: TextIO, budget: int | None) -> None:
-        self._file, self._left = file, budget
+        self._file, self._remaining = file, budget
         self.is_over = False
 
     def __iter__(self) -> Iterator[str]:
         for line in self._file:
-            if self._left is not None:
-                self._left -= len(line.encode("utf-8", "replace"))
-                if self._left < 0:
+            if self._remaining is not None:
+                self._remaining -= len(line.encode("utf-8", "replace"))
+                if self._remaining < 0:
                     self.is_over = True
                     return
             yield line

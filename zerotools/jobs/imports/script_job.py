@@ -62,7 +62,7 @@ def _directory(run: RunSettings, program: Program) -> Path:
     """Return the directory in which the program starts. This is the working directory, unless the
     program exists only in the directory of the script.
     """
-    here, beside = Path.cwd(), Path.cwd() / run.beside
+    here, beside = Path.cwd(), Path.cwd() / run.file_directory
     file = next((word for word in program.command if word.endswith(".py")), None)
     is_beside = file is not None and not (here / file).exists() and (beside / file).exists()
     return beside if is_beside else here

@@ -105,14 +105,14 @@ def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -
     )
 
 
-def with_not_ready(look: Callable[[], Value], directory: Path) -> Value:
-    """Call `look`, which reads files below `directory`, and return its result.
+def with_not_ready(read: Callable[[], Value], directory: Path) -> Value:
+    """Call `read`, which reads files below `directory`, and return its result.
 
     Raises:
         MachineNotReady: the disk or the file server has a transient error.
     """
     try:
-        return look()
+        return read()
     except OSError as error:
         if not is_transient(error):
             raise

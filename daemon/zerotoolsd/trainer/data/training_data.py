@@ -140,25 +140,25 @@ class DataReading:
         except BaseException as error:  # raised again by the waiting code
             found.set_exception(error)
 
-    def _result(self, tell: Callable[[str], None]) -> list[ReadSource]:
+    def _result(self, report: Callable[[str], None]) -> list[ReadSource]:
         assert self._found is not None  # of the first rank of a node, which alone asks
         found = self._found
-        self._files.progress.report_until(lambda: bool(wait([found], TELL_SECONDS).done), tell)
+        self._files.progress.report_until(lambda: bool(wait([found], TELL_SECONDS).done), report)
         return found.result()
 
-    def opened(self, tell: Callable[[str], None] = lambda _: None) -> TrainingData:
+    def opened(self, report: Callable[[str], None] = lambda _: None) -> TrainingData:
         """Wait for the data and return it.
 
         Every rank gets the same data.
 
-        `tell` is called with the progress, as text, when it changes.
+        `report` is called with the progress, as text, when it changes.
 
         Raises:
             ZerotoolsError: no file matches a pattern, a file does not have the expected type, the
                 data is too small, or the tokenizer does not load. It is raised on every rank.
         """
         with self._files.until_opened:
-            sources = self.group.decided_by_node(partial(self._result, tell))
+            sources = self.group.decided_by_node(partial(self._result, report))
             self._check_alike(sources)
             try:
                 return self._opened(sources)

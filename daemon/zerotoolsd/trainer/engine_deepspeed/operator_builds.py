@@ -92,9 +92,9 @@ class BuildProgress:
     shown.
     """
 
-    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, log_line: Callable[[str], None]) -> None:
         self._directory = directory
-        self._log_line = say
+        self._log_line = log_line
         self._known: list[str] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="made")

@@ -130,11 +130,13 @@ def _without_operators_of_the_group(deepspeed: Any) -> None:
         deepspeed.ops.__compatible_ops__[builder.name] = False
 
 
-def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str], None]) -> None:
+def make_adam_ready(
+    deepspeed: Any, config: dict[str, Any], log_line: Callable[[str], None]
+) -> None:
     """Set torch's Adam in `config`, if DeepSpeed's Adam cannot be compiled on this machine.
 
-    `say` is called with a line about this change, or about the directory in which DeepSpeed's Adam
-    is compiled.
+    `log_line` is called with a line about this change, or about the directory in which DeepSpeed's
+    Adam is compiled.
     """
     if str(config_value(config, "optimizer.type", "")).lower() not in ADAMS:
         return
@@ -150,14 +152,14 @@ def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str],
         return
     if (why := _not_built(deepspeed, builder)) is not None:
         with_torch_adam(config)
-        say(
+        log_line(
             f"note: {adam} cannot be built here ({why}): torch_adam is set to true in the "
             "optimizer's params"
         )
         return
     directory = os.environ.get(BUILDS)
     if directory and not (Path(directory) / builder.name / f"{builder.name}.so").exists():
-        say(f"compiling {adam} into {directory}: this takes minutes, and happens only once")
+        log_line(f"compiling {adam} into {directory}: this takes minutes, and happens only once")
 
 
 def _not_built(deepspeed: Any, builder: Any) -> str | None:
@@ -196,7 +198,7 @@ def with_torch_adam(config: dict[str, Any]) -> None:
 
 
 def make_nvme_ready(
-    config: dict[str, Any], output: Path, rank: int, device: str, say: Callable[[str], None]
+    config: dict[str, Any], output: Path, rank: int, device: str, log_line: Callable[[str], None]
 ) -> None:
     """Prepare the offload of this rank's state to NVMe, as `config` describes it.
 
@@ -209,7 +211,7 @@ def make_nvme_ready(
         raise BadRequest(async_io.async_io_refusal(why))
     builds = os.environ.get(BUILDS)
     if builds and not (Path(builds) / "async_io" / "async_io.so").exists():
-        say(f"compiling async_io into {builds}: this takes minutes, and happens only once")
+        log_line(f"compiling async_io into {builds}: this takes minutes, and happens only once")
     make_own_directories(config, output, rank)
 
 

@@ -83,7 +83,7 @@ class MeetingPlace:
 
 
 def meet_nodes(
-    place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
+    place: MeetingPlace, rank: Rank, log_line: Callable[[str], None], timeout: timedelta
 ) -> tuple[dist.Store, str]:
     """Wait for all nodes. Return (the store for the process group, the token of the rendezvous).
 
@@ -94,7 +94,7 @@ def meet_nodes(
         MachineNotReady: not all nodes joined in time. They may come later.
         StoppedBeforeStart: this attempt was asked to stop.
     """
-    return _Meeting(place, rank, say, timeout).meet()
+    return _Meeting(place, rank, log_line, timeout).meet()
 
 
 class _Again(Exception):
@@ -106,12 +106,12 @@ class _Again(Exception):
 
 class _Meeting:
     def __init__(
-        self, place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
+        self, place: MeetingPlace, rank: Rank, log_line: Callable[[str], None], timeout: timedelta
     ) -> None:
         self._place = place
         self._rank_timeout = timeout
         self._rank = rank
-        self._log_line = say
+        self._log_line = log_line
         self._until = time.monotonic() + place.seconds
         self._why = "no process listens there yet"
 

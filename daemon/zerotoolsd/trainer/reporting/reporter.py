@@ -70,7 +70,7 @@ class Reporter:
         self.has_stepped = False
         self.doing: str | None = None
         self._is_warm = False
-        self._told_reading = -READING_SECONDS
+        self._reported_reading = -READING_SECONDS
 
     def write_to(self, metrics: Metrics) -> None:
         """From now on, also write the results of steps into `metrics`. Only rank 0 calls it."""
@@ -144,8 +144,8 @@ class Reporter:
         doing = f"reading the data: {how_far}"
         self.prepares(doing)
         now = time.monotonic()
-        if now - self._told_reading >= READING_SECONDS:
-            self._told_reading = now
+        if now - self._reported_reading >= READING_SECONDS:
+            self._reported_reading = now
             self.log_line(doing)
 
     def at(self, step: int) -> None:

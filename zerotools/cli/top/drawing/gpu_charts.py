@@ -13,20 +13,20 @@ ROWS = 6
 _BETWEEN = "   "
 
 
-def gpu_charts(look: ScreenData, columns: int) -> list[Line]:
+def gpu_charts(data: ScreenData, columns: int) -> list[Line]:
     """Return both charts next to each other, in `ROWS` rows; empty if no past values are known."""
     busy, used = list[Sequence[float | None]](), list[Sequence[float | None]]()
-    for gpu in look.snapshot.gpus:
-        if series := look.past.get(f"gpu.{gpu.uuid}.utilization_percent"):
+    for gpu in data.snapshot.gpus:
+        if series := data.past.get(f"gpu.{gpu.uuid}.utilization_percent"):
             busy.append(series)
-        held, total = look.past.get(f"gpu.{gpu.uuid}.memory_used_bytes"), gpu.memory_total_bytes
+        held, total = data.past.get(f"gpu.{gpu.uuid}.memory_used_bytes"), gpu.memory_total_bytes
         if held and total:
             used.append([None if value is None else 100 * value / total for value in held])
     wide = (columns - len(_BETWEEN)) // 2
     blocks = [
         block
         for word, rows in (("busy", busy), ("memory", used))
-        if (block := _chart(word, _means(rows), len(rows), wide, is_hour=look.is_hour))
+        if (block := _chart(word, _means(rows), len(rows), wide, is_hour=data.is_hour))
     ]
     return [
         [piece for block in blocks for piece in (*padded(block[row], wide), (_BETWEEN, ""))][:-1]

@@ -85,9 +85,9 @@ class GpuColumns:
         return cls(name, bar, busy_bar, limit, clock, past)
 
 
-def gpu_lines(look: ScreenData, columns: int, rows: int, *, headed: bool) -> list[Line]:
+def gpu_lines(data: ScreenData, columns: int, rows: int, *, headed: bool) -> list[Line]:
     """Return at most `rows` rows for the GPUs. If no GPUs are known, return the reason."""
-    snapshot = look.snapshot
+    snapshot = data.snapshot
     if not snapshot.gpus:
         said = plain(snapshot.gpus_error or "NVML answers, and reports none")
         return [cut([("GPUs  ", "strong"), (said, "quiet")], columns)]
@@ -99,17 +99,17 @@ def gpu_lines(look: ScreenData, columns: int, rows: int, *, headed: bool) -> lis
     kinds = {gpu.name for gpu in snapshot.gpus if gpu.name}
     widths = GpuColumns.of(columns, is_mixed=len(kinds) > 1)
     if headed:
-        lines.append(padded(_header(widths, look), columns))
+        lines.append(padded(_header(widths, data), columns))
     room = rows - len(lines)
     shown = snapshot.gpus if len(snapshot.gpus) <= room else snapshot.gpus[: max(0, room - 1)]
-    lines += [padded(_gpu(gpu, look, widths, columns), columns) for gpu in shown]
+    lines += [padded(_gpu(gpu, data, widths, columns), columns) for gpu in shown]
     if left := snapshot.gpus[len(shown) :]:
         lines.append(cut([(_in_short(left), "quiet")], columns))
     return lines
 
 
-def _header(widths: GpuColumns, look: ScreenData) -> Line:
-    past = "hour" if look.is_hour else "recent"
+def _header(widths: GpuColumns, data: ScreenData) -> Line:
+    past = "hour" if data.is_hour else "recent"
     words = [
         ("GPU" if widths.name else " #", 3 + widths.name),
         ("memory", widths.bar + 1),
@@ -123,7 +123,7 @@ def _header(widths: GpuColumns, look: ScreenData) -> Line:
     header += " " if widths.clock else ""  # the column for the reason of a slow clock
     if widths.past:
         for word in ("mem", "busy"):
-            wide, narrow = f" {past}: {word}", f" {word}{' 1h' if look.is_hour else ''}"
+            wide, narrow = f" {past}: {word}", f" {word}{' 1h' if data.is_hour else ''}"
             header += _titled(wide if len(wide) <= widths.past + 1 else narrow, widths.past + 1)
     return [(f"{header}  who", "title")]
 
@@ -133,14 +133,14 @@ def _titled(word: str, columns: int) -> str:
     return filled(word, columns, right=right) if columns else ""
 
 
-def _gpu(gpu: Gpu, look: ScreenData, widths: GpuColumns, columns: int) -> Line:
+def _gpu(gpu: Gpu, data: ScreenData, widths: GpuColumns, columns: int) -> Line:
     name = plain(gpu.name or "").removeprefix("NVIDIA ")
     line: Line = [(f"{gpu.index:>2} ", "strong")]
     if widths.name:
         line.append((f"{filled(name, widths.name - 1)} ", ""))
     if gpu.error:
         return [*line, (plain(gpu.error), "bad")]
-    shares = look.shares.get(gpu.index, ())
+    shares = data.shares.get(gpu.index, ())
     line += memory_bar(gpu, shares, widths.bar)
     used = short_numbers.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes)
     line.append((f" {used:>10}", _memory_meaning(gpu)))
@@ -153,9 +153,9 @@ def _gpu(gpu: Gpu, look: ScreenData, widths: GpuColumns, columns: int) -> Line:
         clock = f" {short_numbers.unit(gpu.sm_clock_mhz, 'MHz'):>7}{slowed}"
         line.append((clock, _clock_meaning(gpu)))
     if widths.past:
-        line += _past(gpu, look, widths)
+        line += _past(gpu, data, widths)
     notes = _notes(gpu, roomy=columns >= ROOMY)
-    return [*line, ("  ", ""), *notes, *_who(gpu, look, shares)]
+    return [*line, ("  ", ""), *notes, *_who(gpu, data, shares)]
 
 
 def _memory_meaning(gpu: Gpu) -> str:
@@ -205,8 +205,8 @@ def _notes(gpu: Gpu, *, roomy: bool) -> Line:
     return notes
 
 
-def _who(gpu: Gpu, look: ScreenData, shares: Sequence[GpuShare]) -> Line:
-    leased = look.leases.get(gpu.uuid or "")
+def _who(gpu: Gpu, data: ScreenData, shares: Sequence[GpuShare]) -> Line:
+    leased = data.leases.get(gpu.uuid or "")
     if leased is None and not shares:
         return [("excluded" if gpu.excluded else "free", "quiet")]
     names: dict[str, str] = {} if leased is None else {title(leased): JOB}
@@ -219,13 +219,13 @@ def _who(gpu: Gpu, look: ScreenData, shares: Sequence[GpuShare]) -> Line:
     return pieces
 
 
-def _past(gpu: Gpu, look: ScreenData, widths: GpuColumns) -> Line:
+def _past(gpu: Gpu, data: ScreenData, widths: GpuColumns) -> Line:
     line: Line = []
     for name, top, meaning in (
         ("memory_used_bytes", gpu.memory_total_bytes, _memory_meaning(gpu) or "strip"),
         ("utilization_percent", 100, "strip"),
     ):
-        series = look.past.get(f"gpu.{gpu.uuid}.{name}")
+        series = data.past.get(f"gpu.{gpu.uuid}.{name}")
         drawn = strip(series, widths.past, None if top is None else float(top), meaning)
         line += [(" ", ""), *padded(drawn, widths.past)]
     return line
@@ -241,14 +241,14 @@ def _in_short(gpus: Sequence[Gpu]) -> str:
     return said + (f", {lost} with errors" if lost else "")
 
 
-def process_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
+def process_lines(data: ScreenData, columns: int, rows: int) -> list[Line]:
     """Return a header and a row for each process on GPUs, at most `rows` lines in total; empty
     without processes.
     """
     places: dict[int, list[int]] = {}
     held: dict[int, int | None] = {}
     whose: dict[int, GpuHolder] = {}
-    for index, holders in look.holders.items():
+    for index, holders in data.holders.items():
         for each in holders:
             places.setdefault(each.pid, []).append(index)
             before = held.get(each.pid, 0)

@@ -42,18 +42,18 @@ FULL_SHARE, OVERFULL_SHARE = 0.85, 0.95
 _Cell = Callable[[ScreenData, int], Line]
 
 
-def host_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
+def host_lines(data: ScreenData, columns: int, rows: int) -> list[Line]:
     """Return at most `rows` rows. Disks get the remaining cells; the disks with the least free
     space come first.
     """
     cells: list[_Cell] = [_processors, _memory, _pressure, _network]
-    if look.snapshot.host.pressure is None:
+    if data.snapshot.host.pressure is None:
         cells.remove(_pressure)
-    count = len(cells) + len(look.disks)
+    count = len(cells) + len(data.disks)
     beside = max(2, min(columns // NARROWEST, max(math.ceil(count / rows), columns // WIDEST)))
     room = columns // beside
-    parts = [cell(look, room - 2) for cell in cells]
-    disks = look.disks[: max(0, rows * beside - len(parts))]
+    parts = [cell(data, room - 2) for cell in cells]
+    disks = data.disks[: max(0, rows * beside - len(parts))]
     parts += [_disk(disk, room - 2) for disk in disks]
     lines: list[Line] = []
     for begin in range(0, len(parts), beside):
@@ -76,24 +76,24 @@ def _barred(
     return cut([*line, *said, *([(" ", ""), *past] if past else [])], columns)
 
 
-def _past(look: ScreenData, name: str, top: float | None, columns: int) -> Line:
-    return strip(look.past.get(name), columns // 4, top) if columns >= PAST_FROM else []
+def _past(data: ScreenData, name: str, top: float | None, columns: int) -> Line:
+    return strip(data.past.get(name), columns // 4, top) if columns >= PAST_FROM else []
 
 
-def _processors(look: ScreenData, columns: int) -> Line:
-    host = look.snapshot.host
+def _processors(data: ScreenData, columns: int) -> Line:
+    host = data.snapshot.host
     load = host.load_average[0] if host.load_average else 0.0
     high = "warning" if load > 2 * host.cpu_count else "quiet"
     said: Line = [(f"{short_numbers.unit(host.cpu_percent, '%'):>4}", "")]
     of = f"/{host.cpu_count}" if columns >= ROOMY else ""
     said.append((f" load {load:.1f}{of}", high))
     share = None if host.cpu_percent is None else host.cpu_percent / 100
-    past = _past(look, "host.cpu_percent", 100.0, columns)
+    past = _past(data, "host.cpu_percent", 100.0, columns)
     return _barred("CPU", share, said, columns, past, "meter")
 
 
-def _memory(look: ScreenData, columns: int) -> Line:
-    host = look.snapshot.host
+def _memory(data: ScreenData, columns: int) -> Line:
+    host = data.snapshot.host
     total = host.memory_total_bytes
     share = host.memory_used_bytes / total if total else None
     meaning = warmth(share, FULL_SHARE, OVERFULL_SHARE)
@@ -101,16 +101,16 @@ def _memory(look: ScreenData, columns: int) -> Line:
     if host.swap_used_bytes or (host.swap_total_bytes and columns >= ROOMY):
         swap = f" swap {short_numbers.size(host.swap_used_bytes)}"
         said.append((swap, "warning" if host.swap_used_bytes else "quiet"))
-    past = _past(look, "host.memory_used_bytes", float(total), columns)
+    past = _past(data, "host.memory_used_bytes", float(total), columns)
     return _barred("RAM", share, said, columns, past, meaning or "meter")
 
 
-def _pressure(look: ScreenData, columns: int) -> Line:
+def _pressure(data: ScreenData, columns: int) -> Line:
     """Return the cell of pressure: the percentage of the last 10 s in which tasks waited for
     memory, processors or I/O. A narrow cell leaves out the processors, because the load is in
     another cell.
     """
-    pressure = look.snapshot.host.pressure
+    pressure = data.snapshot.host.pressure
     assert pressure is not None
     stalls = {"mem": pressure.memory, "cpu": pressure.cpu, "io": pressure.io}
     line: Line = []
@@ -131,12 +131,12 @@ def _stall(name: str, stall: Stall) -> tuple[str, str]:
     return f"{lost:.0f}" if lost >= 9.95 or not lost else f"{lost:.1f}", meaning
 
 
-def _network(look: ScreenData, columns: int) -> Line:
-    host = look.snapshot.host
+def _network(data: ScreenData, columns: int) -> Line:
+    host = data.snapshot.host
     line: Line = [("net", "strong")]
     for mark, name, value in _directions(host):
         line += [(f" {mark} ", "quiet"), (f"{short_numbers.size(value):>4}", "")]
-        series: Sequence[float | None] = look.past.get(name) or ()
+        series: Sequence[float | None] = data.past.get(name) or ()
         most = max((each for each in series if each is not None), default=0.0)
         if columns >= PAST_FROM:
             line += [(" ", ""), *strip(series, columns // 6, most or 1.0)]

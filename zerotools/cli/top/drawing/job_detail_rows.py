@@ -45,14 +45,14 @@ CHART_FROM, TALLEST = 13, 18
 
 
 def detail_lines(
-    look: ScreenData, job: Job, columns: int, rows: int, now: float, *, logged: bool = True
+    data: ScreenData, job: Job, columns: int, rows: int, now: float, *, logged: bool = True
 ) -> list[Line]:
     """Return the details of the job in at most `rows` rows. With `logged`, the end of the job's log
     is included.
     """
-    found = look.chosen if look.chosen and look.chosen.job_id == job["id"] else None
+    found = data.chosen if data.chosen and data.chosen.job_id == job["id"] else None
     name = plain(title(job))
-    standing = _describe_state(job, look, now)
+    standing = _describe_state(job, data, now)
     while len(standing) > 1 and len(" · ".join(standing)) + len(name) > columns - 12:
         standing.pop()
     lines = [ruled([(name, "strong")], columns, [(" · ".join(standing), "quiet")])]
@@ -63,7 +63,7 @@ def detail_lines(
     return lines[:rows]
 
 
-def job_page(look: ScreenData, job: Job, columns: int, rows: int, now: float) -> list[Line]:
+def job_page(data: ScreenData, job: Job, columns: int, rows: int, now: float) -> list[Line]:
     """Return the page of one job: its details with the whole reason, its paths and times, and its
     attempts.
     """
@@ -91,7 +91,7 @@ def job_page(look: ScreenData, job: Job, columns: int, rows: int, now: float) ->
         for number, part in enumerate(folded[:MOST_FOLDED]):
             head = "" if number else name
             lines.append([(f"{head:<{FACT_COLUMNS}}", "strong"), (part, "")])
-    details = detail_lines(look, job, columns, max(DETAIL_ROWS, rows - len(lines)), now)
+    details = detail_lines(data, job, columns, max(DETAIL_ROWS, rows - len(lines)), now)
     return [details[0], *lines, *details[1:]][:rows]
 
 
@@ -143,7 +143,7 @@ def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
     ]
 
 
-def _describe_state(job: Job, look: ScreenData, now: float) -> list[str]:
+def _describe_state(job: Job, data: ScreenData, now: float) -> list[str]:
     """Return the state of the job in parts, the most important first: `running 3h12m`, `GPU 0-3`,
     `attempt 2`.
     """
@@ -154,7 +154,7 @@ def _describe_state(job: Job, look: ScreenData, now: float) -> list[str]:
         words = [timed]
     if job["state"] in TERMINAL and since is not None:
         words = [f"{state} {short_numbers.ago(now - since)}"]
-    if places := _gpus(job, look):
+    if places := _gpus(job, data):
         words.append(places)
     if len(job["attempts"]) > 1:
         words.append(f"attempt {job['attempts'][-1]['number']}")
@@ -164,13 +164,13 @@ def _describe_state(job: Job, look: ScreenData, now: float) -> list[str]:
     return words
 
 
-def _gpus(job: Job, look: ScreenData) -> str:
+def _gpus(job: Job, data: ScreenData) -> str:
     """Return the numbers of the GPUs on which the newest attempt runs, as `GPU 0-3`; empty without
     GPUs.
     """
     if job["state"] not in ACTIVE or not job["attempt"]:
         return ""
-    index = {gpu.uuid: gpu.index for gpu in look.snapshot.gpus}
+    index = {gpu.uuid: gpu.index for gpu in data.snapshot.gpus}
     found = [index[uuid] for uuid in job["attempt"]["gpu_uuids"] if uuid in index]
     return f"GPU {short_numbers.in_ranges(found)}" if found else ""
 

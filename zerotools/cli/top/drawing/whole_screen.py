@@ -79,7 +79,7 @@ class DrawnScreen:
 
 
 def draw_screen(
-    look: ScreenData | None,
+    data: ScreenData | None,
     log: LogLines | None,
     state: ViewState,
     columns: int,
@@ -96,27 +96,27 @@ def draw_screen(
     if state.page == HELP:
         body = help_and_log_pages.help_lines(columns)[: rows - len(foot)]
         return DrawnScreen(_above(body, foot, rows), state, {})
-    if look is None:
+    if data is None:
         return DrawnScreen(_above([[("reads the machine", "quiet")]], foot, rows), state, {})
     if state.page == LOG and log is not None:
         body = _log_body(log, state, columns, rows - len(foot))
         return DrawnScreen(_above(body, foot, rows), state, {})
-    job = next((job for job in look.jobs if job["id"] == state.chosen), None)
+    job = next((job for job in data.jobs if job["id"] == state.chosen), None)
     if state.page == JOB and job is not None:
         return DrawnScreen(
-            _above(job_page(look, job, columns, rows - len(foot), now), foot, rows), state, {}
+            _above(job_page(data, job, columns, rows - len(foot), now), foot, rows), state, {}
         )
-    host = host_lines(look, columns, 2 if rows < 45 else 3)
-    shared = max(1, len(look.snapshot.gpus)) + 1 + len(state.listed(look.jobs)) + DETAILS
-    spare = rows - len(foot) - len(host) - len(_trouble(look, columns, now)) - shared
-    lines = [_title(look, columns, now)] if rows >= TITLED or spare >= 1 else []
+    host = host_lines(data, columns, 2 if rows < 45 else 3)
+    shared = max(1, len(data.snapshot.gpus)) + 1 + len(state.listed(data.jobs)) + DETAILS
+    spare = rows - len(foot) - len(host) - len(_trouble(data, columns, now)) - shared
+    lines = [_title(data, columns, now)] if rows >= TITLED or spare >= 1 else []
     headed = rows >= HEADED or spare >= 2
     room = rows - len(lines) - len(host) - len(foot)
-    lines += gpu_lines(look, columns, max(2, room - FEWEST_JOBS - 3), headed=headed)
+    lines += gpu_lines(data, columns, max(2, room - FEWEST_JOBS - 3), headed=headed)
     lines += host
     if columns >= ROOMY and rows >= CHARTED and spare >= SPARE_FOR_CHARTS:
-        lines += gpu_charts(look, columns)
-    body, drawn, jobs, count = _body(look, state, columns, rows - len(lines) - len(foot), now)
+        lines += gpu_charts(data, columns)
+    body, drawn, jobs, count = _body(data, state, columns, rows - len(lines) - len(foot), now)
     shown = {row + len(lines): number for row, number in jobs.items()}
     return DrawnScreen(_above(lines + body, foot, rows), drawn, shown, count)
 
@@ -141,18 +141,18 @@ def _above(body: Sequence[Line], foot: Sequence[Line], rows: int) -> list[Line]:
     return [*body[: rows - len(foot)], *([blank] * missing), *foot]
 
 
-def _title(look: ScreenData, columns: int, now: float) -> Line:
+def _title(data: ScreenData, columns: int, now: float) -> Line:
     """Return the line with the machine, its GPUs and the numbers of jobs. Late and stalled jobs are
     not counted as running. The name of the program is left out if there is no space for it.
     """
     clock = time.strftime("%H:%M:%S", time.localtime(now))
-    counts = Counter(map(_counted_as, look.jobs))
-    more = "+" if look.is_cut else ""
+    counts = Counter(map(_counted_as, data.jobs))
+    more = "+" if data.is_cut else ""
     words = ("running", LATE, STALLED, "waiting", "ended")
     said = ", ".join(f"{counts[word]}{more} {word}" for word in words if counts[word])
-    left: Line = [(plain(look.machine), "strong")]
-    names = {plain(gpu.name) for gpu in look.snapshot.gpus if gpu.name}
-    if count := len(look.snapshot.gpus):
+    left: Line = [(plain(data.machine), "strong")]
+    names = {plain(gpu.name) for gpu in data.snapshot.gpus if gpu.name}
+    if count := len(data.snapshot.gpus):
         left.append((f"   {count} × {names.pop()}" if len(names) == 1 else f"   {count} GPUs", ""))
     if said:
         left.append((f"   jobs: {said}", ""))
@@ -171,26 +171,26 @@ def _counted_as(job: Job) -> str:
 Body = tuple[list[Line], ViewState, dict[int, int], int]
 
 
-def _body(look: ScreenData, state: ViewState, columns: int, rows: int, now: float) -> Body:
+def _body(data: ScreenData, state: ViewState, columns: int, rows: int, now: float) -> Body:
     """Return the rows of the jobs and of the chosen job, with the positions of the jobs relative to
     the first of these rows.
     """
-    listed = state.listed(look.jobs)
+    listed = state.listed(data.jobs)
     chosen = next((job for job in listed if job["id"] == state.chosen), None)
-    above = _trouble(look, columns, now)
+    above = _trouble(data, columns, now)
     if chosen is None:
-        lines, state, jobs, count = _table(look, listed, state, columns, rows - len(above), now)
+        lines, state, jobs, count = _table(data, listed, state, columns, rows - len(above), now)
         used = len(above) + len(lines)
-        lines += process_lines(look, columns, min(MOST_PROCESSES, rows - used))
+        lines += process_lines(data, columns, min(MOST_PROCESSES, rows - used))
         return [*above, *lines], state, _lower(jobs, len(above)), count
     if columns >= WIDE and rows >= 14:
-        return _two_columns(look, listed, chosen, state, columns, rows, now)
+        return _two_columns(data, listed, chosen, state, columns, rows, now)
     room = rows - len(above) - 1
     details = max(DETAILS, room - len(listed)) if room - FEWEST_JOBS >= DETAILS else room // 2
     details = max(details, room // 2) if rows >= HEADED else details
-    table, state, jobs, count = _table(look, listed, state, columns, room + 1 - details, now)
+    table, state, jobs, count = _table(data, listed, state, columns, room + 1 - details, now)
     used = len(above) + len(table)
-    lines = detail_lines(look, chosen, columns, rows - used, now)
+    lines = detail_lines(data, chosen, columns, rows - used, now)
     return [*above, *table, *lines], state, _lower(jobs, len(above)), count
 
 
@@ -199,7 +199,7 @@ def _lower(jobs: dict[int, int], by: int) -> dict[int, int]:
 
 
 def _two_columns(
-    look: ScreenData,
+    data: ScreenData,
     listed: Sequence[Job],
     chosen: Job,
     state: ViewState,
@@ -209,35 +209,35 @@ def _two_columns(
 ) -> Body:
     left_columns = columns * 52 // 100
     right_columns = columns - left_columns - 3
-    above = _trouble(look, columns, now)
+    above = _trouble(data, columns, now)
     rows -= len(above)
     table, state, jobs, count = _table(
-        look, listed, state, left_columns, max(FEWEST_JOBS + 1, rows // 2), now
+        data, listed, state, left_columns, max(FEWEST_JOBS + 1, rows // 2), now
     )
     left = list(table)
-    processes = process_lines(look, left_columns, min(MOST_PROCESSES, (rows - len(left)) // 2))
+    processes = process_lines(data, left_columns, min(MOST_PROCESSES, (rows - len(left)) // 2))
     if processes:
         left += [ruled([("processes on GPUs", "strong")], left_columns), *processes]
     log_rows = rows - len(left) - 1
-    if look.chosen is not None and look.chosen.log and log_rows >= 2:
+    if data.chosen is not None and data.chosen.log and log_rows >= 2:
         left.append(ruled([("log", "strong")], left_columns, [("l  all of it", "quiet")]))
-        left += log_tail(look.chosen.log, left_columns, log_rows)
-    right = detail_lines(look, chosen, right_columns, rows, now, logged=False)
+        left += log_tail(data.chosen.log, left_columns, log_rows)
+    right = detail_lines(data, chosen, right_columns, rows, now, logged=False)
     body = [*above, *side_by_side(left, right, left_columns, rows)]
     return body, state, _lower(jobs, len(above)), count
 
 
-def _trouble(look: ScreenData, columns: int, now: float) -> list[Line]:
+def _trouble(data: ScreenData, columns: int, now: float) -> list[Line]:
     """Return a line with the reason why the daemon does not answer, and a line with the jobs that
     make no progress. These jobs have a line here because the table may not show them.
     """
     lines: list[Line] = []
-    if look.trouble:
-        age = f" (jobs as of {short_numbers.ago(look.jobs_age_seconds)})" if look.jobs else ""
-        lines = [cut([("jobs  ", "strong"), (plain(look.trouble) + age, "warning")], columns)]
+    if data.trouble:
+        age = f" (jobs as of {short_numbers.ago(data.jobs_age_seconds)})" if data.jobs else ""
+        lines = [cut([("jobs  ", "strong"), (plain(data.trouble) + age, "warning")], columns)]
     named: Line = []
     for word in (STALLED, LATE):
-        found = [job for job in look.jobs if shown_state(job) == word]
+        found = [job for job in data.jobs if shown_state(job) == word]
         texts = [state_text(job, now).replace(word, plain(title(job))) for job in found]
         if found:
             named += [(f"{word}  ", "strong"), (f"{', '.join(texts)}   ", meaning_of(word))]
@@ -245,15 +245,15 @@ def _trouble(look: ScreenData, columns: int, now: float) -> list[Line]:
 
 
 def _table(
-    look: ScreenData, listed: Sequence[Job], state: ViewState, columns: int, rows: int, now: float
+    data: ScreenData, listed: Sequence[Job], state: ViewState, columns: int, rows: int, now: float
 ) -> tuple[list[Line], ViewState, dict[int, int], int]:
     """Return the table of jobs with its header, in at most `rows` rows."""
     room = max(1, rows - 1)
     if not listed:
-        return _nothing_listed(look, state, columns), state, {}, 1
+        return _nothing_listed(data, state, columns), state, {}, 1
     state = state.scrolled(listed, room)
     part = listed[state.first : state.first + room]
-    shown = _part(look, listed, state, len(part))
+    shown = _part(data, listed, state, len(part))
     widths = JobColumns.of(columns, listed, now, shown)
     lines = [job_header(widths, columns, shown)]
     jobs: dict[int, int] = {}
@@ -266,16 +266,16 @@ def _table(
     return lines, state, jobs, room
 
 
-def _part(look: ScreenData, listed: Sequence[Job], state: ViewState, shown: int) -> str:
-    if shown == len(listed) and not look.is_cut:
+def _part(data: ScreenData, listed: Sequence[Job], state: ViewState, shown: int) -> str:
+    if shown == len(listed) and not data.is_cut:
         return ""
-    return f"{state.first + 1}-{state.first + shown}/{len(listed)}{'+' if look.is_cut else ''}"
+    return f"{state.first + 1}-{state.first + shown}/{len(listed)}{'+' if data.is_cut else ''}"
 
 
-def _nothing_listed(look: ScreenData, state: ViewState, columns: int) -> list[Line]:
-    if look.jobs and state.only:
-        said = f"none of {len(look.jobs)} jobs has the text “{plain(state.only)}”; Escape shows all"
-    elif look.trouble:
+def _nothing_listed(data: ScreenData, state: ViewState, columns: int) -> list[Line]:
+    if data.jobs and state.only:
+        said = f"none of {len(data.jobs)} jobs has the text “{plain(state.only)}”; Escape shows all"
+    elif data.trouble:
         return []
     else:
         said = "no job runs or waits, and none has ended within the last hour"

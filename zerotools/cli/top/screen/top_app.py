@@ -189,7 +189,7 @@ class Top(App[int]):
         super().__init__(ansi_color=True)  # the terminal's own colours
         self.failure: Exception | None = None
         self.state = ViewState()
-        self.look: ScreenData | None = None
+        self.data: ScreenData | None = None
         self._reads = reads
         self._client = client
         self._interval = interval
@@ -246,11 +246,11 @@ class Top(App[int]):
             then = partial(self.show, chosen)
             self._reading.do(partial(self._reads.read, chosen), then, self._fail)
 
-    def show(self, chosen: int | None, look: ScreenData) -> None:
-        """Draw the new values `look`, which include the details of the job `chosen`."""
-        before = [] if self.look is None else self.state.listed(self.look.jobs)
-        self.look = look
-        self.state = self.state.keep_chosen(self.state.listed(look.jobs), before)
+    def show(self, chosen: int | None, data: ScreenData) -> None:
+        """Draw the new values `data`, which include the details of the job `chosen`."""
+        before = [] if self.data is None else self.state.listed(self.data.jobs)
+        self.data = data
+        self.state = self.state.keep_chosen(self.state.listed(data.jobs), before)
         self.draw()
         if self.state.chosen != chosen:
             self.refresh_now()
@@ -260,7 +260,7 @@ class Top(App[int]):
         if self.state.message[0] and time.monotonic() > self._message_until:
             self.state = replace(self.state, message=("", ""))
         columns, rows = self._canvas.size
-        self._drawn = draw_screen(self.look, self._rank_log, self.state, columns, rows, self._now())
+        self._drawn = draw_screen(self.data, self._rank_log, self.state, columns, rows, self._now())
         self.state = self._drawn.state
         lines = self._drawn.lines
         self._canvas.show([in_ascii(line) for line in lines] if self._letters else lines)
@@ -314,12 +314,12 @@ class Top(App[int]):
 
         `before` is the state before the key or click.
         """
-        if self.look is not None and (self.state.only, self.state.order) != (
+        if self.data is not None and (self.state.only, self.state.order) != (
             before.only,
             before.order,
         ):
-            listed = self.state.listed(self.look.jobs)
-            self.state = self.state.keep_chosen(listed, before.listed(self.look.jobs))
+            listed = self.state.listed(self.data.jobs)
+            self.state = self.state.keep_chosen(listed, before.listed(self.data.jobs))
         if wish is not None:
             self._grant(wish)
         if (self.state.page, self.state.rank) != (before.page, before.rank):
@@ -331,7 +331,7 @@ class Top(App[int]):
 
     def _shown(self) -> KeyContext:
         return KeyContext(
-            listed=() if self.look is None else self.state.listed(self.look.jobs),
+            listed=() if self.data is None else self.state.listed(self.data.jobs),
             job_rows=self._drawn.job_rows,
             log_lines=0 if self._rank_log is None else len(shown_log(self._rank_log, self.state)),
             log_rows=max(1, self._canvas.size.height - 2),

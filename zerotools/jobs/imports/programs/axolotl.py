@@ -30,10 +30,10 @@ _OF_8_BITS = "llm_int8_"
 _READ = ("path", "type", "data_files", "ds_type")
 
 
-def read_axolotl(document: Document, beside: Path) -> RunSettings:
+def read_axolotl(document: Document, file_directory: Path) -> RunSettings:
     """Return the training arguments in axolotl's YAML `document`.
 
-    `beside` is the directory of the file. Raises BadRequest if the YAML is not axolotl's.
+    `file_directory` is the directory of the file. Raises BadRequest if the YAML is not axolotl's.
     """
     others = {"model_name_or_path": "if it is LLaMA-Factory's config, use --llamafactory"}
     others |= {"distributed_type": "if it is accelerate's config, use --accelerate"}
@@ -71,7 +71,7 @@ def read_axolotl(document: Document, beside: Path) -> RunSettings:
     return RunSettings(
         document.source,
         given_all,
-        beside,
+        file_directory,
         AXOLOTL_DEFAULTS,
         "axolotl",
         deepspeed=named if named is not None and named.value else None,

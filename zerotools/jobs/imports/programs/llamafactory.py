@@ -30,10 +30,11 @@ _DPO = "dpo"
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 
 
-def read_llamafactory(document: Document, beside: Path) -> RunSettings:
+def read_llamafactory(document: Document, file_directory: Path) -> RunSettings:
     """Return the training arguments in LLaMA-Factory's YAML `document`.
 
-    `beside` is the directory of the file. Raises BadRequest if the YAML is not LLaMA-Factory's.
+    `file_directory` is the directory of the file. Raises BadRequest if the YAML is not
+    LLaMA-Factory's.
     """
     others = {"base_model": "if it is axolotl's config, use --axolotl"}
     others |= {"distributed_type": "if it is accelerate's config, use --accelerate"}
@@ -42,7 +43,7 @@ def read_llamafactory(document: Document, beside: Path) -> RunSettings:
     is_dpo = stage is not None and stage.value == _DPO
     examples = yaml.choice("stage", LLAMAFACTORY_STAGES, "sft")
     adapters = yaml.choice("finetuning_type", LLAMAFACTORY_METHODS, "lora")
-    found = {**_data(yaml, beside, is_dpo=is_dpo), **_switches(yaml)}
+    found = {**_data(yaml, file_directory, is_dpo=is_dpo), **_switches(yaml)}
     loss = yaml.pop("pref_loss")
     if is_dpo and loss is not None and loss.value != "sigmoid":
         yaml.refuse(loss, "is not supported; supported: sigmoid")
@@ -56,7 +57,7 @@ def read_llamafactory(document: Document, beside: Path) -> RunSettings:
     return RunSettings(
         document.source,
         given,
-        beside,
+        file_directory,
         LLAMAFACTORY_DEFAULTS,
         "LLaMA-Factory",
         deepspeed=named if named is not None and named.value else None,
@@ -67,10 +68,10 @@ def read_llamafactory(document: Document, beside: Path) -> RunSettings:
     )
 
 
-def _data(yaml: YamlSettings, beside: Path, *, is_dpo: bool) -> dict[str, ConfigValue]:
+def _data(yaml: YamlSettings, file_directory: Path, *, is_dpo: bool) -> dict[str, ConfigValue]:
     """Return the data files of the datasets named by the key `dataset`, as Trainer arguments."""
     directory = yaml.remaining.get("dataset_dir")
-    root = _found("data" if directory is None else str(directory.value), beside)
+    root = _found("data" if directory is None else str(directory.value), file_directory)
     given: dict[str, ConfigValue] = {}
     for key, name in (("dataset", "train_file"), ("eval_dataset", "validation_file")):
         named = yaml.pop(key)
@@ -106,9 +107,9 @@ def _names(value: Any) -> list[Any]:
     return [str(entry).strip() for entry in entries if str(entry).strip()]
 
 
-def _found(name: str, beside: Path) -> Path:
+def _found(name: str, file_directory: Path) -> Path:
     path = expand_home(name)
-    return path if path.is_dir() or not (beside / path).is_dir() else beside / path
+    return path if path.is_dir() or not (file_directory / path).is_dir() else file_directory / path
 
 
 def _file(

@@ -91,7 +91,7 @@ def read_as_of(
     run = _with_adapter_file(run, lenient)
     _report_loose(run, loose)
     if is_factory or sum(name in run.given for name in _OF_FACTORY) > 1:
-        return _joined(run, read_llamafactory(_document(run), run.beside))
+        return _joined(run, read_llamafactory(_document(run), run.file_directory))
     if kind == "swift":
         return read_swift(run, program)
     if kind in ("xtuner", "litgpt", "axolotl"):

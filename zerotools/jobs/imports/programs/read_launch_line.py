@@ -71,7 +71,7 @@ class Launch:
 def read_launch(
     text: str,
     source: str,
-    beside: Path,
+    file_directory: Path,
     *,
     lines: bool,
     lenient: bool = False,
@@ -126,7 +126,7 @@ def read_launch(
     run = RunSettings(
         source,
         given,
-        beside,
+        file_directory,
         TRAINER_DEFAULTS if is_trainer else {},
         "Hugging Face's Trainer",
         deepspeed=named,

@@ -46,7 +46,7 @@ class RunSettings:
     Attributes:
         source: the name of the file or line for messages.
         given: name -> the argument that was given.
-        beside: the directory of the file that contains the arguments.
+        file_directory: the directory of the file that contains the arguments.
         defaults: name -> default of the program; empty if the program is not known to use a
             Trainer.
         who: the name of the program for messages.
@@ -67,7 +67,7 @@ class RunSettings:
 
     source: str
     given: Mapping[str, ConfigValue]
-    beside: Path
+    file_directory: Path
     defaults: Mapping[str, object] = field(default_factory=dict)
     who: str = ""
     deepspeed: ConfigValue | None = None
@@ -85,11 +85,12 @@ class RunSettings:
     def found(self, name: str) -> Path:
         """Return the path of the file `name`.
 
-        `name` is relative to the working directory, or to `beside` if the file exists only there.
+        `name` is relative to the working directory, or to `file_directory` if the file exists only
+        there.
         """
         path = expand_home(name)
-        beside = self.beside / path
-        return beside if not path.exists() and beside.exists() else path
+        in_directory = self.file_directory / path
+        return in_directory if not path.exists() and in_directory.exists() else path
 
     @property
     def data_key(self) -> str:

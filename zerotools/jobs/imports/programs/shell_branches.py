@@ -17,7 +17,7 @@ class Branches:
 
     def __init__(self) -> None:
         self._open: list[tuple[int, int]] = []
-        self._begun = 0
+        self._started = 0
 
     @property
     def is_open(self) -> bool:
@@ -39,8 +39,8 @@ class Branches:
         and `fi`).
         """
         if word in _BEGIN:
-            self._begun += 1
-            self._open.append((self._begun, 0))
+            self._started += 1
+            self._open.append((self._started, 0))
         elif word in _END and self._open:
             self._open.pop()
         elif word in ("else", "elif"):

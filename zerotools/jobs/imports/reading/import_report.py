@@ -155,28 +155,28 @@ def report_lines(
     Headlines and fixed sentences are in the language of `wording`; names of keys and reasons of
     single keys are not translated.
     """
-    tell = wording.translated
+    translate = wording.translated
     if findings.wrong or findings.unsupported:
         return
     if findings.repairs:
-        yield f"# {tell('repaired, as --lenient does')}"
+        yield f"# {translate('repaired, as --lenient does')}"
         yield from _listed(_by_file(findings.repairs, wording), wording)
     for source, text in findings.repaired.items():
-        yield f"# {tell(f'{_printable(source)}, with these repairs:')}"
+        yield f"# {translate(f'{_printable(source)}, with these repairs:')}"
         lines = text.expandtabs().strip("\n").split("\n")
         yield from (f"#   {_printable(line)}".rstrip() for line in lines)
     if findings.autos and not written:
-        yield f"# {tell(AUTO_BECAME)}"
+        yield f"# {translate(AUTO_BECAME)}"
         values = ", ".join(f"{a.key} = {_value(a.value)}" for a in findings.autos)
         yield from _listed([values], wording)
     for outcome, head in HEADS.items():
         rows = [row for row in findings.rows if row.outcome is outcome]
         lines = [*(_in_short(rows) if written else _with_reasons(rows))]
         if lines:
-            yield f"# {tell(head)}"
+            yield f"# {translate(head)}"
             yield from _listed(lines, wording)
     if findings.differences:
-        yield f"# {tell('differences between the job and the program')}"
+        yield f"# {translate('differences between the job and the program')}"
         yield from _listed(findings.differences, wording)
 
 
@@ -276,22 +276,22 @@ def by_kind(mends: Iterable[tuple[int, str]], wording: Wording = ENGLISH) -> str
     kinds: dict[str, list[int]] = {}
     for line, what in mends:
         kinds.setdefault(what, []).append(line)
-    tell = wording.translated
-    told = ((tell(what), _on_lines(lines, tell)) for what, lines in kinds.items())
+    translate = wording.translated
+    told = ((translate(what), _on_lines(lines, translate)) for what, lines in kinds.items())
     return "; ".join(f"{what} ({where})" for what, where in told)
 
 
-def _on_lines(lines: list[int], tell: Callable[[str], str]) -> str:
+def _on_lines(lines: list[int], translate: Callable[[str], str]) -> str:
     if len(lines) == 1:
-        return tell(f"line {lines[0]}")
+        return translate(f"line {lines[0]}")
     spans: list[list[int]] = []
     for line in lines:
         if spans and line == spans[-1][1] + 1:
             spans[-1][1] = line
         else:
             spans.append([line, line])
-    shown = [str(begin) if begin == end else tell(f"{begin} to {end}") for begin, end in spans]
-    return tell(f"{len(lines)} lines: {', '.join(shown)}")
+    shown = [str(begin) if begin == end else translate(f"{begin} to {end}") for begin, end in spans]
+    return translate(f"{len(lines)} lines: {', '.join(shown)}")
 
 
 def _value(value: Any) -> str:

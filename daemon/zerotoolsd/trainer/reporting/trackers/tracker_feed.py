@@ -133,13 +133,13 @@ def start_tracking(
     spec: JobSpec,
     run_dir: Path,
     done: int | None,
-    say: Callable[[str], None],
+    log_line: Callable[[str], None],
     start: Start = TrackerFeed,
 ) -> list[TrackerFeed]:
     """Start a process for each tracker of the job, and return their feeds.
 
     `done` is the number of completed steps (None: the run begins). If a process cannot be started,
-    this is reported with `say`, and training continues.
+    this is reported with `log_line`, and training continues.
     """
     trackers = spec.metrics.trackers
     if not trackers:
@@ -150,9 +150,9 @@ def start_tracking(
     except OSError as error:
         names = " and ".join(trackers)
         why = f"{error.filename}: {error.strerror}"
-        say(f"{names}: no steps are logged there ({why}); training continues")
+        log_line(f"{names}: no steps are logged there ({why}); training continues")
         return []
-    return list(_started(spec, output_dir, run.id, (done or 0) + 1, say, start))
+    return list(_started(spec, output_dir, run.id, (done or 0) + 1, log_line, start))
 
 
 def _started(
@@ -160,13 +160,13 @@ def _started(
     output_dir: Path,
     identity: str,
     first: int,
-    say: Callable[[str], None],
+    log_line: Callable[[str], None],
     start: Start,
 ) -> Iterator[TrackerFeed]:
     offline = offline_reasons(spec.metrics, os.environ)
     for name, project in spec.metrics.trackers.items():
         if is_switched_off(name, os.environ):
-            say(f"{name}: is switched off by WANDB_MODE: no step is logged there")
+            log_line(f"{name}: is switched off by WANDB_MODE: no step is logged there")
             continue
         opening = {
             "project": project,
@@ -181,7 +181,7 @@ def _started(
         try:
             yield start(name, opening)
         except OSError as error:
-            say(f"{name}: no steps are logged there ({error.strerror}); training continues")
+            log_line(f"{name}: no steps are logged there ({error.strerror}); training continues")
 
 
 def config_for_tracker(spec: JobSpec) -> dict[str, Any]:
