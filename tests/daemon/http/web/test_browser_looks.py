@@ -150,6 +150,10 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
     assert found["joined"] == [[1, 2, 3], [1, None, 3], [None, 20, 30]]
     assert found["stacked"] == [[1, None, 3], [11, 20, 3]]
     assert found["owners"] == {"owners": [{"job": 3, "values": [4, 20]}], "others": [6, 0]}
+    assert found["gaps"] == {
+        "times": [0, 60, 120, 180, 300, 360],
+        "series": {"a": {"mean": [1, None, 3, None, 4, 5]}},
+    }
     events = found["events"]
     assert events == {"events": [{"id": 7, "kind": "x", "data": {"a": 1}}], "rest": "id: 8\nda"}
     assert found["hex"] == ["00ff", [0, 255], []]

@@ -37,6 +37,18 @@ LABELS = """() => {
     return [label.textContent, document.querySelector(".heat-read").textContent];
   });
 }"""
+COLOURED = """(parts) => [...document.querySelectorAll(".past canvas")].map((canvas) => {
+  const { left, width } = canvas.parentElement.querySelector(".u-over").getBoundingClientRect();
+  const begin = left - canvas.getBoundingClientRect().left;
+  const pen = canvas.getContext("2d");
+  return parts.map((part) => {
+    const x = Math.round((begin + part * width) * devicePixelRatio);
+    const { data } = pen.getImageData(x, 0, 1, canvas.height);
+    const at = Array.from({ length: canvas.height }, (_, y) => data.slice(4 * y, 4 * y + 3));
+    return at.some((colour) => Math.max(...colour) - Math.min(...colour) > 60);
+  });
+})"""
+"""Whether each chart has a coloured pixel at these parts of its width: axes and grid are grey."""
 MINUTES_APART = """async () => {
   const point = (selector, ...events) => {
     const element = document.querySelector(selector);
@@ -70,6 +82,32 @@ def past_of(values: dict[str, float]) -> dict[str, Any]:
     }
     series = {name: {"mean": column, "most": column} for name, column in columns.items()}
     return {"step_seconds": STEP, "times": times, "series": series, "trouble": None}
+
+
+def test_nothing_is_drawn_where_nothing_was_kept(
+    browser: Any, page: Served, service: FakeService
+) -> None:
+    service.add(uid=ANNA, name="tiny")
+    past = past_of(
+        {
+            "gpu.GPU-fake-0.utilization_percent": 90.0,
+            "gpu.GPU-fake-0.memory_used_bytes": 60.0 * 2**30,
+            "gpu.GPU-fake-0.temperature_celsius": 70.0,
+        }
+    )
+    memory = past["series"]["gpu.GPU-fake-0.memory_used_bytes"]
+    past["series"]["job.1.gpu.GPU-fake-0.memory_used_bytes"] = dict(memory)
+    kept = [*range(20), *range(40, POINTS)]
+    past["times"] = [past["times"][number] for number in kept]
+    for column in past["series"].values():
+        column["mean"] = column["most"] = [column["mean"][number] for number in kept]
+    service.past = past
+    with visiting(browser, page, viewport={"width": 1280, "height": 2000}) as visit:
+        visit.show("#/machine/0")
+        visit.wait_for_text("#opened", "GPU 0")
+        visit.wait_for_text(".past", "Temperature")
+        drawn = visit.page.evaluate(COLOURED, [0.1, 0.5, 0.9])
+        assert drawn == [[True, False, True]] * 3
 
 
 def test_gpus_over_time_and_one_of_them(browser: Any, page: Served, service: FakeService) -> None:

@@ -44,6 +44,7 @@ async () => {
     joined: data.joined([{x: [null, 1, 3], y: [7, 1, 3]}, {x: [2, 3], y: [20, 30]}]),
     stacked: data.stacked([[1, null, 3], [10, 20, null]]),
     owners: data.byOwner({all: {mean: [10, 20]}, 'job.3': {mean: [4, 25]}, 'job.1': {mean: [0, 0]}}, 'all', (name) => (name.startsWith('job.') ? Number(name.slice(4)) : null)),
+    gaps: data.withGaps({times: [0, 60, 120, 300, 360], step_seconds: 60, series: {a: {mean: [1, null, 3, 4, 5]}}}),
     events: events.parseEvents(': hi\n\nid: 7\nevent: x\ndata: {"a":1}\n\nid: 8\nda'),
     trimmed: [[{ min: 1, max: 101 }], [{ min: 51, max: 100 }], [{ min: 200, max: 300 }]].map(([shown]) => ticks.trimmed([{ x: Array.from({ length: 101 }, (_, index) => index + 1), y: Array.from({ length: 101 }, (_, index) => (index === 100 ? 1e6 : index === 3 ? null : index)) }], shown)),
     hex: [hex.hexOfBytes(new Uint8Array([0, 255])), [...hex.bytesOfHex('00ff')], [...hex.bytesOfHex('zz')]],

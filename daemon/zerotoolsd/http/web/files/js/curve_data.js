@@ -47,6 +47,15 @@ export function stacked(columns) {
   return sums;
 }
 
+/** The times and means of a history with an empty point where nothing was kept for a time: no line is
+ * drawn over it. */
+export function withGaps({ times, series, step_seconds: step }) {
+  const places = times.flatMap((time, index) => (times[index + 1] - time > 1.5 * step ? [index, index + 0.5] : index));
+  const found = {};
+  for (const [name, { mean }] of Object.entries(series)) found[name] = { mean: places.map((place) => mean[place] ?? null) };
+  return { times: places.map((place) => times[place] ?? times[place - 0.5] + step), series: found };
+}
+
 /** Of the memory of a GPU or of the host over time: a column for each job that had some, and one
  * for the rest. `series` are those of the history, `used` the name of the total, `ofJob(name)` the
  * job whose share a series is, or null. */

@@ -53,8 +53,6 @@ export class CheckpointsPart {
     this.#timer?.();
   }
 
-  update() {}
-
   async #read() {
     try {
       const { signal } = this.#ended;

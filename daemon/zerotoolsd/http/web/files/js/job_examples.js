@@ -22,22 +22,18 @@ export class ExamplesPart {
   constructor(view, id) {
     this.#view = view;
     this.#id = id;
-    const select = h("select", { "aria-label": "How many examples", onchange: (event) => this.#want(Number(event.target.value)) },
+    const select = h("select", { "aria-label": "How many examples", onchange: (event) => {
+      this.#show = event.target.value;
+      this.#read();
+    } },
       NUMBERS.map((number) => h("option", { value: number }, `${number} examples`)));
     this.element = h("section", { "aria-label": "Examples" }, h("div", { class: "bar" }, select), this.#place);
-    this.#want(NUMBERS[0]);
+    this.#read();
   }
 
   close() {
     this.#ended.abort();
     this.#timer?.();
-  }
-
-  update() {}
-
-  #want(show) {
-    this.#show = show;
-    this.#read();
   }
 
   async #read() {

@@ -28,8 +28,6 @@ export class PredictionsPart {
     this.#timer?.();
   }
 
-  update() {}
-
   async #read() {
     this.#timer?.();
     const { step, first } = this.#wanted;

@@ -190,7 +190,7 @@ export class JobView {
       fill(this.#place, this.#part.element);
     }
     this.#partName = name;
-    this.#part?.update(this.#rest.slice(1));
+    this.#part?.update?.(this.#rest.slice(1));
   }
 }
 

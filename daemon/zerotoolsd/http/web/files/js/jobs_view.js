@@ -243,8 +243,6 @@ export class JobsView {
     if (row.inSight && !job.masked && job.attempt && (RUNS.has(job.state) || job.progress)) this.#curves.want(job.id, RUNS.has(job.state));
   }
 
-  turn() {}
-
   key(event) {
     const links = [...this.#rows.querySelectorAll("th a")];
     const at = links.indexOf(document.activeElement);

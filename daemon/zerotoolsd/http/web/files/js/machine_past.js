@@ -1,7 +1,7 @@
 // The machine over time: a row of colours for each GPU, the curves of one of them, and who used them.
 
 import { Chart, TIME_AXIS, colour, style, summary } from "./charts.js";
-import { byOwner, stacked } from "./curve_data.js";
+import { byOwner, stacked, withGaps } from "./curve_data.js";
 import { fill, fillOnce, h, later, setText, wideTable } from "./dom.js";
 import { UNKNOWN, bytes, isNumber, now, percent, plainName } from "./format.js";
 import { HeatMap } from "./heat_map.js";
@@ -135,7 +135,7 @@ export class MachinePast {
 
   #draw() {
     if (!this.#past) return;
-    const { times, series, trouble, step_seconds: step } = this.#past;
+    const { times, trouble, step_seconds: step } = this.#past;
     const gpus = this.#gpus();
     setText(this.#said, trouble ? `Nothing is kept: ${plainName(trouble)}` : `A point each ${spanWords(step)}. Choose a row for its curves.`);
     this.#map.element.hidden = times.length === 0;
@@ -143,7 +143,7 @@ export class MachinePast {
       const end = Math.max(now(), times.at(-1) + step);
       this.#map.draw({ label: "The machine over time", rows: [...gpus.map((gpu) => this.#gpuRow(gpu)), this.#hostRow()], times, step, begin: Math.floor((end - this.#wants.seconds) / step) * step, end, open: this.#open, scale: this.#wants.shown === "busy" ? { least: "0 %", most: "100 %" } : { least: "empty", most: "full" } });
     }
-    this.#drawCurves(gpus, times, series);
+    this.#drawCurves(gpus);
     this.#drawUse(gpus, times, step);
   }
 
@@ -172,7 +172,7 @@ export class MachinePast {
     return this.#page.store.machine?.snapshot?.host.memory_total_bytes ?? 1;
   }
 
-  #drawCurves(gpus, times, series) {
+  #drawCurves(gpus) {
     const gpu = gpus.find((each) => each.key === this.#open);
     const host = this.#open === "host";
     this.#curves.hidden = !gpu && !host;
@@ -185,6 +185,7 @@ export class MachinePast {
       this.place = h("div", { class: "past" });
       return [h("div", { class: "bar" }, h("h2", { id: "opened" }, gpu?.title ?? "Host"), h("a", { class: "button", href: "#/machine" }, "Close")), this.place];
     });
+    const { times, series } = withGaps(this.#past);
     const used = host ? "host.memory_used_bytes" : `gpu.${gpu.uuid}.memory_used_bytes`;
     const total = host ? this.#hostBytes() : gpu.total;
     const ofJob = (name) => (host ? jobIn(JOB_ON_HOST, name) : jobIn(JOB_ON_GPU, name, gpu.uuid));
@@ -200,14 +201,14 @@ export class MachinePast {
     this.#charts.clear();
   }
 
-  #chart(title) {
+  #drawChart(title, options, data) {
     let chart = this.#charts.get(title);
     if (!chart) {
       chart = new Chart();
       this.#charts.set(title, chart);
       this.place.append(h("section", {}, h("h3", {}, title), chart.element));
     }
-    return chart;
+    chart.draw({ ...options, height: CURVE_PIXELS, inset: this.#map.inset, x: { ...TIME_AXIS, range: this.#map.range } }, data);
   }
 
   #drawStack(title, times, { owners, others }, total) {
@@ -223,13 +224,13 @@ export class MachinePast {
       data.push(sums[index]);
     }
     const label = [summary(title, times, sums.at(-1)), ...owners.map((owner) => `${this.#page.store.titleOf(owner.job)}: at most ${bytes(Math.max(...owner.values.filter(isNumber)))}`)].join(". ");
-    this.#chart(title).draw({ label, height: CURVE_PIXELS, lines, log: false, stack: true, inset: this.#map.inset, x: { ...TIME_AXIS, range: this.#map.range }, y: { words: bytes, range: (plot, least, most) => [0, Math.max(1, total ?? most * 1.05)] } }, data);
+    this.#drawChart(title, { label, lines, stack: true, y: { words: bytes, range: (plot, least, most) => [0, Math.max(1, total ?? most * 1.05)] } }, data);
   }
 
   #drawLine(title, words, times, values, most) {
     const line = { name: title, colour: colour(0) };
     const range = (plot, least, greatest) => [0, Math.max(most ?? 1, greatest)];
-    this.#chart(title).draw({ label: summary(title, times, values), height: CURVE_PIXELS, lines: [line], log: false, inset: this.#map.inset, x: { ...TIME_AXIS, range: this.#map.range }, y: { words, range } }, [times, values]);
+    this.#drawChart(title, { label: summary(title, times, values), lines: [line], y: { words, range } }, [times, values]);
   }
 
   #userName(uid) {

@@ -120,10 +120,9 @@ export class MachineView {
 function memoryBar(shares, what) {
   const parts = [["jobs", "jobs"], ["others", "other programs"], ["residue", "no process"], ["free", "free"]].filter(([name]) => shares[name] > 0);
   const words = parts.map(([name, text]) => `${text} ${bytes(shares[name])}`).join(", ");
-  const bar = h("div", { class: "memory-bar", role: "img", "aria-label": `${what}: ${words}`, title: words }, parts.map(([name]) => {
+  return h("div", { class: "memory-bar", role: "img", "aria-label": `${what}: ${words}`, title: words }, parts.map(([name]) => {
     const part = h("span", { class: `of-${name}` });
     part.style.flexGrow = String(shares[name]);
     return part;
   }));
-  return bar;
 }

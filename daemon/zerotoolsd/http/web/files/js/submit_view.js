@@ -76,8 +76,6 @@ export class SubmitView {
     SubmitView.draft = { values: valuesOf(this.#form), source: this.#source, deepspeed: this.#deepspeed };
   }
 
-  turn() {}
-
   #recall() {
     const { values = {}, source = null, deepspeed = null } = SubmitView.draft ?? {};
     for (const [name, value] of Object.entries(values)) {
