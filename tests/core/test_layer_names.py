@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.core.layer_names import layers_in_order, place_of
+from zerotools.core.checkpoint import Key
+from zerotools.core.layer_names import in_order_of_numbers, layers_in_order, place_of
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,22 @@ def test_layers_are_in_order_of_their_numbers() -> None:
     names = ["embed.weight", "h.0.a", "h.10.a", "h.2.a", "tower.1.a", "head.weight", "h.1.a"]
     expected = ["embed", "h.0", "h.1", "h.2", "h.10", "tower.1", "head"]
     assert layers_in_order(names) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("h.0.b h.0.a h.1.b h.1.a h.0.c", "h.0.b h.0.a h.1.b h.1.a h.0.c"),
+        ("e h.0.b h.0.a h.10.a h.10.b h.2.a n", "e h.0.b h.0.a h.2.a h.10.a h.10.b n"),
+        ("h.0.x.0 h.0.x.10 h.0.x.9 h.1.x.3", "h.0.x.0 h.0.x.9 h.0.x.10 h.1.x.3"),
+        ("h.10 h.2 h.10:m h.2:m", "h.2 h.10 h.2:m h.10:m"),
+        ("h.10 h.10:m h.2 h.2:m g", "h.2 h.2:m h.10 h.10:m g"),
+        (f"h.{'9' * 5000} h.010 h.2", f"h.2 h.010 h.{'9' * 5000}"),
+        ("", ""),
+    ],
+)
+def test_tensors_are_in_order_of_numbers(given: str, expected: str) -> None:
+    def keys(text: str) -> list[Key]:
+        return [Key(name, role) for name, _, role in (t.partition(":") for t in text.split())]
+
+    assert in_order_of_numbers(keys(given)) == keys(expected)

@@ -7,11 +7,27 @@ lm_head.weight                            layer lm_head,        kind weight
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 _NUMBERED = re.compile(r"((?:[^.]+\.)*?\d+)\.(.+)")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+_Number = tuple[int, str]
+"""The length and the digits of a number, which sort as the number does."""
+
+
+class Named(Protocol):
+    """Anything with the name and the role of a tensor."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def role(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
 
 
 class LayerPlace(NamedTuple):
@@ -30,7 +46,11 @@ class LayerPlace(NamedTuple):
 
 def _number_of(layer: str) -> int | None:
     last = layer.rpartition(".")[2]
-    return int(last) if last.isascii() and last.isdecimal() else None
+    return int(last) if _is_number(last) else None
+
+
+def _is_number(part: str) -> bool:
+    return part.isascii() and part.isdecimal()
 
 
 def place_of(name: str) -> LayerPlace:
@@ -56,3 +76,34 @@ def layers_in_order(names: Iterable[str]) -> list[str]:
         group = layer if number is None else f"{layer.rpartition('.')[0]}.*"
         groups.setdefault(group, set()).add((number or 0, layer))
     return [layer for group in groups.values() for _, layer in sorted(group)]
+
+
+def in_order_of_numbers(tensors: Sequence[T]) -> list[T]:
+    """Return `tensors` with the numbered modules of each module in the order of their numbers: 2
+    before 10.
+
+    If the numbers are in order already, nothing changes. Otherwise the tensors of a module become
+    neighbours, and modules without a number keep the order of their first tensors. If `tensors`
+    lists one role after the other, the result does too.
+    """
+    places: dict[tuple[str, str], tuple[int, dict[_Number, None]]] = {}
+    orders: list[list[tuple[int, _Number]]] = []
+    for tensor in tensors:
+        order, module = [], ""
+        for part in tensor.name.split("."):
+            is_number = _is_number(part)
+            digits = part.lstrip("0") if is_number else ""
+            number = (len(digits), digits)
+            sibling = (module, "*" if is_number else part)
+            place, numbers = places.setdefault(sibling, (len(places), {}))
+            numbers[number] = None
+            order.append((place, number))
+            module += f".{part}"
+        orders.append(order)
+    if all([*numbers] == sorted(numbers) for _, numbers in places.values()):
+        return [*tensors]
+    ranks = {role: n for n, role in enumerate(dict.fromkeys(each.role for each in tensors))}
+    roles = [ranks[each.role] for each in tensors]
+    if roles != sorted(roles):
+        roles = [0] * len(tensors)
+    return [tensors[n] for n in sorted(range(len(tensors)), key=lambda n: (roles[n], orders[n]))]

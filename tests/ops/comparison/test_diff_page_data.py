@@ -81,12 +81,13 @@ def test_the_tensors_that_changed_most_are_those_of_each_role() -> None:
         assert rows == sorted(rows, key=lambda row: -row[2])
 
 
-def test_of_many_tensors_ten_are_named(tmp_path: Path) -> None:
+def test_of_many_tensors_ten_are_named_and_all_are_in_order(tmp_path: Path) -> None:
     a, b = (tmp_path / f"{n}.safetensors" for n in range(2))
     for path, value in ((a, 1), (b, 2)):
         save_file({f"{n}.weight": np.full(n + 2, value, np.float32) for n in range(12)}, path)
     found = shown(zerotools.diff(a, b, changes=True).to_html())
     assert len(found["pairs"][0]["most"]) == 10
+    assert [row[0] for row in found["tensors"]] == [f"{n}.weight" for n in range(12)]
 
 
 def test_what_one_side_lacks_is_named(tmp_path: Path) -> None:

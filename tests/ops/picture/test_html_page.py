@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import zerotools
 from harness.browser import SERIOUS, script_of_axe, started_browser
@@ -285,6 +287,36 @@ def test_the_tensors_that_changed_most_follow_the_chosen_role(browser: Any, tmp_
                 page.get_by_label("role").select_option(role)
             assert page.locator("#most-role").inner_text() == role
             assert page.locator("#most tbody tr").count() == number
+
+
+def deep_model(path: Path) -> Path:
+    """Write a model of twelve layers, which safetensors sorts as 0, 1, 10, 11, 2, ..."""
+    kinds = ("attn.q_proj", "mlp.up_proj", "mlp.down_proj")
+    names = [f"model.layers.{n}.{kind}" for n in range(12) for kind in kinds]
+    noise = np.random.default_rng(0)
+    weights = {f"{name}.weight": noise.standard_normal((24, 24)) for name in names}
+    save_file({"model.embed_tokens.weight": np.ones((48, 24)), **weights}, path)
+    return path
+
+
+@pytest.mark.parametrize("option", ["--tensors", "--stats"])
+def test_the_command_lists_layers_in_the_order_of_their_numbers(
+    tmp_path: Path, option: str
+) -> None:
+    done = command("inspect", deep_model(tmp_path / "model.safetensors"), option)
+    layers = [int(n) for n in re.findall(r"model\.layers\.(\d+)\.", done.stdout)]
+    assert layers == sorted(layers)
+    assert len(layers) == 36
+
+
+@pytest.mark.browser
+def test_the_tree_has_layers_in_the_order_of_their_numbers(browser: Any, tmp_path: Path) -> None:
+    html = zerotools.inspect(deep_model(tmp_path / "model.safetensors")).to_html()
+    with opened(browser, tmp_path / "page.html", html) as page:
+        page.get_by_label("find").fill("q_proj")
+        names = page.locator("#tree .name").all_inner_texts()
+        layers = [name.strip("▾ ") for name in names]
+        assert [each for each in layers if each.isdecimal()] == [str(n) for n in range(12)]
 
 
 @pytest.mark.browser

@@ -28,6 +28,7 @@ from zerotools.cli.output.pager import print_paged
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.core.layer_names import in_order_of_numbers
 from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
 from zerotools.ops.inspection.checkpoint_summary import CheckpointSummary, json_value
 from zerotools.ops.inspection.inspect import Inspection
@@ -381,7 +382,8 @@ def _state(checkpoint: RunCheckpoint) -> str:
 def _tensors(inspection: Inspection) -> list[str]:
     numbers = {name: number for number, name in enumerate(inspection.checkpoint.files)}
     rows = []
-    for key, tensor in inspection.checkpoint.tensors.items():
+    for key in in_order_of_numbers([*inspection.checkpoint.tensors]):
+        tensor = inspection.checkpoint.tensors[key]
         files = {numbers[chunk.file] for chunk in tensor.chunks if chunk.file in numbers}
         shape = "x".join(map(str, tensor.shape)) or "scalar"
         count = str(len(tensor.chunks))
@@ -402,7 +404,8 @@ def _statistics(statistics: CheckpointStatistics) -> list[str]:
             key.role,
             key.name,
         )
-        for key, found in statistics.tensors.items()
+        for key in in_order_of_numbers([*statistics.tensors])
+        for found in (statistics.tensors[key],)
     ]
     headers = ("MIN", "MAX", "MEAN", "NORM", "ZEROS", "NAN/INF", "ROLE", "TENSOR")
     lines = render.table(headers, rows, right=headers[:6])

@@ -10,7 +10,7 @@ from typing import Any
 from zerotools.core.checkpoint import Origin
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadRequest
-from zerotools.core.layer_names import layers_in_order, place_of
+from zerotools.core.layer_names import in_order_of_numbers, layers_in_order, place_of
 from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS
 from zerotools.io.numeric.compare_values import Distance
 from zerotools.ops.comparison.diff_result import (
@@ -108,7 +108,7 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
                 kinds[place_of(each.name).kind],
                 *_figures(each.distance),
             ]
-            for each in pairs[0].tensors
+            for each in in_order_of_numbers(pairs[0].tensors)
             if each.distance is not None
         ]
         if len(pairs) == 1

@@ -29,6 +29,14 @@
     });
     here.tensors.push(index);
   });
+  // Numbered modules stand in the order of their numbers, and the others where the checkpoint has them.
+  const isNumber = (part) => /^\d+$/.test(part);
+  const sortNumbers = (at) => {
+    const numbered = [...at.children].filter(([part]) => isNumber(part)).sort((a, b) => a[0] - b[0]);
+    at.children = new Map([...at.children].map((each) => isNumber(each[0]) ? numbered.shift() : each));
+    at.children.forEach(sortNumbers);
+  };
+  sortNumbers(root);
   const chain = (start) => {
     // The first node with several children.
     let at = start;
