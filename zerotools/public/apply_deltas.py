@@ -15,7 +15,9 @@ from zerotools.io.stores.path_or_url import output_of, path_of
 from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.delta.apply_delta import DeltaChain, apply_deltas, opened_deltas
 from zerotools.ops.delta.make_delta import make_delta, written_file
-from zerotools.ops.delta.weights_of_model import model_of
+from zerotools.ops.delta.weights_of_model import Naming, model_of
+from zerotools.public.command_options.map_options import MapOptions, map_request
+from zerotools.public.command_options.model_output_options import CheckNamesOption, RenamingOptions
 from zerotools.public.command_options.option import (
     OUTPUT,
     Option,
@@ -24,7 +26,7 @@ from zerotools.public.command_options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.command_options.read_options import CheckingOptions
+from zerotools.public.command_options.read_options import CheckingOptions, ConfigDirOption
 from zerotools.public.command_options.run_options import budget_of
 from zerotools.public.progress import ProgressWanted, metering
 
@@ -35,7 +37,14 @@ class OverwriteOption(CheckingOptions, total=False):
     overwrite: Annotated[bool, Option(group=OUTPUT, help="Replace an existing output.")]
 
 
-class DeltaKeywords(OverwriteOption, total=False):
+class NamingOptions(
+    RenamingOptions, CheckNamesOption, MapOptions, ConfigDirOption, OverwriteOption, total=False
+):
+    """Options of the commands on deltas for checkpoints that are not in the layout of the Hub. A
+    directory of safetensors that is in this layout keeps its names and its config."""
+
+
+class DeltaKeywords(NamingOptions, total=False):
     """The options of `zerotools delta`."""
 
     dtype: Annotated[
@@ -44,13 +53,24 @@ class DeltaKeywords(OverwriteOption, total=False):
             group=OUTPUT,
             default=AUTO,
             help="Dtype of the weights of B in the delta. auto: the dtypes in B if it is a "
-            "directory of safetensors, else the dtypes that consolidate chooses.",
+            "directory of safetensors that keeps its names, else the dtypes that consolidate "
+            "chooses.",
         ),
     ]
 
 
-class ApplyKeywords(OverwriteOption, total=False):
+class ApplyKeywords(NamingOptions, total=False):
     """The options of `zerotools apply`."""
+
+
+def _naming(given: Mapping[str, Any]) -> Naming:
+    return Naming(
+        strip_prefix=given["strip_prefix"],
+        rename=given["rename"],
+        mapping=map_request(given),
+        check_names=not given["no_check_names"],
+        config_dir=given["config_dir"],
+    )
 
 
 @dataclass(frozen=True)
@@ -119,7 +139,9 @@ def delta(
     """Write the file `out` with the difference between the models at `a` and `b`.
 
     Both are checkpoints of any format and number of ranks. The models that `consolidate` would
-    write from them are compared. `apply` makes the second model from the first model and `out`.
+    write from them with the same options are compared. `apply` makes the second model from the
+    first model and `out`. The options for names and layout do not change a directory of safetensors
+    that has the names of its config.json.
 
     Raises:
         BadRequest: a path does not exist, `out` exists, or the models have different shapes.
@@ -128,9 +150,10 @@ def delta(
     """
     given = bind_options(DeltaKeywords, options)
     begun, destination = time.monotonic(), path_of(out)
+    naming = _naming(given)
     with recording_sources(), metering(progress) as meter:
-        first = model_of(path_of(a), AUTO)
-        second = model_of(path_of(b), given["dtype"])
+        first = model_of(path_of(a), AUTO, naming)
+        second = model_of(path_of(b), given["dtype"], naming)
         with (
             written_file(destination, overwrite=given["overwrite"]) as stream,
             meter(second.bytes_of_tensors, "delta") as on_bytes,
@@ -180,7 +203,7 @@ def apply(
         metering(progress) as meter,
         opened_deltas(paths) as files,
     ):
-        model = model_of(origin, AUTO)
+        model = model_of(origin, AUTO, _naming(given))
         budget = budget_of(given)
         chain = DeltaChain(model, files, budget)
         with meter(chain.header.nbytes, "apply") as on_bytes:

@@ -44,7 +44,8 @@ def command(a: Path, paths: tuple[Path, ...], in_place: bool, as_json: bool, **g
     A is a checkpoint of any format with the weights from which the first delta was made. Each delta
     is checked before anything is written, and each block is checked before and after its change.
     OUT is a Hugging Face model; it appears complete, or not at all. If a DELTA is -, it is read
-    from standard input.
+    from standard input. If A needed options for names and layout when the delta was made, give them
+    again.
     """
     if not in_place and len(paths) < 2:
         raise BadRequest("name a delta and an output, or pass --in-place to change A itself")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.boxes import Box
@@ -15,20 +15,64 @@ from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.delta.delta_file import DeltaTensor
+from zerotools.ops.weights.layout_mapping import MapRequest
 from zerotools.ops.weights.model_to_match import read_reference
 
 _DESTINATION = Path("model")
 
 
-def model_of(path: Path, dtype: str, table: FormatTable = FORMATS) -> Conversion:
+@dataclass(frozen=True, kw_only=True)
+class Naming:
+    """How the tensors of a checkpoint get the names of a model, as the options of `consolidate`
+    with the same names say."""
+
+    strip_prefix: Sequence[str] = ()
+    rename: Sequence[str] = ()
+    mapping: MapRequest | None = None
+    check_names: bool = True
+    config_dir: Path | None = None
+
+    @property
+    def changes_models(self) -> bool:
+        """True if more is asked for than to accept all names."""
+        return bool(self.strip_prefix or self.rename or self.mapping or self.config_dir)
+
+
+_AS_IT_IS = Naming()
+
+
+def model_of(
+    path: Path, dtype: str, naming: Naming = _AS_IT_IS, table: FormatTable = FORMATS
+) -> Conversion:
     """Return the plan of the model that `consolidate` would write from the checkpoint at `path`.
 
-    If `dtype` is "auto", the weights of a model directory keep their dtypes. Raises the errors of
+    A model directory keeps its names and its config if it can be read with them, and `naming` is
+    then not used. If `dtype` is "auto", its weights keep their dtypes too. Raises the errors of
     `consolidate.prepare_export`.
     """
-    like = path if dtype == AUTO and is_model_directory(path, table) else None
-    options = consolidate.Options(dtype=dtype, like=like)
-    return consolidate.prepare_export(path, _DESTINATION, options, table=table)
+
+    def planned(naming: Naming, like: Path | None) -> Conversion:
+        options = consolidate.Options(
+            dtype=dtype,
+            like=like,
+            strip_prefix=naming.strip_prefix,
+            rename=naming.rename,
+            mapping=naming.mapping,
+            check_names=naming.check_names,
+        )
+        return consolidate.prepare_export(
+            path, _DESTINATION, options, config_dir=naming.config_dir, table=table
+        )
+
+    if not is_model_directory(path, table):
+        return planned(naming, None)
+    try:
+        like = path if dtype == AUTO else None
+        return planned(Naming(check_names=naming.check_names), like)
+    except BadRequest:  # the names are not those of the model
+        if not naming.changes_models:
+            raise
+    return planned(naming, None)
 
 
 def is_model_directory(path: Path, table: FormatTable = FORMATS) -> bool:

@@ -25,7 +25,28 @@ from zerotools.public.command_options.option import (
 )
 
 
-class SelectionOptions(TypedDict, total=False):
+class RenamingOptions(TypedDict, total=False):
+    """Options that change the names of weights."""
+
+    strip_prefix: Annotated[
+        Words,
+        Option(
+            group=NAMES,
+            metavar="PREFIX",
+            help="Remove this prefix from the names that begin with it.",
+        ),
+    ]
+    rename: Annotated[
+        Words,
+        Option(
+            group=NAMES,
+            metavar="REGEX=REPL",
+            help="Replace REGEX by REPL in every name, after --strip-prefix.",
+        ),
+    ]
+
+
+class SelectionOptions(RenamingOptions, total=False):
     """Options that select weights and change their names."""
 
     include: Annotated[
@@ -42,22 +63,6 @@ class SelectionOptions(TypedDict, total=False):
             group=WHAT,
             metavar="GLOB",
             help="Leave out weights with these names (after --strip-prefix and --rename).",
-        ),
-    ]
-    strip_prefix: Annotated[
-        Words,
-        Option(
-            group=NAMES,
-            metavar="PREFIX",
-            help="Remove this prefix from the names that begin with it.",
-        ),
-    ]
-    rename: Annotated[
-        Words,
-        Option(
-            group=NAMES,
-            metavar="REGEX=REPL",
-            help="Replace REGEX by REPL in every name, after --strip-prefix.",
         ),
     ]
     keep_aliases: Annotated[
