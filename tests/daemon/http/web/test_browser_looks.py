@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +17,19 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, an_attempt
 from tests.daemon.http.web.pages import ANNA, Served
 from tests.daemon.http.web.visits import VIEWS, script, submit, visiting
+from tests.golden_files import JOB as GOLDEN
 from zerotools.jobs import states
 
 pytestmark = pytest.mark.browser
 
 WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+LINES = """() => [...document.querySelectorAll(".commands button")].map((button) => {
+  const words = document.createRange();
+  words.selectNodeContents(button);
+  return words.getClientRects().length;
+})"""
+"""The number of lines of each button of a command."""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -73,6 +83,21 @@ def test_every_view_fits_and_says_what_it_is(
         for between in (700, 970, 990, 1140):
             visit.page.set_viewport_size({"width": between, "height": 800})
             assert visit.page.evaluate(WIDE) <= 0, between
+
+
+def test_a_button_beside_a_long_command_keeps_its_word_whole(
+    browser: Any, page: Served, service: FakeService, tmp_path: Path
+) -> None:
+    output = tmp_path / ("long-" * 20)
+    shutil.copytree(GOLDEN, output / GOLDEN.name)
+    service.add(uid=ANNA, output_dir=str(output))
+    with visiting(browser, page) as visit:
+        visit.show("#/jobs/1/checkpoints")
+        visit.page.click(".tree summary")
+        for width in (1300, 1150, 1000, 970, 390):
+            visit.page.set_viewport_size({"width": width, "height": 800})
+            assert set(visit.page.evaluate(LINES)) == {1}, width
+            assert visit.page.evaluate(WIDE) <= 0, width
 
 
 def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
