@@ -178,6 +178,29 @@ def test_a_job_is_submitted_by_keys(visit: Visit, service: FakeService) -> None:
     assert service.views[2].state == "queued"
 
 
+def test_after_a_refusal_the_keyboard_is_where_it_is_needed(
+    visit: Visit, service: FakeService
+) -> None:
+    keyboard, page = visit.page.keyboard, visit.page
+    focused = "() => document.activeElement.name || document.activeElement.textContent"
+    visit.show("#/submit")
+    page.get_by_label("Job file").fill("gpus =")
+    page.get_by_role("button", name="Check").press("Enter")
+    visit.wait_for_text("form.submit [role=alert]", "is not valid TOML")
+    assert page.evaluate(focused) == "text"
+    keyboard.press("Control+A")
+    keyboard.insert_text(REST.format(model="/m") + "[train]\nsteps = 3\nbatch_size = 2\n")
+    page.get_by_role("button", name="Check").press("Enter")
+    visit.wait_for_text("form.submit [role=status]", "It would be accepted")
+    visit.show("#/jobs/1")
+    page.get_by_role("button", name="Edit…").press("Enter")
+    page.locator("textarea[name=keys]").fill('{"train": {"steps": "many"}}')
+    page.get_by_role("button", name="Change the job").press("Enter")
+    visit.wait_for_text("dialog [role=alert]", "train.steps")
+    assert page.evaluate(focused) == "Change the job"
+    visit.errors = [each for each in visit.errors if not each.startswith("400 ")]
+
+
 def test_what_was_checked_is_what_is_queued(visit: Visit, service: FakeService) -> None:
     page = visit.page
     visit.show("#/submit")

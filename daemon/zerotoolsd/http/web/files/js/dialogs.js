@@ -1,6 +1,6 @@
 // Questions and the list of keys, in the browser's own dialog: it holds the focus, and Escape closes.
 
-import { h, setText } from "./dom.js";
+import { h, refocus, setText } from "./dom.js";
 
 const KEYS = [
   ["1, 2, 3, 4", "jobs, machine, events, submit"],
@@ -50,8 +50,9 @@ export async function askForm(title, fields, yes, send) {
       close(event);
     } catch (error) {
       setText(refusal, error.message);
+      go.disabled = false;
+      refocus(go);
     }
-    go.disabled = false;
   };
   await showDialog(title, "form", { onsubmit }, fields, refusal, h("menu", {}, h("button", { type: "button", class: "plain", onclick: close }, "No"), go));
 }

@@ -80,6 +80,11 @@ export function keyed(parent, items, key, make, update) {
   if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
+/** Give an element the focus, unless another one has it: a button that was disabled has lost it. */
+export function refocus(element) {
+  if (document.activeElement === document.body) element.focus();
+}
+
 /** Put what `make()` makes in the place of all that `parent` has, unless it shows the same `key`
  * already: what has the focus stays. */
 export function fillOnce(parent, key, make) {

@@ -1,7 +1,7 @@
 // A job from a text: what it is, whether it would be accepted and what it needs, and then it is queued.
 
 import { field, termFields, termsOf, valuesOf } from "./dialogs.js";
-import { fill, h, setText } from "./dom.js";
+import { fill, h, refocus, setText } from "./dom.js";
 import { titleOf } from "./format.js";
 import { MOST_PRIORITY } from "./job_actions.js";
 import { sampleShown } from "./job_examples.js";
@@ -148,6 +148,7 @@ export class SubmitView {
       if (this.#ended.signal.aborted) return;
       setText(this.#said, "");
       setText(this.#refused, error.message);
+      refocus(this.#input);
     }
     this.#check.disabled = false;
   }
