@@ -151,6 +151,49 @@ def test_a_served_directory_is_changed_in_one_step(pair: tuple[Path, Path, Path]
     assert loaded(a) == loaded(b)
 
 
+def test_a_snapshot_of_the_cache_of_the_hub_gets_files_and_its_blobs_stay(
+    pair: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    a, b, delta = pair
+    (a / "README.md").write_text("mine")
+    (a / "config.json").chmod(0o644)
+    (a / "model.safetensors").chmod(0o600)
+    (tmp_path / "models--me--tiny" / "blobs").mkdir(parents=True)
+    snapshots = [tmp_path / "models--me--tiny" / "snapshots" / name for name in ("1", "2")]
+    for snapshot in snapshots:
+        snapshot.mkdir(parents=True)
+    (snapshots[0] / "current").symlink_to("../2")
+    blobs = {}
+    for number, path in enumerate(sorted(a.iterdir())):
+        blob = tmp_path / "models--me--tiny" / "blobs" / f"9c{number}"
+        path.rename(blob)
+        blobs[blob] = blob.read_bytes()
+        for snapshot in snapshots:
+            (snapshot / path.name).symlink_to(f"../../blobs/{blob.name}")
+    zerotools.apply(snapshots[0], delta)
+    assert loaded(snapshots[0]) == loaded(b)
+    assert {blob: blob.read_bytes() for blob in blobs} == blobs
+    links = {each.name for each in snapshots[0].iterdir() if each.is_symlink()}
+    assert links == {"README.md", "current"}
+    assert (snapshots[0] / "README.md").read_text() == "mine"
+    assert (snapshots[0] / "config.json").stat().st_mode & 0o777 == 0o644
+    assert all(each.is_symlink() for each in snapshots[1].iterdir())
+
+
+def test_what_is_not_changed_in_place_is_named(pair: tuple[Path, Path, Path]) -> None:
+    a, _, delta = pair
+    link = a.with_name("current")
+    link.symlink_to("a")
+    with pytest.raises(zerotools.BadRequest, match=f"current is a symbolic link; name .* {a},"):
+        zerotools.apply(link, delta)
+    zerotools.consolidate(a, a.with_name("bin"), format="torch", dtype="bf16")
+    zerotools.delta(a.with_name("bin"), a, delta, overwrite=True)
+    with pytest.raises(zerotools.BadRequest, match="has other files of weights than safetensors"):
+        zerotools.apply(a.with_name("bin"), delta)
+    with pytest.raises(zerotools.BadRequest, match="is not a directory, so it"):
+        zerotools.apply(a / "model.safetensors", delta)
+
+
 def test_a_checkpoint_of_a_run_is_not_changed_in_place(tmp_path: Path) -> None:
     run = shutil.copytree(ZERO3, tmp_path / "run")
     zerotools.delta(run, run, tmp_path / "d")

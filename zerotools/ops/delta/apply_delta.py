@@ -318,12 +318,22 @@ def _entries_in_place(model: Conversion, path: Path) -> Entries:
     Raises BadRequest if `path` is not a model directory, because a change in place would lose the
     other state in it.
     """
-    if path.is_symlink() or not path.is_dir():
+    if path.is_symlink():
+        raise BadRequest(
+            f"{path} is a symbolic link; name its target, {path.resolve()}, so that it is clear "
+            "which model is changed"
+        )
+    if not path.is_dir():
         raise BadRequest(f"{path} is not a directory, so it cannot be changed in place")
-    if not is_model_directory(path, model.table):
+    if not model.table[model.source.origin.format].is_exported:
         raise BadRequest(
             f"{path} is not a directory of safetensors, so a change in place would lose its "
             "optimizer state; name an output directory"
+        )
+    if not is_model_directory(path, model.table):
+        raise BadRequest(
+            f"{path} has other files of weights than safetensors, which a change in place would "
+            "replace; name an output directory"
         )
     try:
         return Entries.of_any(path)
@@ -356,8 +366,8 @@ def _carry_others(model: Conversion, others: Entries, directory: Path, written: 
         ) from None
     weights = next(iter(model.source.files))
     for name in written:
-        old = others.root / (name if others.is_file(name) else weights)
-        copy_access(old.stat(), directory / name)
+        old = others.root / name  # a link, such as those of the Hub's cache, has the file's access
+        copy_access((old if old.is_file() else others.root / weights).stat(), directory / name)
 
 
 def _link(source: Path, target: Path) -> None:
