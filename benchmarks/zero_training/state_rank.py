@@ -133,7 +133,7 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
         time.sleep(LET_GO_SECONDS)
         found["held"] = found.get("held", Counter()) | by_place(live, before)
 
-    live.optimizer.buckets[0].torch.register_step_pre_hook(note)
+    live.optimizer.buckets[0].optimizers[0].register_step_pre_hook(note)
     # Before FSDP's own hook gathers anything: what one micro batch left to the next.
     live.model.register_forward_pre_hook(note, prepend=True)
     for module in inner(live.model):
