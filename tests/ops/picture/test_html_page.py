@@ -289,13 +289,17 @@ def test_the_tensors_that_changed_most_follow_the_chosen_role(browser: Any, tmp_
             assert page.locator("#most tbody tr").count() == number
 
 
-def deep_model(path: Path) -> Path:
-    """Write a model of twelve layers, which safetensors sorts as 0, 1, 10, 11, 2, ..."""
+def deep_model(path: Path, scale: float = 1) -> Path:
+    """Write a model of twelve layers, which safetensors sorts as 0, 1, 10, 11, 2, ... The values of
+    layer 5 are multiplied by `scale`.
+    """
     kinds = ("attn.q_proj", "mlp.up_proj", "mlp.down_proj")
     names = [f"model.layers.{n}.{kind}" for n in range(12) for kind in kinds]
     noise = np.random.default_rng(0)
     weights = {f"{name}.weight": noise.standard_normal((24, 24)) for name in names}
-    save_file({"model.embed_tokens.weight": np.ones((48, 24)), **weights}, path)
+    weights["model.layers.5.mlp.up_proj.weight"] *= scale
+    others = {f"{name}.weight": np.ones((48, 24)) for name in ("model.embed_tokens", "lm_head")}
+    save_file({**others, **weights}, path)
     return path
 
 
@@ -317,6 +321,43 @@ def test_the_tree_has_layers_in_the_order_of_their_numbers(browser: Any, tmp_pat
         names = page.locator("#tree .name").all_inner_texts()
         layers = [name.strip("▾ ") for name in names]
         assert [each for each in layers if each.isdecimal()] == [str(n) for n in range(12)]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1440])
+def test_labels_of_charts_are_whole_or_end_with_an_ellipsis(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    model = deep_model(tmp_path / "model.safetensors", 20)
+    contents = json.loads(values_of(zerotools.inspect(model, stats=True).to_html()))
+    layers = contents["statistics"]["layers"]
+    layers[layers.index("lm_head")] = "a_head_with_a_name_that_is_too_long"
+    with opened(browser, tmp_path / "page.html", page_of(contents), width) as page:
+        chart = page.locator("#norms svg")
+        assert chart.locator(".end").count() > 1
+        names = [text for text in chart.locator(".middle").all_text_contents() if "_" in text]
+        assert names
+        for name in names:
+            assert name in ("embed_tokens", *layers) or name.endswith("…")
+        cut = """() => [...document.querySelectorAll("svg text")].filter((each) => {
+            const box = each.getBBox(), room = each.ownerSVGElement.clientWidth;
+            return room && (box.x < 0 || box.x + box.width > room + 0.5);
+        }).map((each) => each.textContent)"""
+        assert page.evaluate(cut) == []
+
+
+@pytest.mark.browser
+def test_a_narrow_window_has_the_bullet_of_an_outlier_before_its_name(
+    browser: Any, tmp_path: Path
+) -> None:
+    model = deep_model(tmp_path / "model.safetensors", 20)
+    html = zerotools.inspect(model, stats=True).to_html()
+    with opened(browser, tmp_path / "page.html", html, 300) as page:
+        item = page.locator("#outliers li")
+        assert item.inner_text().startswith("model.layers.5.mlp.up_proj.weight (param): root mean")
+        button = item.locator("button")
+        assert button.bounding_box()["height"] > 30
+        assert button.evaluate("(each) => getComputedStyle(each).verticalAlign") == "top"
 
 
 @pytest.mark.browser

@@ -6,6 +6,15 @@ const svg = (tag, attributes = {}, text) => {
   if (text !== undefined) element.textContent = text;
   return element;
 };
+// The width of a label, and its first letters with an ellipsis where it is wider than it may be.
+const pen = document.createElement("canvas").getContext("2d");
+const widthOf = (text) => { pen.font = `11px ${getComputedStyle(document.body).fontFamily}`; return pen.measureText(text).width; };
+const fitted = (text, width) => {
+  if (widthOf(text) <= width) return text;
+  let letters = text.length - 1;
+  while (letters > 1 && widthOf(`${text.slice(0, letters)}…`) > width) letters -= 1;
+  return `${text.slice(0, letters)}…`;
+};
 const power = (exponent) => `1e${exponent}`;
 const ticksOf = (least, greatest, isLog, most = 5) => {
   if (isLog) {
@@ -13,7 +22,12 @@ const ticksOf = (least, greatest, isLog, most = 5) => {
     const step = Math.max(1, Math.ceil((last - first) / most));
     const found = [];
     for (let exponent = first; exponent <= last; exponent += step) found.push([10 ** exponent, power(exponent)]);
-    return found.filter(([value]) => value >= least * 0.999 && value <= greatest * 1.001);
+    const shown = found.filter(([value]) => value >= least * 0.999 && value <= greatest * 1.001);
+    if (shown.length > 1) return shown;
+    // Few powers of ten: also their multiples by 2 and 5
+    const more = [];
+    for (let exponent = first - 1; exponent <= last; exponent += 1) [1, 2, 5].forEach((each) => more.push(Number(`${each}e${exponent}`)));
+    return more.filter((value) => value >= least * 0.999 && value <= greatest * 1.001).map((value) => [value, figure(value)]);
   }
   const rough = (greatest - least) / most || 1;
   const unit = 10 ** Math.floor(Math.log10(rough));
@@ -29,11 +43,17 @@ const drawLines = (host, spec) => {
   const all = spec.series.flatMap((each) => each.points).filter(([, y]) => Number.isFinite(y) && (!spec.isLog || y > 0));
   if (!all.length) { host.append(make("p", spec.empty || "no values", "muted")); return; }
   const width = Math.max(220, host.clientWidth), height = 170;
-  const [left, right, top, bottom] = [54, 10, 8, 24];
   const xs = [...new Set(all.map(([x]) => x))].sort((a, b) => a - b);
   const [x0, x1] = [xs[0], xs[xs.length - 1]];
   let [y0, y1] = [Math.min(...all.map(([, y]) => y)), Math.max(...all.map(([, y]) => y))];
   if (spec.isLog) { const room = (y1 / y0) ** 0.06 * 1.02; y0 /= room; y1 *= room; if (Math.log10(y1 / y0) < 1) { y0 = 10 ** Math.floor(Math.log10(y0)); y1 = 10 ** Math.ceil(Math.log10(y1)); } } else { const room = (y1 - y0) * 0.06 || Math.abs(y1) * 0.1 || 1; y0 -= room; y1 += room; }
+  const [left, top, bottom] = [54, 8, 24];
+  const spaced = Math.max(1, Math.ceil(xs.length / Math.max(2, Math.floor((width - left) / 62))));
+  const marked = spec.labelOf ? xs.filter((_, n) => n % spaced === 0).map((x) => [x, spec.labelOf(x)]) : ticksOf(x0, x1, false, Math.max(2, Math.floor(width / 90)));
+  const gap = marked.length > 1 ? (width - left - 40) * spaced / (xs.length - 1) - 6 : 96;
+  const labels = spec.labelOf ? marked.map(([x, text]) => [x, fitted(text, Math.min(96, gap))]) : marked;
+  // The last label stands below its point, with all its letters in the picture.
+  const right = Math.max(10, Math.ceil(widthOf(labels.at(-1)?.[1] || "") / 2));
   const scaled = (y) => spec.isLog ? Math.log10(y) : y;
   const px = (x) => left + (x1 === x0 ? 0.5 : (x - x0) / (x1 - x0)) * (width - left - right);
   const py = (y) => top + (1 - (scaled(y) - scaled(y0)) / (scaled(y1) - scaled(y0))) * (height - top - bottom);
@@ -41,8 +61,6 @@ const drawLines = (host, spec) => {
   ticksOf(y0, y1, spec.isLog).forEach(([y, text]) => {
     picture.append(svg("line", { x1: left, x2: width - right, y1: py(y), y2: py(y), class: "grid" }), svg("text", { x: left - 6, y: py(y) + 4, class: "tick end" }, text));
   });
-  const spaced = Math.max(1, Math.ceil(xs.length / Math.max(2, Math.floor((width - left) / 62))));
-  const labels = spec.labelOf ? xs.filter((_, n) => n % spaced === 0).map((x) => [x, spec.labelOf(x)]) : ticksOf(x0, x1, false, Math.max(2, Math.floor(width / 90)));
   labels.forEach(([x, text]) => picture.append(svg("text", { x: px(x), y: height - 8, class: "tick middle" }, text)));
   if (spec.at !== undefined && spec.at !== null && spec.at >= x0 && spec.at <= x1) picture.append(svg("line", { x1: px(spec.at), x2: px(spec.at), y1: top, y2: height - bottom, class: "at" }));
   spec.series.forEach((each) => {
@@ -104,7 +122,7 @@ const drawCells = (host, spec) => {
   const longest = Math.max(...spec.columns.map((each) => each.length));
   const every = Math.max(1, Math.ceil((longest * 6.5 + 6) / wide));
   spec.columns.forEach((column, c) => {
-    if (c % every === 0) picture.append(svg("text", { x: left + wide * c + (every > 1 ? 0 : wide / 2), y: 12, class: every > 1 ? "tick" : "tick middle" }, column));
+    if (c % every === 0) picture.append(svg("text", { x: every > 1 ? Math.min(left + wide * c, width - widthOf(column)) : left + wide * (c + 0.5), y: 12, class: every > 1 ? "tick" : "tick middle" }, column));
   });
   spec.rows.forEach((_, r) => spec.columns.forEach((__, c) => {
     const colour = spec.colourOf(r, c);

@@ -341,7 +341,7 @@
         title: `${values.roles[role]}: ${ofRms ? "root mean square" : "norm"} by layer`,
         series: [{ name: ofRms ? "root mean square" : "norm", colour: "var(--focus)", points }],
         isLog: true,
-        labelOf: (layer) => shortLayers[layer].slice(0, 9),
+        labelOf: (layer) => shortLayers[layer],
         nameOf: (layer) => statistics.layers[layer],
         pick: (layer) => choose(nodeOf(statistics.layers[layer]) || root, true),
       });
@@ -390,9 +390,9 @@
     byId("outliers-title").textContent = outliers.size ? `${count(outliers.size)} ${outliers.size === 1 ? "outlier" : "outliers"}` : "No outliers";
     [...outliers].slice(0, 50).forEach(([index, why]) => {
       const item = make("li");
-      const button = make("button", `${values.tensors[index][NAME]} (${values.roles[values.tensors[index][ROLE]]})`, "link");
+      const button = make("button", `${values.tensors[index][NAME]} (${values.roles[values.tensors[index][ROLE]]}):`, "link");
       button.addEventListener("click", () => choose(nodeOf(values.tensors[index][NAME])));
-      item.append(button, `: ${why}`);
+      item.append(button, ` ${why}`);
       list.append(item);
     });
     if (outliers.size > 50) list.append(make("li", `and ${count(outliers.size - 50)} more`));

@@ -61,7 +61,7 @@
       isLog: measure() !== 2,
       empty: "no change",
       series: [{ name: measures[measure()], colour: "var(--focus)", points: pairs[0].changes.filter((row) => row[0] === each).map((row) => [row[1], changeOf(row.slice(2))]) }],
-      labelOf: (layer) => shortLayer(layer).slice(0, 9),
+      labelOf: shortLayer,
       nameOf: (layer) => layers[layer],
       pick: (layer) => { byId("find").value = `${layers[layer]}.`; drawTensors(); },
     }));
