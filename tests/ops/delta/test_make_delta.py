@@ -1,12 +1,16 @@
-"""Threads and the standard output of `zerotools delta`."""
+"""Threads, memory and the standard output of `zerotools delta`."""
 
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import zerotools
+from tests.ops.delta.pairs import loaded, write_model
 from zerotools.core.errors import BadRequest
 from zerotools.ops.delta.make_delta import block_workers, written_file
 from zerotools.ops.execution.tile_workers import MemoryBudget
@@ -24,3 +28,26 @@ def test_a_closed_standard_output_takes_no_delta(monkeypatch: pytest.MonkeyPatch
         written_file(Path("-"), overwrite=False),
     ):
         raise AssertionError("it is refused before")
+
+
+def test_memory_does_not_grow_with_the_files_and_the_tensors(tmp_path: Path) -> None:
+    peaks = []
+    for name, rows in (("warm", 2), ("few", 2), ("many", 14)):  # the first makes tables that stay
+        root = tmp_path / name
+        root.mkdir()
+        tensors = {"w": np.arange(rows << 20, dtype=np.uint32)}
+        a = write_model(root / "a", tensors)
+        b = write_model(root / "b", {"w": tensors["w"] + (tensors["w"] % 64 == 0)})
+        for path in (a, b):
+            with (path / "tokenizer.model").open("wb") as file:
+                file.truncate(rows << 22)
+        tracemalloc.start()
+        try:
+            zerotools.delta(a, b, root / "d", workers=1, max_memory="16MiB")
+            zerotools.apply(a, root / "d", root / "made", workers=1, max_memory="16MiB")
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        assert loaded(root / "made") == loaded(b)
+    assert peaks[2] < peaks[1] + (12 << 20), peaks
+    assert peaks[2] < 48 << 20, peaks

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import BinaryIO
 
 import numpy as np
+import xxhash
 
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
@@ -200,8 +201,8 @@ class DeltaChain:
         """Yield the parts of a file that belong to no tensor, each as its offset and its bytes.
 
         A delta does not store a file that its two models have in common; then the bytes come from
-        an earlier delta or from the model. Raises BadRequest if these bytes do not have the digest
-        that the delta records.
+        an earlier delta or from the model. Raises BadRequest, at the latest after the last part, if
+        these bytes do not have the digest that the delta records.
         """
         place = len(self._deltas) - 1
         last = known = self._deltas[place].files[name]
@@ -211,21 +212,37 @@ class DeltaChain:
         while known.digest is not None and place and name in self._deltas[place - 1].files:
             place -= 1
             known = self._deltas[place].files[name]
-        data, owner = b"", self._a.source.origin.path
         if known.digest is None:
-            data = b"".join(part for _, part in self._stored_parts(self._deltas[place], name))
-            owner, place = self._deltas[place].path, place + 1
-        elif name in self._a.target.files:
-            with ByteSource(self._a, self._budget, strict=False) as own:
-                data = b"".join(own.read(name, 0, self._a.target.files[name].size))
-        found = digest_of(data).hex()
+            owner: Path = self._deltas[place].path
+            stored = self._stored_parts(self._deltas[place], name)
+            parts: Iterator[bytes] = (part for _, part in stored)
+            size, place = known.size, place + 1
+        else:
+            owner = self._a.source.origin.path
+            own = self._a.target.files.get(name)
+            size = own.size if own is not None else 0
+            parts = self._own_parts(name, size) if own is not None else iter(())
         for delta in self._deltas[place:]:
-            if (len(data), found) != (delta.files[name].size, delta.files[name].digest):
-                raise BadRequest(
-                    f"{owner} has another {name} than the model that {delta.path} was made from; "
-                    f"apply it to {delta.header.a}"
-                )
-        yield 0, data
+            if delta.files[name].size != size:
+                raise BadRequest(self._why_other_file(owner, name, delta))
+        found, at = xxhash.xxh3_128(), 0
+        for part in parts:
+            found.update(part)
+            yield at, part
+            at += len(part)
+        for delta in self._deltas[place:]:
+            if delta.files[name].digest != found.hexdigest():
+                raise BadRequest(self._why_other_file(owner, name, delta))
+
+    def _own_parts(self, name: str, size: int) -> Iterator[bytes]:
+        with ByteSource(self._a, self._budget, strict=False) as own:
+            yield from own.read(name, 0, size)
+
+    def _why_other_file(self, owner: Path, name: str, delta: DeltaFile) -> str:
+        return (
+            f"{owner} has another {name} than the model that {delta.path} was made from; apply it "
+            f"to {delta.header.a}"
+        )
 
     def _stored_parts(self, delta: DeltaFile, name: str) -> Iterator[tuple[int, bytes]]:
         stored = [each for each in delta.header.files if each.digest is None]

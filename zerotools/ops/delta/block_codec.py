@@ -71,7 +71,7 @@ class Compression:
         self._zstd = zstandard
         self._own = local()
 
-    def pack(self, data: Array | bytes) -> bytes:
+    def pack(self, data: Array | bytes | bytearray) -> bytes:
         """Return `data` compressed."""
         if not hasattr(self._own, "compressor"):
             self._own.compressor = self._zstd.ZstdCompressor(level=LEVEL)

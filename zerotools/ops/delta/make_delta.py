@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+import xxhash
+
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.open_source import RemotePath
@@ -39,6 +41,8 @@ first model has the same files.
 _BYTES_PER_THREAD = 40 << 20
 """The memory of a thread: a block of fp32 in both models, its change, and the blocks that are
 computed in advance."""
+_PIECE = 1 << 20
+"""The number of bytes of a file that are compared at a time."""
 _AHEAD = 3
 """The number of blocks per thread that are computed before they can be written."""
 
@@ -108,12 +112,8 @@ def make_delta(
     with ByteSource(b, budget) as theirs, ByteSource(base, budget, strict=False) as ours:
         files, plain = _plain_files(a, b, tensors, theirs, budget)
         header = DeltaHeader(files, tensors, str(a.source.origin.path), str(b.source.origin.path))
-        if len(plain) > LARGEST_PLAIN:
-            raise BadRequest(
-                f"{b.source.origin.path} has {len(plain)} bytes in files without weights, and a "
-                f"delta holds at most {LARGEST_PLAIN}; move the largest of them elsewhere"
-            )
         writer = DeltaWriter(stream, header, compression.pack(plain))
+        del plain
 
         def work(piece: tuple[DeltaTensor, int, int]) -> tuple[EncodedBlock, bytes, bytes, int]:
             tensor, first, last = piece
@@ -150,12 +150,15 @@ def _plain_files(
     tensors: Iterable[DeltaTensor],
     source: ByteSource,
     budget: MemoryBudget,
-) -> tuple[tuple[DeltaPlainFile, ...], bytes]:
-    """Return the files of `b`, and the bytes in them that belong to no tensor."""
+) -> tuple[tuple[DeltaPlainFile, ...], bytearray]:
+    """Return the files of `b`, and the bytes in them that belong to no tensor.
+
+    Raises BadRequest if these bytes are too many for a delta.
+    """
     spans: dict[str, list[tuple[int, int]]] = {}
     for tensor in tensors:
         spans.setdefault(tensor.file, []).append((tensor.offset, tensor.end))
-    found, plain = [], bytearray()
+    found: list[DeltaPlainFile] = []
     with ByteSource(a, budget, strict=False) as own:
         for name, file in b.target.files.items():
             at, parts = 0, []
@@ -163,21 +166,41 @@ def _plain_files(
                 if begin > at:
                     parts.append((at, begin - at))
                 at = end
-            data = b"".join(b"".join(source.read(name, o, o + n)) for o, n in parts)
             same = a.target.files.get(name)
-            is_shared = (
+            digest = None
+            if (
                 name not in spans
                 and file.size >= LEAST_SHARED_BYTES
                 and same is not None
                 and same.size == file.size
-                and b"".join(own.read(name, 0, file.size)) == data
-            )
-            if is_shared:
-                found.append(DeltaPlainFile(name, file.size, (), digest_of(data).hex()))
-            else:
-                found.append(DeltaPlainFile(name, file.size, tuple(parts)))
-                plain += data
-    return tuple(found), bytes(plain)
+            ):
+                digest = _digest_if_equal(source, own, name, file.size)
+            stored = tuple(parts) if digest is None else ()
+            found.append(DeltaPlainFile(name, file.size, stored, digest))
+    count = sum(length for each in found for _, length in each.parts)
+    if count > LARGEST_PLAIN:
+        raise BadRequest(
+            f"{b.source.origin.path} has {count} bytes in files without weights, and a delta holds "
+            f"at most {LARGEST_PLAIN}; move the largest of them elsewhere"
+        )
+    plain = bytearray()
+    for each in found:
+        for begin, length in each.parts:
+            for piece in source.read(each.name, begin, begin + length):
+                plain += piece
+    return tuple(found), plain
+
+
+def _digest_if_equal(first: ByteSource, second: ByteSource, name: str, size: int) -> str | None:
+    """Return the digest of a file if both models have the same bytes in it, else None."""
+    digest = xxhash.xxh3_128()
+    for at in range(0, size, _PIECE):
+        place = name, at, min(size, at + _PIECE)
+        data = b"".join(first.read(*place))
+        if data != b"".join(second.read(*place)):
+            return None
+        digest.update(data)
+    return digest.hexdigest()
 
 
 @contextmanager
