@@ -324,6 +324,21 @@ def test_the_tree_has_layers_in_the_order_of_their_numbers(browser: Any, tmp_pat
 
 
 @pytest.mark.browser
+def test_tiles_of_the_map_have_different_names(browser: Any, tmp_path: Path) -> None:
+    html = zerotools.inspect(deep_model(tmp_path / "model.safetensors")).to_html()
+    with opened(browser, tmp_path / "page.html", html, 1440) as page:
+        names = [text for text in page.locator("#map button").all_text_contents() if text]
+        assert len(names) == len(set(names)) > 12
+        assert "5.up_proj" in names
+        assert "embed_tokens" in names
+    html = zerotools.inspect(DEEPSPEED / "z3-bf16-w4" / "checkpoint").to_html()
+    with opened(browser, tmp_path / "page.html", html) as page:
+        names = page.locator("#map button").all_text_contents()
+        assert {"layer.weight", "layer.bias", "embed"} <= set(names)
+        assert "layer" not in names
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1440])
 def test_labels_of_charts_are_whole_or_end_with_an_ellipsis(
     browser: Any, tmp_path: Path, width: int

@@ -112,17 +112,32 @@
     return tiles;
   };
 
-  const shortName = (path) => path.replace(/\.(weight|bias)$/, "").split(".").slice(-2).join(".");
-  // The last part alone where both do not fit: the first is the same in many tiles.
+  // The name of a tile: the last parts of its path. Tiles with the same name get a longer one, which has the number of the layer.
   const LETTER = 7;
-  const tileName = (path, width) => {
-    const both = shortName(path);
-    return both.length * LETTER > width - 10 ? both.split(".").at(-1) : both;
+  const forms = [
+    ({ stem, width }) => { const both = stem.slice(-2).join("."); return both.length * LETTER > width - 10 ? stem.at(-1) : both; },
+    ({ numbers, stem }) => [...numbers, stem.at(-1)].join("."),
+    ({ numbers, stem, parts }) => [...numbers, ...parts.slice(stem.length - 1)].join("."),
+    ({ parts }) => parts.join("."),
+  ];
+  const tileNames = (tiles) => {
+    const split = tiles.map(({ path, width }) => {
+      const parts = path.split(".");
+      const stem = parts.length > 1 && /^(weight|bias)$/.test(parts.at(-1)) ? parts.slice(0, -1) : parts;
+      return { parts, stem, numbers: stem.slice(0, -1).filter(isNumber), width };
+    });
+    let names = split.map(() => "");
+    forms.forEach((form) => {
+      const counts = new Map();
+      names.forEach((name) => counts.set(name, (counts.get(name) || 0) + 1));
+      names = names.map((name, n) => name && counts.get(name) === 1 ? name : form(split[n]));
+    });
+    return names;
   };
   const drawMap = () => {
     const map = byId("map");
     map.replaceChildren();
-    const width = map.clientWidth, height = map.clientHeight;
+    const width = map.clientWidth, height = map.clientHeight, named = [];
     const place = (at, box, depth) => {
       let items = [...at.children.values()].map((child) => ({ child, value: child[measure()] })).sort((a, b) => b.value - a.value);
       squarify(items.slice(0, MOST_TILES), box).forEach((tile) => {
@@ -133,7 +148,7 @@
         const colour = colourOf(most(child));
         button.classList.toggle("plain", colour === "var(--none)");
         Object.assign(button.style, { left: `${tile.x}px`, top: `${tile.y}px`, width: `${tile.w}px`, height: `${tile.h}px`, background: colour });
-        if (tile.w > 34 && tile.h > 15) button.textContent = tileName(child.path.slice(open.path ? open.path.length + 1 : 0), tile.w);
+        if (tile.w > 34 && tile.h > 15) named.push({ button, path: child.path.slice(open.path ? open.path.length + 1 : 0), width: tile.w });
         button.dataset.path = child.path;
         button.setAttribute("aria-label", `${child.path}, ${size(child.bytes)}, ${count(child.elements)} parameters`);
         button.setAttribute("aria-pressed", String(selected === child));
@@ -142,6 +157,7 @@
       });
     };
     if (width && height) place(open, { x: 0, y: 0, w: width, h: height }, 0);
+    tileNames(named).forEach((name, n) => { named[n].button.textContent = name; });
     drawPath();
     drawLegend();
   };
