@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +214,16 @@ def test_a_truncated_shard_is_told_like_a_missing_one(
     )
     assert any(line.startswith("problem: ") and file in line for line in lines)
     assert file in refused(3, "consolidate", path, tmp_path / "out")
+
+
+def test_a_learning_rate_has_six_digits() -> None:
+    inspection = inspect(formats.read_any(DEEPSPEED / "z2-bf16-w2" / "checkpoint"))
+    (group, *_) = inspection.run.training.groups
+    group = replace(group, options={**group.options, "lr": 0.000259556240854677})
+    training = replace(inspection.run.training, groups=(group,))
+    run = replace(inspection.run, training=training, group_elements=(1,))
+    lines = describe(replace(inspection, run=run), tensors=False, verbose=True)
+    assert any("lr 0.000259556, weight_decay" in line for line in lines)
 
 
 def test_files_left_over_from_another_run_are_not_called_damage() -> None:

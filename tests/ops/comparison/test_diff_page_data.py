@@ -4,6 +4,7 @@ side lacks."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.golden_files import DEEPSPEED, JOB
 from tests.ops.exports import export
 from tests.ops.picture.test_html_page import HOSTILE, values_of
 from zerotools.core.errors import BadRequest
+from zerotools.ops.comparison.diff_result import RunComparison, RunDifference
 
 
 def model(path: Path, seed: int, **others: Any) -> Path:
@@ -88,6 +90,19 @@ def test_of_many_tensors_ten_are_named_and_all_are_in_order(tmp_path: Path) -> N
     found = shown(zerotools.diff(a, b, changes=True).to_html())
     assert len(found["pairs"][0]["most"]) == 10
     assert [row[0] for row in found["tensors"]] == [f"{n}.weight" for n in range(12)]
+
+
+def test_fractions_of_the_run_are_rounded_if_they_still_differ() -> None:
+    rates, close = (0.0018910065241883678, 1e-5), (0.1, 0.100000000001)
+    differences = [RunDifference("step", 40, 80)]
+    differences += [RunDifference("lr", *pair) for pair in (rates, close)]
+    found = zerotools.diff(JOB, JOB, changes=True)
+    run = RunComparison(tuple(differences))
+    assert shown(replace(found, run=run).to_html())["pairs"][0]["run"] == [
+        ["step", "40", "80"],
+        ["lr", "0.00189101", "1e-05"],
+        ["lr", "0.1", "0.100000000001"],
+    ]
 
 
 def test_what_one_side_lacks_is_named(tmp_path: Path) -> None:

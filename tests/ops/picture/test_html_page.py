@@ -339,6 +339,16 @@ def test_tiles_of_the_map_have_different_names(browser: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.browser
+def test_hyperparameters_have_six_digits(browser: Any, tmp_path: Path) -> None:
+    contents = json.loads(values_of(zerotools.inspect(JOB).to_html()))
+    options = {"lr": 0.000259556240854677, "betas": [0.9, 0.95], "eps": 1e-8, "fused": None}
+    contents["groups"][0]["options"] = options
+    with opened(browser, tmp_path / "page.html", page_of(contents), 1440) as page:
+        cells = page.locator("#groups tbody tr").first.locator("td").all_inner_texts()
+        assert cells[2:6] == ["0.000259556", "[0.9,0.95]", "1e-8", "null"]
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1440])
 def test_labels_of_charts_are_whole_or_end_with_an_ellipsis(
     browser: Any, tmp_path: Path, width: int

@@ -289,12 +289,17 @@ def _groups(run: CheckpointSummary) -> list[str]:
     for number, (group, count) in enumerate(
         zip(run.training.groups, run.group_elements, strict=True)
     ):
-        values = group.options
-        shown = (f"{k} {json_value(values[k])}" for k in SHOWN_HYPERPARAMETERS if k in values)
+        values = {name: _rounded(json_value(value)) for name, value in group.options.items()}
+        shown = (f"{k} {values[k]}" for k in SHOWN_HYPERPARAMETERS if k in values)
         elements = "-" if count is None else f"{count:,}"
         rows.append((str(number), str(len(group.params)), elements, ", ".join(shown)))
     headers = ("GROUP", "TENSORS", "ELEMENTS", "HYPER-PARAMETERS")
     return render.table(headers, rows, right=("GROUP", "TENSORS", "ELEMENTS"))
+
+
+def _rounded(value: Any) -> Any:
+    """Return a number with six significant digits, and other values as they are."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _roles(inspection: Inspection) -> list[str]:

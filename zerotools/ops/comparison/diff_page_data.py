@@ -22,6 +22,7 @@ from zerotools.ops.comparison.diff_result import (
     SHAPE,
     UNREADABLE,
     CheckpointDiff,
+    RunDifference,
     TensorDifference,
 )
 from zerotools.ops.comparison.pairing import COPY
@@ -96,7 +97,7 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
                 "not_compared": _named(pair, SHAPE, DTYPE, UNREADABLE),
                 "run": []
                 if pair.run is None
-                else [[each.what, str(each.a), str(each.b)] for each in pair.run.differences],
+                else [[each.what, *_sides(each)] for each in pair.run.differences],
             }
             for number, pair in enumerate(pairs)
         ],
@@ -114,6 +115,14 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
         if len(pairs) == 1
         else None,
     }
+
+
+def _sides(each: RunDifference) -> list[str]:
+    """Return both values as text. Fractions have six significant digits if the texts then differ,
+    else all digits.
+    """
+    short = [f"{v:.6g}" if isinstance(v, float) else str(v) for v in (each.a, each.b)]
+    return short if short[0] != short[1] else [str(each.a), str(each.b)]
 
 
 def _lettered_sentences(

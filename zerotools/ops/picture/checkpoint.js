@@ -509,6 +509,8 @@
   };
 
   // The optimizer
+  const rounded = (value) => typeof value === "number" && !Number.isInteger(value) ? Number(value.toPrecision(6)) : value;
+  const optionText = (value) => typeof value === "object" && value !== null ? JSON.stringify(value, (_, each) => rounded(each)) : String(rounded(value));
   const makeGroups = () => {
     if (!values.groups.length) return;
     byId("groups-section").hidden = false;
@@ -519,7 +521,7 @@
     values.groups.forEach((group, number) => {
       const row = make("tr");
       row.append(make("td", String(number)), make("td", count(group.tensors)));
-      keys.forEach((key) => row.append(make("td", key in group.options ? (typeof group.options[key] === "object" && group.options[key] !== null ? JSON.stringify(group.options[key]) : String(group.options[key])) : "")));
+      keys.forEach((key) => row.append(make("td", key in group.options ? optionText(group.options[key]) : "")));
       byId("groups").tBodies[0].append(row);
     });
     nameCells(byId("groups"));
