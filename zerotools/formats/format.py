@@ -302,6 +302,12 @@ class Format(ABC):
         """
         raise Unsupported(f"{self.name} is not resharded")
 
+    def ranks_divisor(self, source: Checkpoint) -> int:
+        """Return the number that divides each number of ranks for which `reshard` surely writes
+        `source`. Return 0 if no such number is known.
+        """
+        return 1 if self.reshards else 0
+
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
         """Plan how to remove the optimizer state from the files of `source`, which is of this
         format.

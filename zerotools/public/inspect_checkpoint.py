@@ -204,7 +204,9 @@ def inspect(
         is_file = checkpoint.origin.path.is_file()
         run = find_run_listing(place, checkpoint.origin.path if is_file else checkpoint.root)
         commands: tuple[str, ...] = ()
-        if run is not None or found.is_incomplete or adapter_names(checkpoint.tensors):
+        is_training = checkpoint.origin.world_size is not None or found.run.has_optimizer
+        can_go_on = is_training or found.is_incomplete or bool(adapter_names(checkpoint.tensors))
+        if run is not None or can_go_on:
             asked = [(f"--{name}", str(value)) for name, value in reading.items() if value]
             words = [word for each in asked for word in each]
             wraps = run is not None and run.wraps_models

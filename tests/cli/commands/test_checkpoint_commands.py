@@ -44,7 +44,8 @@ def test_inspect_prints_what_is_there() -> None:
     assert "model.embed_tokens.weight" in done.stdout
     assert "tied: lm_head.weight = model.embed_tokens.weight" in done.stdout
     assert done.stdout.count("__1_0.distcp") == 1
-    assert max(map(len, done.stdout.splitlines())) <= 100
+    lines = done.stdout.splitlines()
+    assert max(len(line) for line in lines if not line.startswith("next: ")) <= 100
 
 
 def test_inspect_is_short_and_verbose_has_the_tables() -> None:

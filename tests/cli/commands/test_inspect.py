@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.golden_files import GOLDEN, digests
+from tests.golden_files import DEEPSPEED, GOLDEN, digests
 from zerotools.cli.main import build, run
 from zerotools.formats import read
 
@@ -52,6 +54,69 @@ def test_the_commands_that_are_said_work(
         for name, _, role in (key.partition("|") for key in truth)
         if role == "param"
     }
+
+
+OWN = GOLDEN / "zerotools-0.1.0"
+
+
+@pytest.mark.parametrize(
+    ("path", "program"),
+    [
+        (OWN, "zerotools 0.1.0, engine torch"),
+        (OWN / "step-00000003", "zerotools 0.1.0, engine torch"),
+        (DEEPSPEED / "z2-fp16-w2" / "checkpoint", None),
+        (DEEPSPEED / "z3-bf16-w2" / "checkpoint", None),
+        (DEEPSPEED / "pipeline-z1-fp32-w4" / "checkpoint", None),
+    ],
+    ids=["job", "checkpoint of a job", "zero-2", "zero-3", "pipeline"],
+)
+def test_jobs_and_plain_directories_have_a_program_and_commands(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    path: Path,
+    program: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(build(), ["inspect", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 18, "the verdict is in sight on a terminal of 24 rows"
+    said = [line.split(None, 1)[1] for line in lines if line.startswith("program ")]
+    assert said == ([] if program is None else [program])
+    commands = [shlex.split(line)[2:] for line in lines if line.startswith("next: zerotools ")]
+    assert [command for command, *_ in commands] == ["consolidate", "reshard"]
+    for arguments in commands:
+        assert run(build(), arguments) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("engine", "shown"), [("deepspeed", True), (5, False)])
+def test_a_job_with_deepspeed_has_a_program_if_its_record_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: object, shown: bool
+) -> None:
+    path = tmp_path / "step-2"
+    shutil.copytree(DEEPSPEED / "z2-fp32-w2" / "checkpoint", path)
+    record = json.loads((OWN / "step-00000003/job.json").read_text())
+    (path / "job.json").write_text(json.dumps({**record, "engine": engine}))
+    (path / "MANIFEST.json").write_text("{}")
+    assert run(build(), ["inspect", str(path)]) == 0
+    line = "program     zerotools 0.1.0, engine deepspeed"
+    assert (line in capsys.readouterr().out.splitlines()) == shown
+
+
+@pytest.mark.parametrize(
+    "case", ["megatron-bridge-0.3.1/lora/model", "deepspeed-0.19.8/z2-fp32-w2"]
+)
+def test_records_of_jobs_are_read_only_where_they_are(case: str) -> None:
+    """Each imported module costs time at each start."""
+    path = GOLDEN / case
+    path = path / "checkpoint" if (path / "checkpoint").is_dir() else path
+    program = (
+        "import sys; from zerotools.cli.main import build, run; "
+        f"run(build(), ['inspect', {str(path)!r}]); "
+        "print('zerotools.runs.checkpoint_job_record' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
 
 
 @pytest.mark.parametrize("option", [["--workers", "2"], ["--max-memory", "256MiB"]])

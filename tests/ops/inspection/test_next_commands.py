@@ -33,6 +33,25 @@ def test_what_one_rank_wrote_is_merged_alone() -> None:
     assert commands(path) == (f"zerotools consolidate {path} checkpoint-model",)
 
 
+@pytest.mark.parametrize(
+    ("case", "ranks"),
+    [
+        ("z2-bf16-w3", 1),
+        ("pipeline-z1-fp32-w4", 2),
+        ("tensor-parallel-z2-fp32-w2", None),
+        ("experts-z2-bf16-w2", None),
+        ("autoep-z2-bf16-w4", None),
+        ("z0-fp32-w2", None),
+    ],
+)
+def test_ranks_are_changed_where_that_is_possible(case: str, ranks: int | None) -> None:
+    path = DEEPSPEED / case / "checkpoint"
+    again = f"zerotools reshard {path} checkpoint-{ranks}-ranks --world-size {ranks}"
+    merge = f"zerotools consolidate {path} checkpoint-model"
+    assert commands(path) == ((merge,) if ranks is None else (merge, again))
+    assert zerotools.inspect(path).next == commands(path)
+
+
 def test_what_is_not_resharded_is_merged_alone() -> None:
     path = TORCH / "fsdp2-verl-w3" / "checkpoint"
     assert commands(path) == (f"zerotools consolidate {path} checkpoint-model",)

@@ -26,8 +26,9 @@ from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import command_name
 from zerotools.cli.output.pager import print_paged
 from zerotools.cli.output.progress_bar import shown_progress
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts_and_sizes import count_text
-from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.core.errors import EXIT_DIFFERENCES, ZerotoolsError
 from zerotools.core.layer_names import in_order_of_numbers
 from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
 from zerotools.ops.inspection.checkpoint_summary import CheckpointSummary, json_value
@@ -199,8 +200,9 @@ def _facts(inspection: Inspection, *, verbose: bool) -> list[str]:
         [
             ("path", str(origin.path)),
             ("format", f"{origin.title or origin.format}{version}"),
+            ("program", _program(inspection.checkpoint)),
             ("tag", f"{origin.tag}{others}" if origin.tag else ""),
-            ("step", text_or_empty(inspection.step)),
+            ("step", _step(inspection)),
             ("ZeRO stage", text_or_empty(origin.stage)),
             ("world size", text_or_empty(origin.world_size)),
             ("parameters", _parameters(inspection.run)),
@@ -209,7 +211,6 @@ def _facts(inspection: Inspection, *, verbose: bool) -> list[str]:
             ("optimizer", _optimizer(inspection.run)),
             ("groups", "" if verbose else _group_line(inspection.run)),
             ("loss scaler", _scaler(inspection.run)),
-            ("skipped steps", text_or_empty(inspection.run.training.skipped or None)),
             ("tensors", "" if verbose else _role_line(inspection)),
             ("tied", tied),
             (
@@ -222,6 +223,29 @@ def _facts(inspection: Inspection, *, verbose: bool) -> list[str]:
         ],
         columns=render.terminal_columns(),
     )
+
+
+def _step(inspection: Inspection) -> str:
+    """Return the step, and the number of skipped steps if there are any: `500 (2 skipped)`."""
+    if inspection.step is None:
+        return ""
+    skipped = inspection.run.training.skipped
+    return f"{inspection.step} ({skipped} skipped)" if skipped else str(inspection.step)
+
+
+def _program(checkpoint: Checkpoint) -> str:
+    """Return the version of zerotools and the engine, as `zerotools 1.2.0, engine torch`, if a job
+    saved the checkpoint. Return an empty string if no job did, or if its record cannot be read.
+    """
+    try:
+        record = formats.format_of(checkpoint).job_record(checkpoint)
+    except (ZerotoolsError, OSError):
+        return ""
+    if record is None:
+        return ""
+    parts = [f"zerotools {record.zerotools_version or ''}".strip(), f"engine {record.engine}"]
+    parts += [f"made from {record.made_from}"] if record.made_from else []
+    return ", ".join(parts)
 
 
 LONGEST_FACT = 66

@@ -16,6 +16,7 @@ from zerotools.formats.deepspeed.schema.file_names import (
     is_one_file,
 )
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
+from zerotools.runs.file_names import RECORD
 
 if TYPE_CHECKING:
     from zerotools.core.kept_by_thinning import Keep, Thinning
@@ -86,6 +87,20 @@ class DeepSpeedFormat(Format):
         target = lay_out(source, destination, world_size=ranks, settings=_settings(options))
         return as_job(source, target, ranks)
 
+    def ranks_divisor(self, source: Checkpoint) -> int:
+        """Return the number of model-parallel ranks. Return 0 for a checkpoint without ZeRO or with
+        experts, and at stage 3 with several model-parallel ranks.
+        """
+        from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
+
+        mp_shards = native_of(source).mp_shards
+        count = len(mp_shards)
+        has_experts = any(mp_shard.model.num_experts for mp_shard in mp_shards)
+        is_partitioned = all(mp_shard.groups for mp_shard in mp_shards)
+        if has_experts or not is_partitioned or (count > 1 and source.origin.stage == 3):
+            return 0
+        return count
+
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
         from zerotools.core.kept_by_thinning import Keep
         from zerotools.formats.deepspeed.reading.read import read
@@ -148,10 +163,12 @@ class DeepSpeedFormat(Format):
         return latest_problems(source)
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
-        from zerotools.runs.checkpoint_dirs import RECORD, read_record
-
         directory = source.root.parent
-        return read_record(directory) if (directory / RECORD).is_file() else None
+        if not (directory / RECORD).is_file():
+            return None
+        from zerotools.runs.checkpoint_job_record import read_record
+
+        return read_record(directory)
 
     def run_directory(self, source: Checkpoint) -> Path | None:
         from zerotools.formats.deepspeed.schema.find_tag import run_directory

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
+from zerotools.runs.file_names import RECORD
 
 if TYPE_CHECKING:
     from zerotools.core.kept_by_thinning import Keep, Thinning
@@ -60,10 +61,10 @@ class SafetensorsFormat(Format):
         Only a job that uses DeepSpeed saves weights as safetensors; its training state is stored
         elsewhere.
         """
-        from zerotools.runs.checkpoint_dirs import RECORD, read_record
-
         if not (source.root / RECORD).is_file():
             return None
+        from zerotools.runs.checkpoint_job_record import read_record
+
         record = read_record(source.root)
         return record if record.weights_only else None
 

@@ -75,9 +75,9 @@ def next_commands(
     if wraps_models and (prefix := _common_prefix(inspection)):
         options += f" --strip-prefix {shlex.quote(prefix)}"
     commands = [f"zerotools consolidate {source} {model}{options}{without}"]
-    world = origin.world_size or 1
-    if form.reshards and inspection.run.has_optimizer and world > 1:
-        ranks = world // 2
+    divisor = form.ranks_divisor(checkpoint) if inspection.run.has_optimizer else 0
+    half = (origin.world_size or 1) // 2
+    if divisor and (ranks := half - half % divisor):
         resumable = shlex.quote(f"{name}-{ranks}-ranks")
         commands.append(f"zerotools reshard {source} {resumable} --world-size {ranks}")
     return tuple(commands)
