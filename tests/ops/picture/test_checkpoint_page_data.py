@@ -96,6 +96,9 @@ def test_a_rank_file_of_another_save_is_marked(tmp_path: Path) -> None:
     assert name.endswith("__1_0.distcp")
     assert when == "written 4.0 days before the other files"
     assert any(note.startswith(f"{name}: {when}") for note in found["notes"])
+    assert found["doubt"] == f"{name} was {when}"
+    (path / "dcp/__0_0.distcp").unlink()
+    assert contents_of(path)["doubt"] is None
 
 
 @pytest.mark.parametrize("is_tied", [True, False])

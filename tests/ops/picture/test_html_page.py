@@ -349,6 +349,26 @@ def test_hyperparameters_have_six_digits(browser: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("report", ["inspect", "verify"])
+def test_the_head_names_a_file_of_another_save(browser: Any, tmp_path: Path, report: str) -> None:
+    run = tmp_path / "run" / JOB.name
+    shutil.copytree(JOB, run)
+    make: Callable[[Path], Any] = zerotools.inspect if report == "inspect" else zerotools.verify
+    old = run / "dcp" / "__1_0.distcp"
+    colours = []
+    for days in (0, 4):
+        os.utime(old, (old.stat().st_mtime - days * 86400,) * 2)
+        with opened(browser, tmp_path / "page.html", make(run).to_html()) as page:
+            verdict = page.locator("#verdict")
+            said = verdict.inner_text()
+            colours.append(verdict.evaluate("(each) => getComputedStyle(each).color"))
+            assert page.locator("#files tr.apart").count() == (days > 0)
+        words = "__1_0.distcp was written 4.0 days before the other files"
+        assert said.endswith(words) == (days > 0)
+    assert colours[0] != colours[1]
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1440])
 def test_labels_of_charts_are_whole_or_end_with_an_ellipsis(
     browser: Any, tmp_path: Path, width: int

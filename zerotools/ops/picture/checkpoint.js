@@ -495,6 +495,7 @@
         lost.setAttribute("aria-label", `${name} is missing`);
         picture.append(lost);
       }
+      row.classList.toggle("apart", index in values.apart);
       if (index in values.apart) picture.append(make("div", values.apart[index], "doubt"));
       row.append(cell, make("td", strip ? size(bytes) : "missing", "number"), picture);
       body.append(row);

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.formats import files_written_apart
+from zerotools.io.files.source_stamps import WrittenApart
 from zerotools.ops.inspection.checkpoint_summary import json_value
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.loss_curves import loss_curves
@@ -44,6 +45,8 @@ def picture_contents(
     Keys:
         title, verdict, is_whole, facts, notes, problems: the head of the page; `facts` are pairs
             of a name and a value.
+        doubt: words that follow the verdict and name the files from another save; None if there
+            are no such files, or if the checkpoint has problems.
         roles, dtypes, groups: the values that `tensors` refers to by index. Those of `groups` are
             the hyperparameters.
         tensors: a list of `[name, role, dtype, shape, elements, bytes, group, files, is_whole]`.
@@ -74,6 +77,7 @@ def picture_contents(
         "title": str(checkpoint.origin.path),
         "verdict": _verdict(inspection),
         "is_whole": not inspection.problems,
+        "doubt": None if apart is None or inspection.problems else _doubt(apart),
         "facts": _facts(inspection, statistics),
         "notes": list(inspection.notes),
         "problems": [problem.message for problem in inspection.problems[:MOST_PROBLEMS]],
@@ -242,6 +246,14 @@ def _verdict(inspection: Inspection) -> str:
     if inspection.has_lost_files or inspection.incomplete:
         return "incomplete"
     return "has problems" if inspection.problems else "no problem found in its metadata"
+
+
+def _doubt(apart: WrittenApart) -> str:
+    """Return the words about files from another save, as `a.pt and 1 more were written ...`."""
+    (first, *more) = apart.names
+    if not more:
+        return f"{first} was {apart.when}"
+    return f"{first} and {len(more)} more were {apart.when}"
 
 
 def _facts(inspection: Inspection, statistics: CheckpointStatistics | None) -> list[list[str]]:

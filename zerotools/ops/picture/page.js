@@ -44,7 +44,8 @@ addEventListener("beforeprint", () => drawings.forEach((draw) => draw()));
 
 // Head
 byId("title").textContent = values.title;
-byId("verdict").textContent = values.verdict;
+byId("verdict").textContent = values.doubt ? `${values.verdict}; ${values.doubt}` : values.verdict;
+byId("verdict").classList.toggle("doubt", Boolean(values.doubt));
 byId("verdict").classList.toggle("whole", values.is_whole);
 byId("verdict").classList.toggle("unknown", Boolean(values.is_unknown));
 values.facts.forEach(([name, value]) => {

@@ -84,6 +84,7 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
         **contents,
         "verdict": _verdict(found),
         "is_whole": found.verdict is Soundness.WHOLE,
+        "doubt": None if found.verdict is Soundness.FAULTY else contents["doubt"],
         "is_unknown": found.verdict is Soundness.UNCHECKED,
         "problems": [each.message for each in found.findings[:MOST_PROBLEMS]],
         "problem_count": len(found.findings),
