@@ -193,6 +193,8 @@ def apply(
     given: Mapping[str, Any] = bind_options(ApplyKeywords, options)
     begun, origin = time.monotonic(), path_of(a)
     destination = origin if out is None else output_of(out)
+    if str(out) == "-":
+        raise BadRequest("the model is a directory, so OUT cannot be -; name a directory")
     if isinstance(destination, RemotePath):
         raise BadRequest(f"{destination} is in an object store; name a directory of this machine")
     paths = [path_of(each) for each in as_list(deltas)]

@@ -88,6 +88,24 @@ def test_a_delta_goes_through_a_pipe(models: Path) -> None:
         [*command, "delta", "a", "b", "-"], cwd=models, stdout=subprocess.PIPE, timeout=60
     )
     assert made.returncode == 0
+    with Path("/dev/full").open("wb") as full:
+        failed = run_program(
+            [*command, "delta", "a", "b", "-"],
+            cwd=models,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert (failed.returncode, failed.stderr.count(b"\n")) == (2, 1)
+    assert b"the standard output cannot be written: No space left on device" in failed.stderr
+    failed = run_program(
+        [*command, "apply", "a", "-", "made"],
+        cwd=models,
+        input=b"",
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
+    assert b"the standard input is empty, so it is not a delta" in failed.stderr
     done = run_program(
         [*command, "apply", "a", "-", "made"], cwd=models, input=made.stdout, timeout=60
     )

@@ -3,6 +3,7 @@ refused before anything is written."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -337,7 +338,7 @@ def test_outputs_are_replaced_only_on_request(pair: tuple[Path, Path, Path]) -> 
     with pytest.raises(zerotools.BadRequest, match=r"config\.json is not a delta, so --overwrite"):
         zerotools.delta(a, b, a / "config.json", overwrite=True)
     os.mkfifo(delta.with_name("pipe"))
-    with pytest.raises(zerotools.BadRequest, match="pipe is not a delta, so --overwrite"):
+    with pytest.raises(zerotools.BadRequest, match=r"pipe is not a regular file; write .* -, and"):
         zerotools.delta(a, b, delta.with_name("pipe"), overwrite=True)
     with delta.with_name("ab.delta.partial").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -354,6 +355,33 @@ def test_outputs_are_replaced_only_on_request(pair: tuple[Path, Path, Path]) -> 
         zerotools.apply(a, [], out)
     with pytest.raises(zerotools.BadRequest, match="object store"):
         zerotools.apply(a, delta, out="s3://bucket/made")
+    with pytest.raises(zerotools.BadRequest, match="OUT cannot be -; name a directory"):
+        zerotools.apply(a, delta, "-")
+    with pytest.raises(zerotools.BadRequest, match="full is not a regular file"):
+        zerotools.delta(a, b, "/dev/full")
+
+
+def test_a_compressed_part_of_another_length_is_named_with_its_delta(tmp_path: Path) -> None:
+    a = write_model(tmp_path / "a", {"w": np.zeros(10, np.float32)})
+    delta = hostile(tmp_path / "d", DeltaPlainFile("x", 9, ((0, 9),)), b"too short")
+    zerotools.apply(a, delta, tmp_path / "made")
+    delta = hostile(tmp_path / "d", DeltaPlainFile("x", 10, ((0, 10),)), b"too short")
+    with pytest.raises(zerotools.BadFile, match="d: files without tensors: a compressed part has"):
+        zerotools.apply(a, delta, tmp_path / "again")
+
+
+def test_a_disk_that_is_full_is_named_with_the_file(
+    pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _, delta = pair
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("zerotools.ops.delta.apply_delta._write_plain", full)
+    with pytest.raises(zerotools.BadRequest, match=r"made/\S+ cannot be written: No space left"):
+        zerotools.apply(a, delta, delta.with_name("made"))
+    assert {each.name for each in a.parent.iterdir()} == {"a", "b", "ab.delta"}
 
 
 def test_large_files_of_the_first_model_are_not_stored(tmp_path: Path) -> None:

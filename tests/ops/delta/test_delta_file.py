@@ -76,7 +76,7 @@ def test_every_cut_and_every_flipped_byte_is_found() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"", "some.delta is not a delta; zerotools delta A B"),
+        (b"", "some.delta is empty, so it is not a delta; zerotools delta A B OUT"),
         (b"{}" * 100, "is not a delta"),
         (written()[:-1], "is truncated: its end is missing"),
         (written(blocks=2), "blocks that belong to no tensor"),
@@ -100,6 +100,19 @@ def test_another_version_is_refused_by_its_name() -> None:
 
     with pytest.raises(Unsupported, match=r"version 2, .* reads version 1; use zerotools 9\.9"):
         parse_header(changed(later), PATH)
+    with pytest.raises(Unsupported, match=r"blocks of 5 elements, .* reads blocks of 1048576; use"):
+        parse_header(changed(lambda tree: tree.update(block_elements=5)), PATH)
+
+
+def test_texts_of_the_header_take_one_line_of_a_message() -> None:
+    def long(tree: Any) -> None:
+        tree.update(version=2, made_by="mine\nerror: another", a="/a" * 5000)
+
+    with pytest.raises(Unsupported) as found:
+        parse_header(changed(long), PATH)
+    assert str(found.value).endswith("use mine error: another, which wrote it")
+    header = parse_header(changed(lambda tree: tree.update(a="/a" * 5000, b="\n")), PATH)
+    assert (len(header.a), header.b) == (303, " ")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,8 @@ from zerotools.ops.verification.digest_manifest import sidecar_of_path
 from zerotools.runs.file_names import MANIFEST
 
 COMMAND = "apply"
+_INPUT = Path("the standard input")
+"""The name of the standard input in messages."""
 _INDEX = ".index.json"
 """The end of the file name of an index. An index lists the file of each tensor."""
 
@@ -63,7 +65,10 @@ def opened_deltas(paths: Sequence[Path]) -> Iterator[list[DeltaFile]]:
         Unsupported: a delta has a version that zerotools cannot read.
     """
     with ExitStack() as stack:
-        yield [DeltaFile(path, stack.enter_context(_opened(path))) for path in paths]
+        yield [
+            DeltaFile(_INPUT if str(path) == "-" else path, stack.enter_context(_opened(path)))
+            for path in paths
+        ]
 
 
 @contextmanager
@@ -248,7 +253,10 @@ class DeltaChain:
         stored = [each for each in delta.header.files if each.digest is None]
         if delta.path not in self._plain:
             length = sum(size for each in stored for _, size in each.parts)
-            self._plain[delta.path] = self._compression.unpack(delta.plain, length)
+            try:
+                self._plain[delta.path] = self._compression.unpack(delta.plain, length)
+            except BadFile as error:
+                raise BadFile(f"{delta.path}: files without tensors: {error}") from None
         plain, at = self._plain[delta.path], 0
         for each in stored:
             for offset, size in each.parts:
@@ -293,13 +301,11 @@ def apply_deltas(
     with Staging(destination, check_replaced=replaced) as staging, chain:
         directory = staging.directory
         for file in header.files:
-            path = directory / file.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as stream:
-                for offset, data in chain.plain_bytes(file.name):
-                    stream.seek(offset)
-                    stream.write(data)
-                stream.truncate(file.size)
+            try:
+                _write_plain(directory / file.name, chain.plain_bytes(file.name), file.size)
+            except OSError as error:
+                path = destination / file.name
+                raise BadRequest(f"{path} cannot be written: {error.strerror}") from None
         with OpenFiles(directory, os.O_RDWR) as output:
 
             def work(piece: tuple[DeltaTensor, int]) -> int:
@@ -327,6 +333,15 @@ def apply_deltas(
     return ApplyReport(
         sum(file.size for file in header.files), len(header.tensors), len(header.files)
     )
+
+
+def _write_plain(path: Path, parts: Iterable[tuple[int, bytes]], size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as stream:
+        for offset, data in parts:
+            stream.seek(offset)
+            stream.write(data)
+        stream.truncate(size)
 
 
 def _entries_in_place(model: Conversion, path: Path) -> Entries:

@@ -39,6 +39,7 @@ _LARGEST_HEADER = 1 << 28
 LARGEST_PLAIN = 1 << 28
 """The largest number of plain bytes of a delta: they are held in memory."""
 _LONGEST_NAME = 255
+_LONGEST_SHOWN = 300
 _MOST_DIMENSIONS = 64
 _PIECE = 1 << 22
 _BY_NAME: Mapping[str, DType] = {
@@ -177,10 +178,16 @@ def parse_header(data: bytes, where: Path) -> DeltaHeader:
     try:
         tree = json.loads(data)
         version, block = tree["version"], tree["block_elements"]
-        if (version, block) != (VERSION, BLOCK_ELEMENTS):
+        made_by = _shown(tree.get("made_by", "the program"), 60)
+        if version != VERSION:
             raise Unsupported(
-                f"{where} is a delta of version {version}, but this zerotools reads version "
-                f"{VERSION}; use {tree.get('made_by')!s:.60}, which wrote it"
+                f"{where} is a delta of version {version!r:.40}, but this zerotools reads version "
+                f"{VERSION}; use {made_by}, which wrote it"
+            )
+        if block != BLOCK_ELEMENTS:
+            raise Unsupported(
+                f"{where} is a delta with blocks of {block!r:.40} elements, but this zerotools "
+                f"reads blocks of {BLOCK_ELEMENTS}; use {made_by}, which wrote it"
             )
         files = tuple(
             DeltaPlainFile(
@@ -202,11 +209,17 @@ def parse_header(data: bytes, where: Path) -> DeltaHeader:
             )
             for each in tree["tensors"]
         )
-        header = DeltaHeader(files, tensors, str(tree["a"]), str(tree["b"]), str(tree["made_by"]))
+        header = DeltaHeader(files, tensors, _shown(tree["a"]), _shown(tree["b"]), made_by)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFile(f"{where} is not a delta: its header is damaged ({error!s:.100})") from None
     _check_cover(header, where)
     return header
+
+
+def _shown(value: Any, most: int = _LONGEST_SHOWN) -> str:
+    """Return a text of the header as it is shown in messages: on one line, and not too long."""
+    text = "".join(each if each.isprintable() else " " for each in str(value)[: most + 1])
+    return text if len(text) <= most else text[:most] + "..."
 
 
 def _text(value: Any) -> str:
@@ -331,7 +344,8 @@ class DeltaFile:
         self._stamp = _stamp_of(stream)
         begin = stream.read(len(MAGIC) + _LENGTH.size)
         if begin[: len(MAGIC)] != MAGIC:
-            raise BadFile(f"{path} is not a delta; zerotools delta A B {path} makes one")
+            what = "not a delta" if begin else "empty, so it is not a delta"
+            raise BadFile(f"{path} is {what}; zerotools delta A B OUT makes one")
         size = stream.seek(0, io.SEEK_END)
         self._check_end(size)
         stream.seek(len(begin))

@@ -213,10 +213,20 @@ def written_file(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
     if str(out) == "-":
         if sys.__stdout__ is None:
             raise BadRequest("the standard output is closed; name a file, or pipe the delta")
-        yield sys.stdout.buffer
+        try:
+            yield sys.stdout.buffer
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise BadRequest(f"the standard output cannot be written: {error.strerror}") from None
         return
     if isinstance(out, RemotePath):
         raise BadRequest(f"{out} is in an object store; write the delta to - and pipe it there")
+    if out.exists() and not (out.is_file() or out.is_dir()):
+        raise BadRequest(
+            f"{out} is not a regular file; write the delta to -, and redirect it: "
+            f"zerotools delta A B - > {out}"
+        )
     if os.path.lexists(out) and not overwrite:
         raise BadRequest(f"{out} exists; choose another output, or pass --overwrite")
     if out.is_dir():
