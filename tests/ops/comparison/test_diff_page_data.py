@@ -138,6 +138,13 @@ def test_a_series_compares_neighbours(tmp_path: Path) -> None:
     assert found["tensors"] is None
     assert [name for name, _ in found["facts"]] == ["A", "B", "C"]
     assert [len(pair["changes"]) for pair in found["pairs"]] == [4, 4]
+    assert found["verdict"] == "0 of 2 pairs of consecutive checkpoints are equal"
+    assert found["is_unknown"]
+    assert not shown(zerotools.diff_series(paths[:2]).to_html())["is_unknown"]
+    equal = shown(zerotools.diff_series([paths[0]] * 3).to_html())
+    assert (equal["is_whole"], equal["is_unknown"]) == (True, False)
+    other = model(tmp_path / "other.safetensors", 1, extra=np.zeros(3, np.float32))
+    assert not shown(zerotools.diff_series([*paths, other]).to_html())["is_unknown"]
     with pytest.raises(BadRequest, match="at least two checkpoints, but 1 was given"):
         zerotools.diff_series(paths[:1])
 

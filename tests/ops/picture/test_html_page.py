@@ -369,6 +369,17 @@ def test_the_head_names_a_file_of_another_save(browser: Any, tmp_path: Path, rep
 
 
 @pytest.mark.browser
+def test_the_head_of_a_series_is_not_red(browser: Any, tmp_path: Path) -> None:
+    paths = [deep_model(tmp_path / f"{n}.safetensors", n + 1) for n in range(3)]
+    html = zerotools.diff_series(paths).to_html()
+    with opened(browser, tmp_path / "page.html", html, 1440) as page:
+        verdict = page.locator("#verdict")
+        assert verdict.inner_text() == "0 of 2 pairs of consecutive checkpoints are equal"
+        colour = "(each) => getComputedStyle(each).color"
+        assert verdict.evaluate(colour) == page.locator("body").evaluate(colour)
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1440])
 def test_labels_of_charts_are_whole_or_end_with_an_ellipsis(
     browser: Any, tmp_path: Path, width: int

@@ -39,6 +39,8 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
 
     Keys:
         title, verdict, is_whole, facts, notes, problems: the head of the page.
+        is_unknown: True for a series in which only values changed, as training changes them. Its
+            verdict is neither good nor bad.
         layers, kinds, roles: lists of names. All other values refer to a name by its index in these
             lists. The roles of weights come first.
         pairs: one object for each comparison. `changes` is a list of `[role, layer, relative norm,
@@ -61,11 +63,14 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
     roles = {r: n for n, r in enumerate(sorted(all_roles, key=lambda role: role not in _WEIGHTS))}
     kinds = {k: n for n, k in enumerate(dict.fromkeys(place_of(e.name).kind for e in every))}
     problems = list(dict.fromkeys(_lettered_sentences(pairs, _problems)))
+    is_whole = all(pair.is_equal for pair in pairs) and not problems
+    is_series = len(pairs) > 1 and not problems and all(map(_is_training, pairs))
     origins = [pairs[0].a, *(pair.b for pair in pairs)]
     return {
         "title": " and ".join(str(origin.path) for origin in (origins[0], origins[-1])),
         "verdict": _verdict(pairs),
-        "is_whole": all(pair.is_equal for pair in pairs) and not problems,
+        "is_whole": is_whole,
+        "is_unknown": is_series and not is_whole,
         "facts": [[_letter(n), _described(origin)] for n, origin in enumerate(origins)],
         "notes": list(dict.fromkeys(_lettered_sentences(pairs, lambda pair: pair.notes))),
         "problems": problems[:_MOST_PROBLEMS],
@@ -173,6 +178,11 @@ def _verdict(pairs: Sequence[CheckpointDiff]) -> str:
     if not count:
         return "different runs"
     return f"different: {equal_weights(first) or f'{count} of {len(first.tensors)} tensors'}"
+
+
+def _is_training(pair: CheckpointDiff) -> bool:
+    """True if both checkpoints have the same tensors, of the same shapes and dtypes."""
+    return not any(pair.counts[each] for each in (ONLY_A, ONLY_B, SHAPE, DTYPE, UNREADABLE))
 
 
 def equal_weights(difference: CheckpointDiff) -> str | None:
