@@ -132,8 +132,9 @@ class Opaque:
     the pickle calls `name(*args)`, and False if it creates an instance with `name.__new__`. If the
     object is written again, the original library loads an equal object.
 
-    Two values are equal only if they are the same object. A comparison by value could run forever
-    on a file with shared parts, and an object may contain itself.
+    Two values are equal only if they are the same object. A comparison by value would
+    not end for an object that contains itself, and could take very long for objects that share
+    parts.
     """
 
     module: str

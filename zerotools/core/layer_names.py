@@ -18,7 +18,7 @@ _Number = tuple[int, str]
 
 
 class Named(Protocol):
-    """Anything with the name and the role of a tensor."""
+    """The interface of an object that has the name and the role of a tensor as attributes."""
 
     @property
     def name(self) -> str: ...

@@ -97,9 +97,10 @@ def prove_source(
 
 
 def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> None:
-    """Check the files that were read against the manifest of a job's checkpoint, if there is one.
-    The manifest is in the source, or if the source is the directory of DeepSpeed's files, in the
-    directory above.
+    """Compare the files that were read with the manifest of a job's checkpoint, if there is one.
+
+    The manifest is in the source. If the source is the directory of DeepSpeed's files in a
+    checkpoint, the manifest is in the parent directory.
     """
     for directory in (source.root, source.root.parent):
         if not (directory / MANIFEST).is_file():
@@ -112,8 +113,8 @@ def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> No
 
 
 def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: MemoryBudget) -> None:
-    """Check the files that were read against the digests in a manifest next to the source, or in
-    the record inside it."""
+    """Compare the files that were read with the digests in a manifest next to the source, or in the
+    record inside it."""
     subject = subject_of(source)
     base = subject if subject.is_dir() else subject.parent
     below = base.absolute()

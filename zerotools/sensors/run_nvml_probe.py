@@ -1,9 +1,10 @@
 """Reads GPUs through NVML in a child process, because the driver may hang.
 
 `NvmlProbe` has a child process (`zerotools.sensors.nvml_probe`) and gives it a deadline for each
-reading. A child that misses the deadline is killed. Only its first answer may take longer, up to
-several readings: without persistence mode the driver needs some seconds to initialise each GPU, and
-would begin again in a new child. A child that hangs in the driver cannot be killed. Until this
+reading. A child that misses the deadline is killed. Only its first answer may take up to
+`FIRST_ANSWER_SECONDS`, and every reading before this answer returns an error. Without persistence
+mode the driver needs some seconds to initialise each GPU, and would begin again in a new child. A
+child that hangs in the driver cannot be killed. Until this
 child has ended, no other child is started, because it would hang as well.
 """
 
@@ -26,8 +27,8 @@ from zerotools.sensors.snapshot import Gpu
 DEADLINE_SECONDS = 2.0
 START_SECONDS = 10.0
 FIRST_ANSWER_SECONDS = 120.0
-"""The time in seconds that a child has for its first answer. It may extend over several
-readings.
+"""The time in seconds that a child has for its first answer. Readings before this answer
+return an error.
 """
 REAP_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 60.0

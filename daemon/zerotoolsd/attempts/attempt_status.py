@@ -182,10 +182,11 @@ def _final_status(run_dir: Path, token: str, why: str) -> Over | Gone:
 
 
 def _record_from_ledger(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the record of the attempt's end, made from the ledger of its ranks as the missing
-    keeper would have made it. Return None if the ledger cannot be read.
+    """Return the record of the attempt's end, inferred from the ledger of its ranks. Return None if
+    the ledger cannot be read.
 
-    `run` has the contents of `run.json`.
+    Normally the keeper writes this record, but here the keeper is gone too. `run` has the contents
+    of `run.json`.
     """
     try:
         plan = Plan.from_json(read_json(run_dir / ATTEMPT, LARGEST_RECORD) or {})

@@ -257,8 +257,8 @@ class Dispatcher:
 
     @property
     def waits(self) -> Mapping[int, str]:
-        """Return the reason why each queued job waits, according to the last round: job number
-        to sentence.
+        """Return the reason why each queued job waits, according to the last round. Each key is
+        a job number, and its value is a sentence.
         """
         return self.placing.waits
 

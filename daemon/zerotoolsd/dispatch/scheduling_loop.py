@@ -147,7 +147,7 @@ class LeftoverProcesses:
         return True
 
     def waits(self) -> dict[int, str]:
-        """Return the jobs that must still wait: job number to reason."""
+        """Return the numbers of the jobs that must still wait, each with the reason."""
         self._results = {
             job: left for job, left in self._results.items() if end_event.may_still_run(left)
         }

@@ -74,9 +74,10 @@ class Plan:
     """All settings of one attempt.
 
     Attributes:
-        argv, env: the command and the environment of a rank. Variables such as RANK are added for
-            each rank.
-        fetching, exporting: commands that run before the ranks start, with the same environment.
+        argv, env: the command and the environment of each rank, or of the launcher (`launcher`).
+            Variables such as RANK are added for each rank.
+        fetching: the command that downloads the checkpoint to resume from, before the ranks start.
+        exporting: the command that exports the model of an evaluation, before the ranks start.
         thinning, uploading: commands that run next to the ranks after each checkpoint.
         closing: the command that runs after all ranks have ended.
         own_program: whether the ranks run a program of the user instead of the built-in trainer. If

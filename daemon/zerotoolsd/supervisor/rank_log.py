@@ -47,7 +47,7 @@ class RankLog:
         self._cut_line = b""
         """The beginning of the first line in the last part of the output, if that line is cut."""
         self.seen = 0
-        """Number of bytes that the rank has printed so far."""
+        """Number of bytes of the rank's own output so far, without notes of the supervisor."""
 
     def spawned(self) -> None:
         """Close the write end of the pipe in this process, after the rank has inherited it."""

@@ -175,8 +175,10 @@ def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs)
 
 
 def _number(jobs: SlurmJobs, word: str) -> int:
-    """Return Slurm's number of the job that `word` means. For a job of zerotools, this is the
-    number of its newest submission. Otherwise `word` is the number of any other job of Slurm.
+    """Return Slurm's number of the job `word`.
+
+    For a job of zerotools, this is the number of its newest submission. For any other job of Slurm,
+    `word` must be the number.
     """
     plain = word.removeprefix(PREFIX)
     try:

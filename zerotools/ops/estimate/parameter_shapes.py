@@ -184,7 +184,9 @@ def of_config(
 
 
 def _class_of(config: Mapping[str, Any]) -> str:
-    """Return the model class that a config names for its saved weights; empty if it names none."""
+    """Return the first class name in `architectures` of a config, which is the class of the saved
+    model. Return an empty text if the config has no class name.
+    """
     named = config.get("architectures")
     return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
 

@@ -1,10 +1,10 @@
 """Send one checkpoint of a job unchanged from the disk to an object store.
 
 The copy is written like every output in a store (`io.output.write_to_store`): first a record, then
-the files (those that identify a checkpoint last), then the manifest and the marker. Every byte is
-compared with the manifest while it is sent. So if the disk has lost data since the save, the result
-does not count as a copy. The files of an interrupted transfer are kept, and the next attempt
-continues from there.
+the files, then the manifest and the marker. The files by which readers recognise a checkpoint are
+sent after the other files. Every byte is compared with the manifest while it is sent. So if the
+disk has lost data since the save, the result does not count as a copy. The files of an interrupted
+transfer are kept, and the next attempt continues from there.
 """
 
 from __future__ import annotations

@@ -198,7 +198,8 @@ def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
 
 def refuse_split(source: Checkpoint, kept: Checkpoint, found: Quantisation) -> None:
     """Raise an error if a payload would be written without its scales, or scales without their
-    payload. `kept` has the tensors that are written, under any names.
+    payload. `kept` has the tensors that are written. Its names may differ from those in
+    `source`.
 
     Raises:
         BadRequest: this would happen. The message names both tensors.

@@ -241,7 +241,7 @@ class AllChecks:
         return None
 
     def bytes(self, on_bytes: Callable[[int], None], *, digests: bool) -> None:
-        """Check the files against the checksums in them, and against the manifest of a job."""
+        """Compare the files with the checksums in them, and with the manifest of a job."""
         to_scan = files_to_scan(self._checkpoint, self._files)
         claims = self._claims = claims_of(self._checkpoint)
         for name, fault in to_scan.faults:

@@ -217,8 +217,8 @@ def _strip(
 
 
 def _doubt(found: Verification, name: str) -> str:
-    """Return the reason why a file without a found fault was not checked completely. Return an
-    empty text if it was checked completely.
+    """Return the reason why the file `name`, in which no fault was found, was not checked
+    completely. Return an empty text if it was checked completely.
     """
     if found.is_fast:
         return "its data was not read (--fast)"

@@ -161,7 +161,7 @@ class PendingQueue:
         return any(need.host_bytes for need, _ in self._groups)
 
     def waiting_for_gpus(self) -> dict[int, int]:
-        """Return the number of jobs of each user that wait for GPUs: uid to number."""
+        """Return the number of jobs that wait for GPUs, for each user (by uid)."""
         found: dict[int, int] = {}
         for group in self.groups(gpus=True):
             found[group.uid] = found.get(group.uid, 0) + len(group.user_orders)

@@ -149,8 +149,8 @@ _LARGEST = 256 * 1024
 
 
 class Log(Protocol):
-    """A log to which the stacks of a process are written. `seen` is the number of bytes that the
-    process has printed so far.
+    """A log to which the stacks of a process are written. `seen` is the number of bytes of
+    the process's own output so far, without the notes that `add` writes.
     """
 
     seen: int

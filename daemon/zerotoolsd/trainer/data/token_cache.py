@@ -4,11 +4,11 @@ An entry is a directory. Its name is a digest of everything that determines its 
 tokenizer, the settings and the versions of libraries (`tokenising_fingerprint`). The entry gets
 this name when it is complete.
 
-A reader links the files of an entry into its own directory, and verifies their checksums there. So
-no lock is held while a job loads its model, and an entry can be removed or replaced at any time. A
-damaged entry is built again. The process that builds an entry (the builder) holds the lock of this
-entry, so that two jobs do not tokenise the same data. If the builder writes nothing for some time,
-another job builds the entry too.
+A reader makes hard links to the files of an entry in its own directory, and verifies their
+checksums there. The links stay valid if the entry is removed or replaced, so a reader needs no
+lock. A damaged entry is built again. The process that builds an entry (the builder) holds the lock
+of this entry, so that two jobs do not tokenise the same data. If the builder writes nothing for
+some time, another job builds the entry too.
 """
 
 from __future__ import annotations

@@ -334,8 +334,8 @@ def files_of_one_save(source: Checkpoint) -> frozenset[str]:
 
     - A model file records its step.
     - An optimizer file records its step if the optimizer counts steps (SGD and Lion do not). It
-      records its rank if torch wrote the file under its name. Masters that agree with the weights
-      in a model file are a proof too.
+      records its rank if torch received the path of the file: then the folder inside the archive
+      has the name of the file. Masters that agree with the weights in a model file are a proof too.
     - Layer and expert files record neither step nor rank, but hold weights that can be compared
       with masters.
 
