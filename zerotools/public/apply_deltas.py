@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Unpack
+from typing import Annotated, Any, BinaryIO, Literal, Unpack
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_source import RemotePath
@@ -73,6 +75,22 @@ def _naming(given: Mapping[str, Any]) -> Naming:
     )
 
 
+def _path_or_file(given: StrPath | BinaryIO, method: str) -> Path | BinaryIO:
+    """Return a path, or a file object with this method.
+
+    Raises BadRequest if `given` is neither, or is a file object for text.
+    """
+    if isinstance(given, io.TextIOBase):
+        raise BadRequest(f"{given!r:.200} is a file object for text; open the file in binary mode")
+    if not isinstance(given, str | os.PathLike) and hasattr(given, method):
+        return given
+    return path_of(given)  # type: ignore[arg-type]  # it refuses what is not a path
+
+
+def _listed(given: Any) -> list[StrPath | BinaryIO]:
+    return [given] if hasattr(given, "read") else [*as_list(given)]
+
+
 @dataclass(frozen=True)
 class DeltaResult:
     """The result of `delta`.
@@ -131,12 +149,13 @@ class ApplyResult:
 def delta(
     a: StrPath,
     b: StrPath,
-    out: StrPath,
+    out: StrPath | BinaryIO,
     *,
     progress: ProgressWanted = None,
     **options: Unpack[DeltaKeywords],
 ) -> DeltaResult:
-    """Write the file `out` with the difference between the models at `a` and `b`.
+    """Write the file `out` with the difference between the models at `a` and `b`. `out` is a path,
+    or a binary file object to write to.
 
     Both are checkpoints of any format and number of ranks. The models that `consolidate` would
     write from them with the same options are compared. `apply` makes the second model from the
@@ -149,7 +168,7 @@ def delta(
         Unsupported: a format cannot be read.
     """
     given = bind_options(DeltaKeywords, options)
-    begun, destination = time.monotonic(), path_of(out)
+    begun, destination = time.monotonic(), _path_or_file(out, "write")
     naming = _naming(given)
     with recording_sources(), metering(progress) as meter:
         first = model_of(path_of(a), AUTO, naming)
@@ -173,13 +192,14 @@ def delta(
 @takes_options(ApplyKeywords)
 def apply(
     a: StrPath,
-    deltas: StrPath | Sequence[StrPath],
+    deltas: StrPath | BinaryIO | Sequence[StrPath | BinaryIO],
     out: StrPath | None = None,
     *,
     progress: ProgressWanted = None,
     **options: Unpack[ApplyKeywords],
 ) -> ApplyResult:
     """Apply one delta, or several in order, to the model at `a`, and write the directory `out`.
+    Each delta is a path, or a binary file object to read from its current position.
 
     Without `out` the directory `a` itself is changed: the new directory is written next to it, and
     then the two are exchanged in one step.
@@ -197,13 +217,13 @@ def apply(
         raise BadRequest("the model is a directory, so OUT cannot be -; name a directory")
     if isinstance(destination, RemotePath):
         raise BadRequest(f"{destination} is in an object store; name a directory of this machine")
-    paths = [path_of(each) for each in as_list(deltas)]
-    if not paths:
+    given_deltas = [_path_or_file(each, "read") for each in _listed(deltas)]
+    if not given_deltas:
         raise BadRequest("name at least one delta")
     with (
         recording_sources(),
         metering(progress) as meter,
-        opened_deltas(paths) as files,
+        opened_deltas(given_deltas) as files,
     ):
         model = model_of(origin, AUTO, _naming(given))
         budget = budget_of(given)

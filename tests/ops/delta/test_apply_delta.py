@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
+import io
 import json
 import os
 import shutil
@@ -63,6 +65,36 @@ def test_a_delta_may_come_through_a_pipe(pair: tuple[Path, Path, Path], tmp_path
     zerotools.apply(a, f"/dev/fd/{source}", out=tmp_path / "made")
     os.close(source)
     assert loaded(tmp_path / "made") == loaded(b)
+
+
+def test_deltas_are_written_to_and_read_from_file_objects(
+    pair: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    a, b, delta = pair
+    memory = io.BytesIO(b"kept")
+    memory.seek(4)
+    found = zerotools.delta(a, b, memory)
+    assert memory.getvalue() == b"kept" + delta.read_bytes()
+    assert found.delta_bytes == delta.stat().st_size
+    with pytest.raises(zerotools.BadFile, match="the file object is empty, so it is not a delta"):
+        zerotools.apply(a, memory, tmp_path / "made")
+    memory.seek(4)
+    zerotools.apply(a, memory, tmp_path / "made")
+    assert loaded(tmp_path / "made") == loaded(b)
+    source, sink = os.pipe()
+    with open(sink, "wb", buffering=0) as raw:  # noqa: PTH123  # a file descriptor
+        zerotools.delta(b, a, raw)
+        assert not raw.closed
+    with open(source, "rb") as back, gzip.open(tmp_path / "d.gz", "wb") as packed:  # noqa: PTH123
+        packed.write(delta.read_bytes())
+        packed.close()
+        with gzip.open(tmp_path / "d.gz") as forth:
+            zerotools.apply(a, [forth, back, delta], tmp_path / "thrice")
+    assert loaded(tmp_path / "thrice") == loaded(b)
+    with pytest.raises(zerotools.BadRequest, match="is a file object for text; open"):
+        zerotools.delta(a, b, io.StringIO())
+    with pytest.raises(zerotools.BadRequest, match="is not a path"):
+        zerotools.apply(a, 3, tmp_path / "other")
 
 
 def test_the_result_says_what_changed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ block are checked before and after they are changed."""
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import tempfile
@@ -54,9 +55,10 @@ class ApplyReport:
 
 
 @contextmanager
-def opened_deltas(paths: Sequence[Path]) -> Iterator[list[DeltaFile]]:
-    """Return a context with the deltas at `paths`, which are checked completely. `-` stands for the
-    standard input.
+def opened_deltas(given: Sequence[Path | BinaryIO]) -> Iterator[list[DeltaFile]]:
+    """Return a context with the deltas that are `given` by paths or as file objects, which are
+    checked completely. `-` stands for the standard input. A file object is read from its current
+    position, and stays open.
 
     Raises:
         BadRequest: a file does not exist, or a delta was not made from the result of the delta
@@ -65,14 +67,41 @@ def opened_deltas(paths: Sequence[Path]) -> Iterator[list[DeltaFile]]:
         Unsupported: a delta has a version that zerotools cannot read.
     """
     with ExitStack() as stack:
-        yield [
-            DeltaFile(_INPUT if str(path) == "-" else path, stack.enter_context(_opened(path)))
-            for path in paths
-        ]
+        yield [DeltaFile(_name_of(each), stack.enter_context(_opened(each))) for each in given]
+
+
+def _name_of(given: Path | BinaryIO) -> Path:
+    """Return the name of a delta in messages."""
+    if isinstance(given, Path):
+        return _INPUT if str(given) == "-" else given
+    name = getattr(given, "name", None)
+    return Path(name if isinstance(name, str) else "the file object")
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(given: Path | BinaryIO) -> Iterator[BinaryIO]:
+    if isinstance(given, Path):
+        with _opened_path(given) as stream:
+            yield stream
+        return
+    if isinstance(given, io.BytesIO) and given.tell() == 0:
+        yield given
+        return
+    with _spooled(given) as spool:
+        yield spool
+
+
+@contextmanager
+def _spooled(stream: BinaryIO) -> Iterator[BinaryIO]:
+    """Return a context with a temporary file of the rest of `stream`."""
+    with tempfile.TemporaryFile() as spool:
+        shutil.copyfileobj(stream, spool, 1 << 20)
+        spool.seek(0)
+        yield spool
+
+
+@contextmanager
+def _opened_path(path: Path) -> Iterator[BinaryIO]:
     if isinstance(path, RemotePath):
         raise BadRequest(f"{path} is in an object store; pipe it to zerotools apply A - OUT")
     is_input = str(path) == "-"
@@ -86,9 +115,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         if not is_input and stream.seekable():
             yield stream
             return
-        with tempfile.TemporaryFile() as spool:
-            shutil.copyfileobj(stream, spool, 1 << 20)
-            spool.seek(0)
+        with _spooled(stream) as spool:
             yield spool
 
 
@@ -103,7 +130,7 @@ class DeltaChain:
         self._budget = budget
         self._compression = Compression()
         self._lock = Lock()
-        self._plain: dict[Path, bytes] = {}
+        self._plain: dict[DeltaFile, bytes] = {}
         first = deltas[0].header
         sizes = {file.name: file.size for file in first.files}
         base, self._known = in_layout(a, first.tensors, sizes)
@@ -251,13 +278,13 @@ class DeltaChain:
 
     def _stored_parts(self, delta: DeltaFile, name: str) -> Iterator[tuple[int, bytes]]:
         stored = [each for each in delta.header.files if each.digest is None]
-        if delta.path not in self._plain:
+        if delta not in self._plain:
             length = sum(size for each in stored for _, size in each.parts)
             try:
-                self._plain[delta.path] = self._compression.unpack(delta.plain, length)
+                self._plain[delta] = self._compression.unpack(delta.plain, length)
             except BadFile as error:
                 raise BadFile(f"{delta.path}: files without tensors: {error}") from None
-        plain, at = self._plain[delta.path], 0
+        plain, at = self._plain[delta], 0
         for each in stored:
             for offset, size in each.parts:
                 if each.name == name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import sys
 from collections import deque
@@ -204,12 +205,17 @@ def _digest_if_equal(first: ByteSource, second: ByteSource, name: str, size: int
 
 
 @contextmanager
-def written_file(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """Return a context with the file `out` for writing; `-` is the standard output.
+def written_file(out: Path | BinaryIO, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """Return a context with the file `out` for writing; `-` is the standard output. A file object
+    is returned itself, and stays open.
 
     The data is written under another name, and the file is renamed at the end of the context. So
     `out` is complete or does not exist. Raises BadRequest if `out` exists or cannot be written.
     """
+    if not isinstance(out, Path):
+        with _whole_writes(out) as stream:
+            yield stream
+        return
     if str(out) == "-":
         if sys.__stdout__ is None:
             raise BadRequest("the standard output is closed; name a file, or pipe the delta")
@@ -248,6 +254,20 @@ def written_file(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
         sync_directory(out.absolute().parent)
     except OSError as error:
         raise BadRequest(f"{out} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _whole_writes(stream: BinaryIO) -> Iterator[BinaryIO]:
+    """Return a context with a file that writes all bytes to `stream`, which a file object without a
+    buffer may not do."""
+    if not isinstance(stream, io.RawIOBase):
+        yield stream
+        return
+    buffered = io.BufferedWriter(stream)
+    try:
+        yield buffered
+    finally:
+        buffered.detach()
 
 
 def _own_file(path: Path) -> BinaryIO:
