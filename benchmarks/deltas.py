@@ -1,8 +1,8 @@
-"""The size and the processor time of deltas of real and synthetic steps, next to other programs.
+"""The size and the processor time of deltas of steps of AdamW, next to other programs.
 
     python -m benchmarks.deltas DIRECTORY [--hidden 768] [--layers 6]
 
-A Llama with random tokens takes steps of AdamW: fp32 masters, cast to bf16 as a server loads them.
+A Llama learns random tokens with one loss at three learning rates: fp32 masters, cast to bf16.
 Each step is measured with `zerotools delta` and `apply`, `zstd -3 --long=27` of the second model,
 `zstd -3 --long=31 --patch-from`, `xdelta3` and `rsync --only-write-batch`. Those that are not
 installed are left out.
@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.measuring import measure, zerotools
 
-RATES = {"RL": 1e-6, "DPO": 5e-6, "SFT": 2e-5}
+RATES = {"lr-1e-6": 1e-6, "lr-5e-6": 5e-6, "lr-2e-5": 2e-5}
 
 
 def make_steps(place: Path, hidden: int, layers: int) -> None:
@@ -70,7 +70,7 @@ def make_steps(place: Path, hidden: int, layers: int) -> None:
 
 def make_synthetic(place: Path, part: float) -> None:
     """Write a pair in which `part` of the bf16 values moved to a neighbour."""
-    first = place / "RL-bfloat16" / "before"
+    first = place / "lr-1e-6-bfloat16" / "before"
     tensors = load_file(first / "model.safetensors")
     for name, tensor in tensors.items():
         bits = tensor.view(torch.int16)
