@@ -154,8 +154,8 @@ def delta(
     progress: ProgressWanted = None,
     **options: Unpack[DeltaKeywords],
 ) -> DeltaResult:
-    """Write the file `out` with the difference between the models at `a` and `b`. `out` is a path,
-    or a binary file object to write to.
+    """Write the file `out` with the difference between the models at `a` and `b`. `out` is a path
+    or the URL of an object in a store, or a binary file object to write to.
 
     Both are checkpoints of any format and number of ranks. The models that `consolidate` would
     write from them with the same options are compared. `apply` makes the second model from the
@@ -199,7 +199,8 @@ def apply(
     **options: Unpack[ApplyKeywords],
 ) -> ApplyResult:
     """Apply one delta, or several in order, to the model at `a`, and write the directory `out`.
-    Each delta is a path, or a binary file object to read from its current position.
+    Each delta is a path or the URL of an object in a store, or a binary file object to read from
+    its current position.
 
     Without `out` the directory `a` itself is changed: the new directory is written next to it, and
     then the two are exchanged in one step.

@@ -29,9 +29,9 @@ def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
 
     A and B are checkpoints of any format and number of ranks. The delta covers the weights as
     consolidate would write them, and the config and tokenizer of B, but no optimizer state. It has
-    digests of both models. OUT is a file, or - for the standard output. Options for names and
-    layout are for A and B, but a directory of safetensors that fits its config.json keeps its names
-    and its config.
+    digests of both models. OUT is a file, an object of a store, or - for the standard output.
+    Options for names and layout are for A and B, but a directory of safetensors that fits its
+    config.json keeps its names and its config.
     """
     is_piped = str(out) == "-"
     if as_json and is_piped:

@@ -95,24 +95,26 @@ def _opened(given: Path | BinaryIO) -> Iterator[BinaryIO]:
 def _spooled(stream: BinaryIO) -> Iterator[BinaryIO]:
     """Return a context with a temporary file of the rest of `stream`."""
     with tempfile.TemporaryFile() as spool:
-        shutil.copyfileobj(stream, spool, 1 << 20)
+        shutil.copyfileobj(stream, spool, 1 << 22)
         spool.seek(0)
         yield spool
 
 
 @contextmanager
 def _opened_path(path: Path) -> Iterator[BinaryIO]:
-    if isinstance(path, RemotePath):
-        raise BadRequest(f"{path} is in an object store; pipe it to zerotools apply A - OUT")
+    is_far = isinstance(path, RemotePath)
     is_input = str(path) == "-"
     try:
-        stream = os.fdopen(0, "rb", closefd=False) if is_input else path.open("rb")
+        if isinstance(path, RemotePath):
+            stream = path.open_source().stream()
+        else:
+            stream = os.fdopen(0, "rb", closefd=False) if is_input else path.open("rb")
     except FileNotFoundError:
         raise BadRequest(f"{path} does not exist") from None
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     with stream:
-        if not is_input and stream.seekable():
+        if not (is_input or is_far) and stream.seekable():
             yield stream
             return
         with _spooled(stream) as spool:

@@ -6,6 +6,7 @@ import fcntl
 import io
 import os
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,10 +20,12 @@ import xxhash
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.open_source import RemotePath
+from zerotools.io.stores.store_path import forget_path, writable_store
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.block_codec import Compression, DeltaBlockKind, EncodedBlock, encode_block
 from zerotools.ops.delta.delta_file import (
     LARGEST_PLAIN,
+    MAGIC,
     NO_BASE,
     DeltaHeader,
     DeltaPlainFile,
@@ -42,6 +45,9 @@ first model has the same files.
 _BYTES_PER_THREAD = 40 << 20
 """The memory of a thread: a block of fp32 in both models, its change, and the blocks that are
 computed in advance."""
+_PART_BYTES, _MOST_PARTS, _PARTS_AT_ONCE = 16 << 20, 9_000, 2
+"""The size of the parts in which a delta is sent to a store, the most parts of an object, and the
+number of parts that are sent at the same time."""
 _PIECE = 1 << 20
 """The number of bytes of a file that are compared at a time."""
 _AHEAD = 3
@@ -227,7 +233,9 @@ def written_file(out: Path | BinaryIO, *, overwrite: bool) -> Iterator[BinaryIO]
             raise BadRequest(f"the standard output cannot be written: {error.strerror}") from None
         return
     if isinstance(out, RemotePath):
-        raise BadRequest(f"{out} is in an object store; write the delta to - and pipe it there")
+        with _object(out, overwrite=overwrite) as stream:
+            yield stream
+        return
     if out.exists() and not (out.is_file() or out.is_dir()):
         raise BadRequest(
             f"{out} is not a regular file; write the delta to -, and redirect it: "
@@ -254,6 +262,31 @@ def written_file(out: Path | BinaryIO, *, overwrite: bool) -> Iterator[BinaryIO]
         sync_directory(out.absolute().parent)
     except OSError as error:
         raise BadRequest(f"{out} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _object(out: RemotePath, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """Return a context with a temporary file, which is the object `out` of a store after the
+    context."""
+    store, key = writable_store(out)
+    forget_path(out)
+    if out.is_dir():
+        raise BadRequest(f"{out} is a directory; name an object, such as {out / 'model.delta'}")
+    if out.is_file():
+        if not overwrite:
+            raise BadRequest(f"{out} exists; choose another output, or pass --overwrite")
+        if out.open_source().read(len(MAGIC), 0) != MAGIC:
+            raise BadRequest(f"{out} is not a delta, so --overwrite does not replace it")
+    with tempfile.TemporaryFile() as spool:
+        yield spool
+        size = spool.tell()
+        spool.seek(0)
+        if size > _PART_BYTES:
+            part_bytes = max(_PART_BYTES, -(-size // _MOST_PARTS))
+            store.upload(key, iter(lambda: spool.read(_PIECE), b""), part_bytes, _PARTS_AT_ONCE)
+        else:
+            store.put(key, spool.read())
+    forget_path(out)
 
 
 @contextmanager
