@@ -110,7 +110,7 @@ class Machine:
             elif "doctor" in command:
                 # Its status depends on the machine; to import torch would take seconds.
                 said = self.systemd.run(f"{command} --python /bin/false", check=False)
-                assert "are started by systemd, as configured, each attempt in a" in said
+                assert "are started by systemd, as configured, each attempt in its" in said
             else:
                 self.systemd.run(command, directory=ROOT)
 

@@ -75,8 +75,8 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
     near = nearest_of(kind, known)
     raise Unsupported(
         f"no map exists for models of type {kind}; the nearest is {near}, of the map "
-        f"{known[near].name}: copy it (zerotools maps show {known[near].name} --toml), change "
-        "the copy, and pass it with --map FILE"
+        f"{known[near].name}; copy this map (zerotools maps show {known[near].name} --toml), "
+        "change the copy, and pass it with --map FILE"
     )
 
 

@@ -49,7 +49,8 @@ class FillOption(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="OTHER",
-            help="Fill lost values from this checkpoint or model, of any format, and record which. "
+            help="Fill lost values from this checkpoint or model, of any format. "
+            "zerotools-salvage.json lists the filled values. "
             "--strip-prefix and --rename also apply to its names.",
         ),
     ]

@@ -399,17 +399,17 @@ class RetentionConfig:
     """
 
     records: int | str | None = key(
-        "Jobs that ended longer ago than this are removed, record and logs, as `zerotools clean` "
-        'does: seconds, or text such as `"90d"`. Not set: none are removed.',
+        "How long the record and the logs of an ended job are kept: seconds, or text such as "
+        '`"90d"`. Then they are removed, as `zerotools clean` does. Not set: none are removed.',
         default=None,
     )
     logs: int | str | None = key(
-        "The logs and the progress of jobs that ended longer ago than this are removed; their "
-        "records stay. Not set: none are removed.",
+        "How long the logs and the progress of an ended job are kept. Then they are removed, and "
+        "the record stays. Not set: none are removed.",
         default=None,
     )
     events: int | str | None = key(
-        "Events older than this are removed. Not set: none are removed.", default=None
+        "How long events are kept. Then they are removed. Not set: none are removed.", default=None
     )
 
 

@@ -229,7 +229,7 @@ def _has(found: Sequence[LeftProcess]) -> str:
 
 def _kill(found: Sequence[LeftProcess]) -> str:
     pids = " ".join(str(each.pid) for each in found[:_MOST_NAMED])
-    return f"kill {pids} ends {'it' if len(found) == 1 else 'them'}"
+    return f"to end {'it' if len(found) == 1 else 'them'}: kill {pids}"
 
 
 TOLERANCE = 256 << 20

@@ -126,7 +126,7 @@ def test_what_a_process_of_the_job_still_holds_keeps_the_gpu_until_it_ends(tmp_p
         await left.look(7, gpu(12.3, (4711, 12.3)))
         assert left.leases == []  # the driver takes a while to free what a process had
         await left.look(1, gpu(12.3, (4711, 12.3)))
-        held = "pid 4711 (python) of uid 61234 with 12.3 GiB (kill 4711 ends it)"
+        held = "pid 4711 (python) of uid 61234 with 12.3 GiB (to end it: kill 4711)"
         (lease,) = left.leases
         assert (lease.gpu_uuid, lease.job_id, lease.held_by) == (UUID, 1, held)
         assert left.said == [f"GPU 0 gets no job after attempt 1: it is in use by {held}"]

@@ -154,10 +154,12 @@ def said(left: LeakedMemory, found: Suspects) -> str:
 def test_who_is_in_the_driver_s_list_is_named_with_its_memory() -> None:
     found = Suspects({4711: LeftProcess(4711, "python", 61234), 5: LeftProcess(5, "sh", 61234)})
     left = LeakedMemory(LeakVerdict.LEFT, int(12.3 * GIB), 0, (4711,))
-    assert said(left, found) == "pid 4711 (python) of uid 61234 with 12.3 GiB (kill 4711 ends it)"
+    assert (
+        said(left, found) == "pid 4711 (python) of uid 61234 with 12.3 GiB (to end it: kill 4711)"
+    )
     both = LeakedMemory(LeakVerdict.LEFT, None, 0, (4711, 5))
     assert said(both, found) == (
-        "pid 4711 (python) of uid 61234, pid 5 (sh) of uid 61234 (kill 4711 5 ends them)"
+        "pid 4711 (python) of uid 61234, pid 5 (sh) of uid 61234 (to end them: kill 4711 5)"
     )
 
 
@@ -167,10 +169,10 @@ def test_who_may_hold_what_nobody_is_listed_for_is_named_with_what_it_has_open()
     for found in (Suspects({4712: worker}), Suspects({}, [worker])):
         assert said(left, found) == (
             "12.0 GiB of memory, perhaps of pid 4712 (pt_data_worker) of uid 61234, which has "
-            "/dev/nvidia1 open (kill 4712 ends it)"
+            "/dev/nvidia1 open (to end it: kill 4712)"
         )
     many = [replace(worker, pid=pid) for pid in range(1, 7)]
-    assert "and 2 more, which have /dev/nvidia1 open (kill 1 2 3 4 ends them)" in said(
+    assert "and 2 more, which have /dev/nvidia1 open (to end them: kill 1 2 3 4)" in said(
         left, Suspects({}, many)
     )
 

@@ -56,7 +56,7 @@ def test_without_resume_it_begins_anew(tmp_path: Path) -> None:
 
 def test_another_output_is_refused_with_what_differs(tmp_path: Path) -> None:
     begun(tmp_path)
-    with pytest.raises(BadRequest, match="started with other options; leave --resume out"):
+    with pytest.raises(BadRequest, match="had other options; leave --resume out"):
         Journal(tmp_path, {**IDENTITY, "options": "3"}, resume=True)
     (tmp_path / NAME).write_text('{"schema": "zerotools.journal/9"}\n')
     with pytest.raises(BadRequest, match="started by another version; leave --resume out"):

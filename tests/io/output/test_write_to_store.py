@@ -122,7 +122,7 @@ def test_objects_of_others_are_never_cleared(store: GcsServer) -> None:
 def test_another_output_is_not_resumed(store: GcsServer) -> None:
     killed("a.pt")
     with (
-        pytest.raises(BadRequest, match="started with other options"),
+        pytest.raises(BadRequest, match="had other options"),
         begun({**MADE_OF, "options": "3"}, resume=True),
     ):
         raise AssertionError("it was begun")

@@ -44,7 +44,7 @@ def test_without_a_daemon_or_from_an_older_one_nothing_is_said(tmp_path: Path) -
 def test_jobs_in_units_of_their_own_are_well(tmp_path: Path) -> None:
     launch = {"by": "systemd", "why": "started by systemd"}
     (found,) = check_service(launch, 0, tmp_path)
-    assert found.found == "are started by systemd, each attempt in a separate unit"
+    assert found.found == "are started by systemd, each attempt in its own systemd unit"
     assert found.level == "ok"
 
 

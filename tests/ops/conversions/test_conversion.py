@@ -212,7 +212,7 @@ def test_what_does_not_fit_together_is_refused(source: Path, tmp_path: Path) -> 
     with pytest.raises(BadRequest, match="begun in 2 parts, but this run is one of 3"):
         part_of(consolidate.prepare_export(source, out, OPTIONS), 2, 3)
     other = Options(max_shard_bytes=SHARD_BYTES, dtype="fp32")
-    with pytest.raises(BadRequest, match="started with other options and layout; remove"):
+    with pytest.raises(BadRequest, match="had other options and layout; remove"):
         part_of(consolidate.prepare_export(source, out, other), 2, 2)
     for resume in (False, True):
         with pytest.raises(BadRequest, match="is being written in 2 parts; run the missing"):
@@ -224,7 +224,7 @@ def test_what_does_not_fit_together_is_refused(source: Path, tmp_path: Path) -> 
             )
     assert (partial_of(out) / f"{NAME}.1").exists(), "it stays"
     (source / "model.safetensors").touch()
-    with pytest.raises(BadRequest, match="started with other source files"):
+    with pytest.raises(BadRequest, match="had other source files"):
         part_of(consolidate.prepare_export(source, out, OPTIONS), 2, 2)
 
 

@@ -115,10 +115,10 @@ def test_another_source_or_request_is_refused_and_nothing_is_lost(
     out = tmp_path / "out"
     kill(source, out, 4)
     before = contents(partial_of(out))
-    with pytest.raises(BadRequest, match="started with other options and layout; leave --resume"):
+    with pytest.raises(BadRequest, match="had other options and layout; leave --resume"):
         run(source, out, resume=True, options=Options(dtype="fp32", max_shard_bytes=SHARD_BYTES))
     os.utime(source / "model.safetensors", ns=(1, 1))
-    with pytest.raises(BadRequest, match="started with other source files; leave --resume out"):
+    with pytest.raises(BadRequest, match="had other source files; leave --resume out"):
         run(source, out, resume=True)
     assert contents(partial_of(out)) == before
 

@@ -194,7 +194,7 @@ def test_a_resumed_run_knows_the_files_of_the_first(zero: Path, tmp_path: Path) 
     copy = shutil.copy2(shard, zero / "copy")
     copy.replace(shard)  # the same size, time and bytes, and another file
     again = consolidate.prepare_export(zero, tmp_path / "out", Options())
-    with pytest.raises(BadRequest, match="started with other source files; leave --resume out"):
+    with pytest.raises(BadRequest, match="had other source files; leave --resume out"):
         perform_conversion(again, budget=BUDGET, overwrite=False, resume=True)
 
 

@@ -127,7 +127,9 @@ def test_what_others_left_is_not_gone_on_with(ssh: SshDouble, tmp_path: Path) ->
         planned([one], out)
     (partial / "mine").unlink()
     assert not gathered([one], out, tag="t").has_name
-    with pytest.raises(BadRequest, match=r"was started with other tag; remove .*partial to start"):
+    with pytest.raises(
+        BadRequest, match=r"the run that started .* had other tag; remove .*partial to start"
+    ):
         planned([one], out, "u")
 
 

@@ -185,7 +185,7 @@ def _model(given: Path | None, *, yes: bool) -> Path:
     if not given.exists():
         raise BadRequest(f"{given}: this model directory does not exist")
     if given.is_dir() and not (given / CONFIG).is_file():
-        raise BadRequest(f"{given}: has no config.json; name the directory of a model")
+        raise BadRequest(f"{given}: has no config.json; pass the path of a model directory")
     return given
 
 

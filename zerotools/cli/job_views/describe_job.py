@@ -307,7 +307,7 @@ def how_it_stops(job: Job) -> str:
     """
     if (watched := watched_process(job)) is not None:
         pid = watched.pid
-        return f"stops watching process {pid}, which keeps running (kill {pid} ends it)"
+        return f"stops watching process {pid}, which keeps running (to end it: kill {pid})"
     grace = "processes that still run after stop.grace_seconds are killed"
     if job["spec"].get("script") is not None:
         return "gets SIGTERM and may save; " + grace
@@ -335,7 +335,7 @@ def checkpoint_path(job: Job) -> str:
 _WAYS = {
     "at_save": "its structure was checked when it was saved",
     "digests": "every byte was checked when the job continued from it",
-    "unchanged": "when the job continued from it, no file had been written since its save",
+    "unchanged": "its files had not changed since the save when the job continued from it",
     "structure": "its structure was checked when it was found",
 }
 

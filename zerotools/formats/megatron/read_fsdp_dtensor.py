@@ -222,7 +222,9 @@ def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterat
     found = {int(match[1]) for key in keys if (match := _LAYER.match(key.name))}
     if wanted is None or not found or len(found) >= wanted:
         return
-    advice = _ADVICE.format("without pipeline parallelism, or export the model on its cluster")
+    advice = _ADVICE.format(
+        "without pipeline parallelism, or export the model with Megatron on the cluster of the run"
+    )
     said = f"{path} has {len(found)} of {wanted} layers (num_layers). {advice}"
     yield Problem(said, METADATA, prevents_output=True)
 
@@ -239,7 +241,10 @@ def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Itera
     for (before, after, role), numbers in found.items():
         if wanted is not None and len(numbers) < wanted:
             key = Key(f"{before}{{{min(numbers)}..{max(numbers)}}}{after}", role)
-            advice = _ADVICE.format("with one expert-parallel rank, or export it on its cluster")
+            advice = _ADVICE.format(
+                "with one expert-parallel rank, or export the model with Megatron on the cluster "
+                "of the run"
+            )
             said = (
                 f"{path} has {key} for {len(numbers)} of {wanted} experts (num_experts). {advice}"
             )

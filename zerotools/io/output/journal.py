@@ -150,7 +150,7 @@ def refuse_another(
     changed = [part for part, value in identity.items() if before.get(part) != value]
     if changed:
         raise BadRequest(
-            f"{directory} was started with other {' and '.join(changed)}; {start_over}"
+            f"the run that started {directory} had other {' and '.join(changed)}; {start_over}"
         )
 
 

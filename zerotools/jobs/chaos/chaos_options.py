@@ -59,7 +59,7 @@ def make_request(
     if every > 60 * minutes:
         raise BadRequest(
             f"--every {every}: is longer than the whole test (--minutes {minutes} = "
-            f"{60 * minutes:g} s), so there may be no fault; choose a shorter interval"
+            f"{60 * minutes:g} s), so the test may inject no fault; choose a shorter interval"
         )
     _check("--jobs", jobs, 1, MOST_JOBS)
     if seed is None:

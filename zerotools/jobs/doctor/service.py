@@ -57,7 +57,7 @@ def check_service(
             "--print-unit jobs-as-children (zerotools help install-as-a-service)",
         )
     elif by in ("systemd", "user-systemd"):
-        yield ok("processes of jobs", f"are {why}, each attempt in a separate unit")
+        yield ok("processes of jobs", f"are {why}, each attempt in its own systemd unit")
     elif (root / "run/systemd/system").is_dir():
         yield warning(
             "processes of jobs",

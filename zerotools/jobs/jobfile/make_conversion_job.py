@@ -27,10 +27,10 @@ _LONGEST_NAME = 200
 IN_PARTS = ("--part-from", "torchrun")
 GOING_ON = ("--resume",)
 _INSTEAD = {
-    "--part": "--parts N to submit, before --convert",
-    "--part-from": "--parts N to submit, before --convert",
-    "--dry-run": "--dry-run to submit, before --convert",
-    "--resume": "nothing, because an interrupted job continues without it",
+    "--part": "give --parts N to submit, before --convert",
+    "--part-from": "give --parts N to submit, before --convert",
+    "--dry-run": "give --dry-run to submit, before --convert",
+    "--resume": "leave it out, because an interrupted job continues by itself",
 }
 
 
@@ -57,7 +57,7 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
         raise BadRequest(f"--convert: a help page cannot be a job; see zerotools {words[0]} --help")
     for word in words[1:]:
         if instead := _INSTEAD.get(word.partition("=")[0]):
-            raise BadRequest(f"--convert: {word} is an option of the job; give {instead}")
+            raise BadRequest(f"--convert: {word} cannot be used in a job; {instead}")
 
 
 def refuse_relative_paths(words: Sequence[str]) -> None:

@@ -67,7 +67,8 @@ class SlurmSpec:
         imported=False,
     )
     nodes: int = key(
-        "How many nodes, each with `gpus` or `ranks` of the job; `--nodes`.",
+        "The number of nodes. Each node has as many GPUs or ranks as `gpus` or `ranks` says; "
+        "`--nodes`.",
         default=1,
         stored_default=1,
         minimum=1,

@@ -77,7 +77,8 @@ class WholeJob:
         """Yield a sentence for each thing that the user has to set before the job is submitted."""
         if self.places:
             named = " and ".join(f"{key} (now {place})" for key, place in self.places.items())
-            yield f"set {named}, or copy your files there"
+            there = "this path" if len(self.places) == 1 else "these paths"
+            yield f"set {named}, or copy your files to {there}"
         if self.exported is not None:
             checkpoint = shlex.quote(self.exported)
             yield f"zerotools consolidate {checkpoint} {MODEL_PLACE} exports its weights there"

@@ -237,8 +237,8 @@ def saved_embeddings(
         return [], []
     found = list(_below(held, layers, name, tensors))
     return found, [(
-        f"the vocabulary has {rows} rows, but that of the base model has {known} rows: "
-        f"{' and '.join(plain_name(each) for each in layers)} are saved with the adapter"
+        f"saved with the adapter: {' and '.join(plain_name(each) for each in layers)}, because "
+        f"the vocabulary has {rows} rows, but the base model has {known}"
     )]  # fmt: skip
 
 

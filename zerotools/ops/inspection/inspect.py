@@ -128,7 +128,7 @@ def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
     )
 
 
-_LOST = "the settings of quantised weights in config.json are lost"
+_LOST = "the quantisation settings in config.json are unknown"
 
 
 def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem]]:

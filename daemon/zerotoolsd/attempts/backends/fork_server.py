@@ -279,7 +279,7 @@ def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None
     if not is_program(plan.argv):
         return "its command does not run the trainer"
     if way.program is not None:
-        return f"supervisors are {way.why}, each in a separate unit"
+        return f"supervisors are {way.why}, each in its own systemd unit"
     if user is not None:
         return "it is a job of another user than the daemon's"
     preload = next((name for name in _PRELOADS if plan.env.get(name)), None)

@@ -240,7 +240,7 @@ class WebSessions:
         try:
             write_json(self._path, tree)
         except OSError as error:
-            log.warning("sessions of the page cannot be kept (%s): %s", self._path, error)
+            log.warning("browser sessions cannot be stored (%s): %s", self._path, error)
 
     def _load(self) -> None:
         try:
@@ -252,7 +252,7 @@ class WebSessions:
             if not (port is None or type(port) is int) or not realm.isalnum():
                 raise ValueError("the port or the realm in it is not valid")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("sessions of the page are lost (%s): %s", self._path, error)
+            log.warning("browser sessions cannot be restored (%s): %s", self._path, error)
             return
         self.port, self.realm = port, realm
         self._sessions = {each.digest: each for each in sessions}

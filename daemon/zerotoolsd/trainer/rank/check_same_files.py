@@ -69,5 +69,5 @@ def _difference(name: str, node: int, there: str | None, first: str | None) -> s
         if digest is None:
             return f"{name} is missing on node {number}, but another node has it"
         if digest.startswith(_UNREADABLE):
-            return f"{name} {digest} on node {number}, but another node can read it"
+            return f"{name} on node {number} {digest}, but another node can read it"
     return f"{name} differs between node {node} and node 0"

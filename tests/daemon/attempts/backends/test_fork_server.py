@@ -258,7 +258,7 @@ def compiled() -> JobSpec:
         ({}, None),
         ({"spec": compiled()}, "train.compile starts processes and threads"),
         ({"user": USER}, "it is a job of another user than the daemon's"),
-        ({"way": SYSTEMD}, "supervisors are started by systemd, each in a separate unit"),
+        ({"way": SYSTEMD}, "supervisors are started by systemd, each in its own systemd unit"),
         (
             {"plan": a_plan(LD_PRELOAD="/lib/trace.so")},
             "LD_PRELOAD is set, and its library may not work after a fork",

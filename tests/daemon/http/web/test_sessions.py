@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_written_ends_no_session(
     found = WebSessions(tmp_path / "missing" / "s.json", IDLE, clock)
     cookie = enter(found)
     assert use(found, cookie) is not None
-    assert "cannot be kept" in caplog.text
+    assert "cannot be stored" in caplog.text
 
 
 def test_one_user_has_so_many_and_takes_none_from_others(sessions: WebSessions) -> None:

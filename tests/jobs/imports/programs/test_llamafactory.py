@@ -161,7 +161,7 @@ def test_a_newer_key_is_listed(root: Path) -> None:
     [
         ("stage: sft", "stage: kto", "supported: sft, pt, dpo"),
         ("finetuning_type: lora", "finetuning_type: freeze", "supported: full, lora"),
-        ("dataset: mine,chats", "dataset: nobody", "has no nobody"),
+        ("dataset: mine,chats", "dataset: nobody", "has no dataset nobody"),
         ("bf16: true", "quantization_bit: 8", "is not supported; supported: 4"),
         ("bf16: true", "quantization_bit: 4\nquantization_method: hqq", "supported: bnb"),
         ("bf16: true", "pure_bf16: true", "does not support this yet"),

@@ -130,7 +130,7 @@ def contents_of(
             for role in MOMENTS
         }
         numbers = dict.fromkeys((key.name for key in states), first)
-    why = "DeepSpeed loads only the step, and state with as many elements as its parameter"
+    why = "DeepSpeed loads only the step, and tensors of the same shape as their parameter"
     dropped = [Dropped(role, why) for role in sorted(refused)]
     contents = UniversalContents(groups, states, numbers, begun, whole, dropped)
     _check(source, contents)

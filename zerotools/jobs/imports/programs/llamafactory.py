@@ -137,7 +137,9 @@ def _file(
         return None
     entry = tree.get(name)
     if not isinstance(entry, Mapping):
-        yaml.findings.wrong.append(f"{named.label}: {root / REGISTER} has no {name}; correct it")
+        yaml.findings.wrong.append(
+            f"{named.label}: {root / REGISTER} has no dataset {name}; correct the name"
+        )
         return None
     file = entry.get("file_name")
     if not isinstance(file, str):
