@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from zerotools.io.output.reserve_blocks import reserve_blocks
+from zerotools.io.output.preallocate_on_ext4 import reserve_blocks
 
 TILE = 2**20
 WRITE = 2**17

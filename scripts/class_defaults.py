@@ -12,7 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from zerotools.io.huggingface.config_json import TABLE
 from zerotools.maps.shipped_maps import shipped_maps
-from zerotools.ops.estimate.architecture import FAMILIES
+from zerotools.ops.estimate.model_families import FAMILIES
 
 _NOT_OF_SHAPES = re.compile(
     r".*_token_id|use_cache|.*dropout|.*_pdrop|layerdrop|initializer_range|init_std|summary_.*"

@@ -19,7 +19,7 @@ BESIDE_TORCH = (
     "zerotools/integrations",
     "zerotools/jobs/preflight",
     "zerotools/public/lazy_reader.py",
-    "zerotools/io/numeric/float16_cast.py",
+    "zerotools/io/numeric/torch_float16_cast.py",
 )
 OURS = frozenset({"self", "cls", "os"})
 PACKAGES = ("torch", "deepspeed", "transformers", "pytorch_lightning")

@@ -24,7 +24,7 @@ from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_job_record import read_record
+from zerotools.runs.training_record import read_record
 
 STEPS, RANKS = 3, 2
 LONGEST_REASON = 300

@@ -24,7 +24,7 @@ import torch
 from benchmarks.loss.live_bytes import LiveBytes
 from zerotools.jobs.jobfile_tables.model import ModelSpec
 from zerotools.ops.estimate.activation_memory import MicroBatch, activations_of
-from zerotools.ops.estimate.architecture import FAMILIES, Architecture, architecture_of
+from zerotools.ops.estimate.model_families import FAMILIES, Architecture, architecture_of
 from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
 
 BLOCKS = 4

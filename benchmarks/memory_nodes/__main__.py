@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.measuring import Measurement, interleaved, machine, measure
 from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.numa import NumaTopology, read_topology
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding
+from zerotoolsd.supervisor.set_numa_binding import RankBinding
 
 NOTHING = "one memory node: nothing to measure"
 BYTES_PER_BYTE = {"copy": 2.0, "step": 7.0, "to the GPU": 1.0}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from harness.kernel.numa_pages import node_of
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding, keep_to
+from zerotoolsd.supervisor.set_numa_binding import RankBinding, keep_to
 
 if __name__ == "__main__":  # before torch makes its threads
     FAILED = keep_to(RankBinding.from_json(json.loads(sys.argv[1]))).decode()

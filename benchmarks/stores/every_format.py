@@ -31,7 +31,7 @@ from zerotools import formats
 from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.output_marker import MARKER
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.io.stores.store_path import remove_objects
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform_conversion

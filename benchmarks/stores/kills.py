@@ -24,7 +24,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.store_write_record import WRITING
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 
 SOURCE = Path(__file__).parents[2] / "tests/golden/deepspeed-0.19.8/z2-bf16-w2/checkpoint"
 SOURCE_URL = "s3://checkpoints/in/checkpoint"

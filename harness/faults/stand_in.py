@@ -32,7 +32,7 @@ runpy.run_path(str(ENTRY))["make_importable"]()
 
 from zerotools.core.errors import BadFile  # noqa: E402
 from zerotools.runs import checkpoint_dirs  # noqa: E402
-from zerotools.runs.checkpoint_job_record import (  # noqa: E402
+from zerotools.runs.training_record import (  # noqa: E402
     JobRecord,
     ModelRecord,
     OptimizerGroup,

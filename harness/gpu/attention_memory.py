@@ -128,7 +128,7 @@ def config_of(device: str) -> dict[str, Any]:
 
 def predicted(case: Case, device: str) -> int:
     """Return the bytes of activations that the estimate predicts for `case`."""
-    from zerotools.ops.estimate.architecture import architecture_of
+    from zerotools.ops.estimate.model_families import architecture_of
 
     model = architecture_of(config_of(device), "config")
     assert model is not None

@@ -47,3 +47,8 @@ def test_tensors_are_in_order_of_numbers(given: str, expected: str) -> None:
         return [Key(name, role) for name, _, role in (t.partition(":") for t in text.split())]
 
     assert in_order_of_numbers(keys(given)) == keys(expected)
+
+
+def test_a_part_with_more_digits_than_python_converts_is_no_number() -> None:
+    names = [f"model.{number}.weight" for number in ("9" * 5000, "10", "2")]
+    assert layers_in_order(names)[-2:] == ["model.2", "model.10"]

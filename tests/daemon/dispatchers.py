@@ -17,7 +17,7 @@ from tests.daemon.run_files import check_names
 from tests.daemon.waiting import wait_async
 from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpus import FakeProbe
+from zerotools.sensors.fake_gpu_probe import FakeProbe
 from zerotools.sensors.numa import NumaTopology, ReadTopology
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts import recover_queue
@@ -34,7 +34,7 @@ from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 from zerotoolsd.service.admission.start_dry_run import run_rank_checks
-from zerotoolsd.service.job_requests import JobRequests
+from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.submission import Rehearsal
 from zerotoolsd.supervisor.attempt_plan import REQUEST
 from zerotoolsd.supervisor.durable_files import write_json

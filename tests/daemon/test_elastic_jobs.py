@@ -13,7 +13,7 @@ from tests.daemon.waiting import wait_async
 from zerotools.cli.commands.show import page
 from zerotools.cli.job_views.describe_job import ranks
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotoolsd.config.config_tables import ElasticConfig
 from zerotoolsd.queue.store import Store
 

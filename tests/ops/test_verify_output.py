@@ -26,7 +26,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import numpy_cast
-from zerotools.io.numeric.float16_cast import torch_cast
+from zerotools.io.numeric.torch_float16_cast import torch_cast
 from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, convert, reshard

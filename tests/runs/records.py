@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_job_record import JobRecord, ModelRecord, OptimizerRecord
 from zerotools.runs.manifest import write_manifest
+from zerotools.runs.training_record import JobRecord, ModelRecord, OptimizerRecord
 
 
 def a_record(**changes: Any) -> JobRecord:

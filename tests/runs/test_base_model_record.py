@@ -12,7 +12,7 @@ import pytest
 from tests.runs.records import a_record
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.runs.base_model_record import BaseRecord, base_mismatch, record_base
-from zerotools.runs.checkpoint_job_record import LoraRecord, read_record, write_record
+from zerotools.runs.training_record import LoraRecord, read_record, write_record
 
 
 @pytest.fixture

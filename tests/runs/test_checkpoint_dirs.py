@@ -6,7 +6,8 @@ import pytest
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_job_record import (
+from zerotools.runs.manifest import write_manifest
+from zerotools.runs.training_record import (
     RNG_PER_RANK,
     RNG_RESEED,
     DataRecord,
@@ -17,7 +18,6 @@ from zerotools.runs.checkpoint_job_record import (
     OptimizerRecord,
     record_to_json,
 )
-from zerotools.runs.manifest import write_manifest
 
 SCALE = LossScaleRecord(
     cur_scale=32768.0,

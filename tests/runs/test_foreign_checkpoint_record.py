@@ -6,8 +6,8 @@ from pathlib import Path
 
 from zerotools.core.dtypes import FLOAT16
 from zerotools.core.training_state import LossScale, ParamGroup, TrainingState
-from zerotools.runs.checkpoint_job_record import JobRecord, ModelRecord, read_record, write_record
 from zerotools.runs.foreign_checkpoint_record import foreign_record
+from zerotools.runs.training_record import JobRecord, ModelRecord, read_record, write_record
 
 ADAM = {"lr": 1e-3, "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.1, "fused": None}
 SCALER = LossScale(128.0, True, {"cur_iter": 4, "scale_window": 2, "cur_hysteresis": 2})

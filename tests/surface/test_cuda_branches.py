@@ -28,7 +28,7 @@ GPU = "harness.gpu"
 COVERED: dict[str, str] = {
     "daemon/zerotoolsd/attempts/cause_of_end.py cause_of": "tests/daemon/attempts/"
     "test_cause_of_end.py test_what_has_no_gpu_ran_out_of_no_gpu_memory",
-    f"{HEARTBEATS}/rank_heartbeats.py Heartbeats._words": f"{OF_HEARTBEATS}/"
+    f"{HEARTBEATS}/rank_heartbeats.py Heartbeats._stall_text": f"{OF_HEARTBEATS}/"
     "test_rank_heartbeats.py test_ranks_that_hang_together_on_gpus_get_the_advice_about_nccl",
     f"{HEARTBEATS}/stall_limits.py StallLimits.is_eased": f"{OF_HEARTBEATS}/"
     "test_stall_detector.py test_a_rank_that_spins_in_a_collective_on_a_gpu_does_not_work",
@@ -48,12 +48,12 @@ COVERED: dict[str, str] = {
     "test_the_note_has_the_numbers",
     f"{ADMISSION}/memory_check.py _would_fit": f"{OF_ADMISSION}/test_memory_check.py "
     "test_where_nothing_fits_the_nearest_is_said",
-    "daemon/zerotoolsd/service/submission.py JobSubmission._foreseen": "tests/daemon/service/"
+    "daemon/zerotoolsd/service/submission.py JobSubmission._memory_notes": "tests/daemon/service/"
     "test_submission.py "
     "test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit",
     "daemon/zerotoolsd/service/submission.py JobSubmission._check": "tests/daemon/service/"
-    "test_job_requests.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
-    f"{TRAINER}/background_saves.py _in_thread": f"{OF_TRAINER}/test_background_saves.py "
+    "test_answer_requests.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
+    f"{TRAINER}/run_saves.py _in_thread": f"{OF_TRAINER}/test_run_saves.py "
     "test_the_thread_writes_on_the_device_of_its_rank",
     f"{TRAINER}/engine_torch/save_shards.py HostCopy.copy": f"{OF_TRAINER}/engine_torch/"
     "test_save_shards.py test_the_copy_is_complete_before_training_goes_on",
@@ -119,8 +119,8 @@ COVERED: dict[str, str] = {
     "test_a_job_file_says_how_it_is_trained",
     "daemon/zerotoolsd/attempts/launcher_command.py _accelerate": f"{OF_ATTEMPTS}/"
     "test_launcher_command.py test_launchers_are_told_how_many_ranks_and_on_which_gpus",
-    "daemon/zerotoolsd/attempts/numa_binding.py bind_ranks": f"{OF_ATTEMPTS}/"
-    "test_numa_binding.py test_a_rank_has_all_processors_of_the_node_of_its_gpu",
+    "daemon/zerotoolsd/attempts/choose_numa_binding.py bind_ranks": f"{OF_ATTEMPTS}/"
+    "test_choose_numa_binding.py test_a_rank_has_all_processors_of_the_node_of_its_gpu",
     "daemon/zerotoolsd/attempts/make_plan.py rank_environment": f"{OF_ATTEMPTS}/"
     "test_prepare_run_directory.py test_ranks_on_gpus_see_those_of_the_attempt",
     "daemon/zerotoolsd/queue/resource_request_of_job.py need_of": "tests/daemon/queue/"

@@ -1,4 +1,4 @@
-"""Tests mirror the tree: `tests/io/files/test_crc32.py` tests `zerotools/io/files/crc32.py`.
+"""Tests mirror the tree: `tests/io/files/test_read_json.py` tests `io/files/read_json.py`.
 
 Tests of `zerotoolsd` are in `tests/daemon`, those of `benchmarks` and `harness` in folders of their
 names, all others in `tests` itself.
@@ -57,6 +57,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "harness/release/test_release",
         "formats/deepspeed/schema/test_trees",
         "formats/test_real_runs",
+        "ops/execution/test_shared_blocks",
         "formats/test_package_docstrings",
         "maps/test_maxtext",
         "maps/test_mtp",

@@ -31,7 +31,9 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "cli/job_actions/test_slurm_submission.py": frozenset(
         {"slurm_submission.SlurmCommands", "slurm_submission._check_here"}
     ),
-    "daemon/service/operations/test_change_jobs.py": frozenset({"queue_store.Store._append"}),
+    "daemon/service/operations/test_priority_and_array_changes.py": frozenset(
+        {"queue_store.Store._append"}
+    ),
     "daemon/dispatch/test_dispatcher.py": frozenset(
         {"prepare_run_directory.prepare_run_directory"}
     ),

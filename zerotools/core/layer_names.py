@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 _NUMBERED = re.compile(r"((?:[^.]+\.)*?\d+)\.(.+)")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_MOST_DIGITS = 18
+"""A longer number is not the number of a layer. Python refuses to convert very long ones."""
 
 _Number = tuple[int, str]
 """The length and the digits of a number, which sort as the number does."""
@@ -46,7 +48,7 @@ class LayerPlace(NamedTuple):
 
 def _number_of(layer: str) -> int | None:
     last = layer.rpartition(".")[2]
-    return int(last) if _is_number(last) else None
+    return int(last) if _is_number(last) and len(last) <= _MOST_DIGITS else None
 
 
 def _is_number(part: str) -> bool:

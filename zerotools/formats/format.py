@@ -21,7 +21,7 @@ from zerotools.core.training_state import TrainingState
 if TYPE_CHECKING:
     from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Dropped, Target
-    from zerotools.runs.checkpoint_job_record import JobRecord
+    from zerotools.runs.training_record import JobRecord
 
 
 DEFAULT_MAX_SHARD_BYTES = 5 * 10**9

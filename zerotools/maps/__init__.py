@@ -8,7 +8,7 @@ but no value is computed. So the inverse of each layout is derived and need not 
     expressions         numbers, conditions and tensor expressions of a map
     expression_views    converts a tensor expression to a view
     map_file            one TOML file of a family, checked; parts that families share
-    model_sizes         the sizes of one model, and settings in config.json that no shape shows
+    map_variables       the sizes of one model, and settings in config.json that no shape shows
     shipped_maps        the maps that come with zerotools, and the one for a config.json
     model_layout        a layout for one config.json: names, shapes and views, proved both ways
     match_stored_names  matches names in a checkpoint with a layout, also if layers are stacked

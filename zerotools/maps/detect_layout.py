@@ -17,9 +17,9 @@ from zerotools.core.nearest_word import nearest_of
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.expressions import indices_of, with_indices
 from zerotools.maps.map_file import HUB, FamilyMap
+from zerotools.maps.map_variables import MapSizes
 from zerotools.maps.match_stored_names import StoredNames, rows_of, stored_names
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
-from zerotools.maps.model_sizes import MapSizes
 
 _MOST_NAMED = 3
 

@@ -35,7 +35,7 @@ from zerotools.maps.expressions import (
     with_indices,
 )
 from zerotools.maps.map_file import HUB, FamilyMap, MapLayout
-from zerotools.maps.model_sizes import MOST_TENSORS, MULTIPLE, MapSizes
+from zerotools.maps.map_variables import MOST_TENSORS, MULTIPLE, MapSizes
 from zerotools.maps.value_formulas import BoundValue
 from zerotools.maps.views import TensorView, View, ViewPiece, whole_view
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO, Literal, Unpack
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.source_stamps import recording_sources
-from zerotools.io.stores.path_or_url import output_of, path_of
+from zerotools.io.stores.parse_url import output_of, path_of
 from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.delta.apply_delta import DeltaChain, apply_deltas, opened_deltas
 from zerotools.ops.delta.make_delta import make_delta, written_file

@@ -9,7 +9,7 @@ from typing import Annotated, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.source_stamps import recording_sources
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.comparison import checkpoint_diff
 from zerotools.ops.comparison.diff_result import CheckpointDiff
 from zerotools.public.command_options.option import (

@@ -7,14 +7,14 @@ from typing import Annotated, Required, TypedDict, Unpack
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.naming_styles import STYLES
 from zerotools.formats.format import ReadOptions
-from zerotools.io.stores.path_or_url import output_of, path_of
+from zerotools.io.stores.parse_url import output_of, path_of
 from zerotools.ops.conversions import consolidate as consolidation
 from zerotools.ops.conversions import convert as converting
 from zerotools.ops.conversions import reshard as resharding
 from zerotools.ops.conversions.conversion import Conversion, Unchanged
 from zerotools.ops.conversions.convert_to_job import JOB, prepare_job
-from zerotools.ops.conversions.convert_weights import KEEP
 from zerotools.ops.conversions.merged_model import ADAPTER_OPTIONS
+from zerotools.ops.conversions.weights_without_optimizer import KEEP
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.public.command_options.map_options import MapOptions, map_request
 from zerotools.public.command_options.model_output_options import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.job_workload import is_job_file, with_ranks, workload_of

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 from zerotools.core.errors import BadFile
 from zerotools.io.output.staging import partial_of
 from zerotools.io.ssh.remote_shell import OpenShells
-from zerotools.io.stores.path_or_url import output_of
+from zerotools.io.stores.parse_url import output_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.gathering import gather_files
 from zerotools.ops.gathering.check_gathered import StagedCheck, find_gathered, verify_gathered

@@ -15,7 +15,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.formats.list_run_checkpoints import RunListing, find_run_listing
 from zerotools.io.files.source_stamps import recording_sources
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.inspection.checkpoint_summary import json_value, scaler_to_json
 from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
 from zerotools.ops.inspection.inspect import inspect as carry_out

@@ -18,7 +18,7 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 
 if TYPE_CHECKING:
     from zerotools.io.numeric.dtype_casts import Array

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 from zerotools.core.checkpoint import Key, Problem
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.source_stamps import recording_sources
-from zerotools.io.stores.path_or_url import output_of, path_of
+from zerotools.io.stores.parse_url import output_of, path_of
 from zerotools.ops.conversions.conversion import prove_coverage
 from zerotools.ops.salvage.examine_damage import read_remaining
 from zerotools.ops.salvage.fill_holes import Part

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.core.kept_by_thinning import Keep
 from zerotools.formats.format import ReadOptions
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.thinning import thin_checkpoint
 from zerotools.ops.thinning.select_checkpoints import paths_of, select_for_thinning

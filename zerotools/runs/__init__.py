@@ -1,6 +1,6 @@
 """The checkpoints of zerotools jobs, for every engine.
 
-checkpoint_job_record      job.json: the state of a training checkpoint besides its tensors
+training_record            job.json: the state of a training checkpoint besides its tensors
 base_model_record          the files of the base model of adapters
 foreign_checkpoint_record  the job record of a checkpoint that another program saved
 manifest                   MANIFEST.json: size and SHA-256 of every file

@@ -2,7 +2,7 @@
 `latest` and `best`.
 
     <output_dir>/step-00000040/dcp/{.metadata,__R_0.distcp}   tensors, torch DCP
-                              /job.json                       `checkpoint_job_record`
+                              /job.json                       `training_record`
                               /rank_00000.json ...            random number state of each rank
                               /config.json [, tokenizer]      Hugging Face
                               /MANIFEST.json                  size and digest of all of the above
@@ -26,16 +26,16 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.regular_files import read_regular
-from zerotools.runs.checkpoint_job_record import (
+from zerotools.runs.file_names import DCP
+from zerotools.runs.manifest import stamps_prove_unchanged, verify_manifest
+from zerotools.runs.thinning_record import is_thinned
+from zerotools.runs.training_record import (
     RECORD,
     RNG_PER_RANK,
     JobRecord,
     read_record,
     write_record,
 )
-from zerotools.runs.file_names import DCP
-from zerotools.runs.manifest import stamps_prove_unchanged, verify_manifest
-from zerotools.runs.thinning_record import is_thinned
 
 LATEST = "latest"
 BEST = "best"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from zerotools.core.training_state import LossScale, TrainingState
-from zerotools.runs.checkpoint_job_record import (
+from zerotools.runs.training_record import (
     JobRecord,
     LossScaleRecord,
     ModelRecord,

@@ -46,7 +46,7 @@ from zerotoolsd.resources.snapshot_thread import SnapshotCache
 from zerotoolsd.service.admission import check_all_files
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
 from zerotoolsd.service.admission.start_dry_run import run_rank_checks
-from zerotoolsd.service.job_requests import JobRequests
+from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.submission import LOOKS, InterpreterCheck, Rehearsal
 from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.open_as_user import drop_groups, let_through

@@ -7,7 +7,7 @@ make_plan              makes the supervisor's plan: commands, environment and li
 launcher_command       makes the command of a user's own program
 job_environment        makes the environment of a job
 resource_limits        computes the resource limits of a job
-numa_binding           chooses processors and memory for each rank
+choose_numa_binding    chooses processors and memory for each rank
 start_backoff          delays the start of jobs after an error of the machine
 backends               starts a supervisor: as a child, by systemd, or by a fork server
 attempt_watcher        watches the supervisors, and writes stop requests

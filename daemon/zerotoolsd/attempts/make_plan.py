@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.io.stores.path_or_url import lies_in
+from zerotools.io.stores.parse_url import lies_in
 from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 from zerotools.jobs.jobfile_tables.script import MODEL
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.stall import limits_of
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
+from zerotoolsd.attempts.choose_numa_binding import RankBindings
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.attempts.launcher_command import (
     command_of,
     finder_command,
     watching_command,
 )
-from zerotoolsd.attempts.numa_binding import RankBindings
 from zerotoolsd.attempts.resource_limits import attempt_limits, declared_limits
 from zerotoolsd.config.config_tables import DataCacheConfig
 from zerotoolsd.config.daemon_config import Config

@@ -18,6 +18,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.elastic_world_sizes import at_size
 from zerotools.jobs.jobfile_tables.spec import SLURM
 from zerotools.runs import checkpoint_dirs
+from zerotoolsd.attempts.choose_numa_binding import UNBOUND, RankBindings
 from zerotoolsd.attempts.launcher_command import (
     make_importable,
 )
@@ -36,7 +37,6 @@ from zerotoolsd.attempts.make_plan import (
     slurm_plan,
     thinning_command,
 )
-from zerotoolsd.attempts.numa_binding import UNBOUND, RankBindings
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.attempt_plan import ATTEMPT, EXIT, FINDER, Plan

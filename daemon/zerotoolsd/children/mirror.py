@@ -70,7 +70,7 @@ def fetch_start_checkpoint(settings: dict[str, Any]) -> int:
         ZerotoolsError: the checkpoint cannot be fetched, or another run uses the destination.
     """
     from zerotools.core.errors import ZerotoolsError
-    from zerotools.io.stores.path_or_url import lies_in, path_of
+    from zerotools.io.stores.parse_url import lies_in, path_of
     from zerotools.io.stores.store_path import StorePath
     from zerotools.ops.mirroring.checkpoint_mirror import fetch_start
 
@@ -98,7 +98,7 @@ def fetch_start_checkpoint(settings: dict[str, Any]) -> int:
 
 
 def _mirror(settings: dict[str, Any]) -> Any:
-    from zerotools.io.stores.path_or_url import path_of
+    from zerotools.io.stores.parse_url import path_of
     from zerotools.io.stores.store_path import StorePath
     from zerotools.ops.mirroring.checkpoint_mirror import Mirror
     from zerotools.runs.retention import KeepRule

@@ -18,16 +18,16 @@ from pathlib import Path
 
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.jobs import states
-from zerotools.jobs.doctor.kernel import clock_is_synchronised
+from zerotools.jobs.doctor.kernel_and_clock import clock_is_synchronised
 from zerotoolsd.attempts import recover_queue
 from zerotoolsd.attempts.ask_to_stop import AttemptStopper
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.start_supervisor import SupervisorSpawner
+from zerotoolsd.attempts.choose_numa_binding import RankBinder
 from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer, GpuFaults
 from zerotoolsd.attempts.make_plan import LaunchSettings
 from zerotoolsd.attempts.metric_counters import MetricCounters
-from zerotoolsd.attempts.numa_binding import RankBinder
 from zerotoolsd.attempts.reattach import AttemptRecovery, LeasingAttempts
 from zerotoolsd.attempts.start_attempt import AttemptStarter, HostReaders, StartResources
 from zerotoolsd.attempts.start_backoff import StartBackoff

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
-from zerotools.jobs.doctor.kernel import clock_is_synchronised
+from zerotools.jobs.doctor.kernel_and_clock import clock_is_synchronised
 from zerotoolsd.attempts import crash_points
 from zerotoolsd.config.config_tables import RetentionConfig
 from zerotoolsd.dispatch import files_of_ended_jobs

@@ -1,6 +1,6 @@
 """Carries out the requests of users to the daemon.
 
-job_requests                      defines the methods that the HTTP handlers call
+answer_requests                   defines the methods that the HTTP handlers call
 submission                        checks jobs and adds them to the queue
 admission                         contains the checks before a job is accepted
 operations                        changes jobs, and answers requests about jobs and the machine

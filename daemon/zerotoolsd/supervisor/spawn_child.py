@@ -9,7 +9,7 @@ runs. Examples of the contents of the pipe:
     dp            the child executes the program
     dp!2          the program could not be executed: error 2 (ENOENT)
     !2            the child could not enter its control group: error 2
-    dm1;p         the binding failed in part (`rank_cpu_binding`); the program is executed
+    dm1;p         the binding failed in part (`set_numa_binding`); the program is executed
 
 A child that hangs holds no descriptor of the supervisor, so it does not hold the lock of the
 attempt either.
@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding, keep_to, kept_of
+from zerotoolsd.supervisor.set_numa_binding import RankBinding, keep_to, kept_of
 
 OOM_SCORE = "500"
 NO_PROGRAM = 127

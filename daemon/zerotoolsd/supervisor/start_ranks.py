@@ -12,8 +12,8 @@ from typing import Any
 
 from zerotoolsd.supervisor import spawn_child
 from zerotoolsd.supervisor.attempt_plan import PORT, Plan
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding
 from zerotoolsd.supervisor.rank_log import RankLog
+from zerotoolsd.supervisor.set_numa_binding import RankBinding
 from zerotoolsd.supervisor.spawn_child import (
     BegunProgram,
     Execute,

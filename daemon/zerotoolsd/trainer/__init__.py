@@ -13,7 +13,7 @@ package. A module imports only modules that come later in this list:
     attention_leak_test         tests that a model does not see hidden tokens
     sequence_parallel_self_test tests that ranks can compute parts of one sequence
     tensor_parallel_self_test   tests that tensor ranks compute the same as one rank
-    background_saves            when checkpoints are saved during training
+    run_saves                   when checkpoints are saved during training
     engine_torch                trains with FSDP2, and can offload tensors to host memory or disk
     engine_deepspeed            trains with DeepSpeed and the job's own DeepSpeed JSON
     reporting                   log lines, datagrams to the supervisor, trackers

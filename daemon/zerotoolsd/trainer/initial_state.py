@@ -20,7 +20,7 @@ from zerotools.jobs.jobfile_tables.data import kind_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.base_model_record import BaseRecord, record_base
-from zerotools.runs.checkpoint_job_record import (
+from zerotools.runs.training_record import (
     RNG_PER_RANK,
     JobRecord,
     LoraRecord,

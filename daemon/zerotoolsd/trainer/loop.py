@@ -8,9 +8,8 @@ from pathlib import Path
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_job_record import JobRecord
+from zerotools.runs.training_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.stall_limits import END
-from zerotoolsd.trainer.background_saves import Checkpointing
 from zerotoolsd.trainer.data.batches import Batches, Prefetch
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult
 from zerotoolsd.trainer.evaluation.evaluate import Evaluation
@@ -18,6 +17,7 @@ from zerotoolsd.trainer.rank.process_group import CONTROL_TIMEOUT, STEP_TIMEOUT,
 from zerotoolsd.trainer.rank.rank_errors import EXIT_DONE, EXIT_STOPPED, Diverged, MachineNotReady
 from zerotoolsd.trainer.rank.rank_settings import StopRequest
 from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
+from zerotoolsd.trainer.run_saves import Checkpointing
 
 COMPILING_STEPS = 10
 """With torch.compile, this many steps at the beginning have the long timeout.

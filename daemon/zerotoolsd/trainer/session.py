@@ -26,7 +26,6 @@ from zerotools.jobs.jobfile_tables.data import (
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.checkpoint_check import not_resumable
 from zerotoolsd.trainer.attention_leak_test import check_leaks
-from zerotoolsd.trainer.background_saves import make_checkpointing
 from zerotoolsd.trainer.check_nodes_agree import (
     check_checkpoint_visible,
     check_same_model,
@@ -85,6 +84,7 @@ from zerotoolsd.trainer.reporting.mfu import make_utilization
 from zerotoolsd.trainer.reporting.out_of_memory import explain_errors
 from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 from zerotoolsd.trainer.reporting.trackers.tracker_feed import start_tracking
+from zerotoolsd.trainer.run_saves import make_checkpointing
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
 from zerotoolsd.trainer.sequence_parallel_self_test import check_sequence_ranks
 from zerotoolsd.trainer.share_node_failures import share_failures

@@ -11,7 +11,7 @@ from benchmarks.measuring import Measurement, measure
 from benchmarks.memory_nodes.__main__ import NOTHING, bindings_of, command, main, table
 from tests.sensors.numa_machines import a_topology, dual_socket
 from zerotools.sensors.numa import memory_policy
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding
+from zerotoolsd.supervisor.set_numa_binding import RankBinding
 
 
 def test_on_one_node_there_is_nothing_to_measure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from tests.ops.estimate.tiny_configs import config
 from zerotools.cli.main import build, run
 from zerotools.cli.output.language import columns_of, has_wide
 from zerotools.jobs.jobfile.parse import parse_job
-from zerotools.ops.estimate.architecture import FAMILIES
+from zerotools.ops.estimate.model_families import FAMILIES
 
 MACHINE = ("--gpus", "8", "--gpu-memory", "80GiB", "--host-memory", "512GiB")
 JOB = """

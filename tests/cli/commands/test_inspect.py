@@ -113,7 +113,7 @@ def test_records_of_jobs_are_read_only_where_they_are(case: str) -> None:
     program = (
         "import sys; from zerotools.cli.main import build, run; "
         f"run(build(), ['inspect', {str(path)!r}]); "
-        "print('zerotools.runs.checkpoint_job_record' in sys.modules)"
+        "print('zerotools.runs.training_record' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False", done.stderr

@@ -15,7 +15,7 @@ from zerotools.cli.job_views.queue_table import (
     queue_lines,
 )
 from zerotools.cli.output.colours import ALWAYS, colour_choice
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot_source import SnapshotSource
 
 NEEDS = "needs 4 GPUs: 0 of 8 free: GPUs 0-2: job 1; GPUs 3-4: job 2"

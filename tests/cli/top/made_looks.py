@@ -16,7 +16,7 @@ from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
 from zerotools.cli.top.reading.job_list import completed
 from zerotools.cli.top.reading.job_reports import JobReports, LongCurve, ReportedCheckpoint
 from zerotools.cli.top.reading.read_screen_values import ScreenData
-from zerotools.sensors.fake_gpus import fake_gpu
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Host, Pressure, Snapshot, Stall
 from zerotools.sensors.xids import GpuXid
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.dispatchers import Running
-from tests.daemon.service.test_job_requests import submit, tell
+from tests.daemon.service.test_answer_requests import submit, tell
 from zerotoolsd.attempts.start_history import StartHistory, phase_seconds
 from zerotoolsd.interface.event_loop_slice import TimeSlice
 

@@ -16,9 +16,9 @@ from tests.daemon.http.api.serving import serving
 from tests.golden_files import JOB
 from zerotools.core.errors import DaemonUnreachable
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_job_record import read_record, write_record
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.thinning_record import is_thinned, is_workspace, workspace_of
+from zerotools.runs.training_record import read_record, write_record
 from zerotoolsd.children import thin
 from zerotoolsd.interface.api_types import JobView
 

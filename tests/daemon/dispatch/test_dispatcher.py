@@ -18,7 +18,7 @@ from tests.daemon.dispatchers import CONFIG, leave_attempt, running
 from tests.daemon.made_attempts import own_token
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts import prepare_run_directory
 from zerotoolsd.config.config_tables import LimitsConfig, RetryConfig

@@ -15,7 +15,7 @@ from tests.daemon.dispatch.test_memory_forecast import GIB, TOTAL
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.queue.scheduling.deciding import seen
 from tests.daemon.waiting import wait_async
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotoolsd.config.config_tables import PressureConfig
 from zerotoolsd.dispatch.gpu_memory_guard import GpuMemoryGuard, GpuPromises

@@ -15,7 +15,7 @@ from tests.daemon.made_attempts import own_token
 from tests.daemon.users.other_users import AS_ROOT, UID
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.queue.rows import RUNNING, AttemptRow, Lease

@@ -15,7 +15,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.queue.scheduling.deciding import seen
 from tests.daemon.waiting import wait_async
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.resources.leak_watch import LeakWatch

@@ -15,7 +15,7 @@ import pytest
 
 from harness.started import Started
 from tests.daemon.attempts.test_orphan_processes import TOKEN, traces
-from zerotools.sensors.fake_gpus import fake_gpu
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotoolsd.app.run_daemon import ALL_LOOKS
 from zerotoolsd.file_checks import check_server

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
-from tests.daemon.service.test_job_requests import ME, refusal, tell
+from tests.daemon.service.test_answer_requests import ME, refusal, tell
 from tests.golden_files import JOB
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict

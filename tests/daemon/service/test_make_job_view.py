@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.dispatchers import Running
-from tests.daemon.service.test_job_requests import ME, submit, tell
+from tests.daemon.service.test_answer_requests import ME, submit, tell
 from zerotoolsd.attempts import last_report
 from zerotoolsd.http.api.authorize import AuthorizedRequest
 from zerotoolsd.http.api.visible_fields import view_for

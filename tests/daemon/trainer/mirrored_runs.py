@@ -33,7 +33,7 @@ from tests.daemon.trainer.tensors import digest
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.io.output.store_write_record import WRITING
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
 from zerotools.ops.mirroring.list_and_remove_copies import refuse_part

@@ -17,7 +17,7 @@ entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.p
 entry["make_importable"]()
 node_of = runpy.run_path(str(ROOT / "harness" / "kernel" / "numa_pages.py"))["node_of"]
 
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding, keep_to  # noqa: E402
+from zerotoolsd.supervisor.set_numa_binding import RankBinding, keep_to  # noqa: E402
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--run-dir", type=Path, required=True)

@@ -30,9 +30,8 @@ from torch.distributed.tensor._utils import (  # noqa: E402
     compute_local_shape_and_global_offset,
 )
 
-from zerotools.runs.checkpoint_job_record import JobRecord  # noqa: E402
+from zerotools.runs.training_record import JobRecord  # noqa: E402
 from zerotoolsd.trainer import session  # noqa: E402
-from zerotoolsd.trainer.background_saves import Checkpointing  # noqa: E402
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
@@ -47,6 +46,7 @@ from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
     Phases,
     Reporter,
 )
+from zerotoolsd.trainer.run_saves import Checkpointing  # noqa: E402
 
 
 class Recorder(Reporter):

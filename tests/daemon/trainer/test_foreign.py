@@ -33,7 +33,7 @@ from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.conversions.convert_to_job import prepare_job
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.resume_from_other_program.foreign_run import read_run
-from zerotools.runs.checkpoint_job_record import read_record
+from zerotools.runs.training_record import read_record
 
 pytestmark = [
     pytest.mark.torch,

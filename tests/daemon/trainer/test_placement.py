@@ -16,7 +16,7 @@ import pytest
 
 from harness.launching import job, start
 from zerotools.sensors.numa import memory_policy, read_topology
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding
+from zerotoolsd.supervisor.set_numa_binding import RankBinding
 
 pytestmark = [
     pytest.mark.torch,

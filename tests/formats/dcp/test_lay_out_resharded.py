@@ -20,14 +20,14 @@ from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.io.output.output_marker import MARKER
 from zerotools.runs.checkpoint_dirs import rng_name, verify_checkpoint_files
-from zerotools.runs.checkpoint_job_record import (
+from zerotools.runs.manifest import read_manifest, write_manifest
+from zerotools.runs.training_record import (
     RNG_PER_RANK,
     RNG_RESEED,
     JobRecord,
     ModelRecord,
     write_record,
 )
-from zerotools.runs.manifest import read_manifest, write_manifest
 
 RECORD = a_record(
     step=40,

@@ -19,7 +19,7 @@ from zerotools.io.output.write_to_store import (
     check_far_destination,
     remove_output,
 )
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.io.stores.store_path import StorePath, writable_store
 
 FILES = ("a.pt", "b.pt")

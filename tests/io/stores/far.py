@@ -11,7 +11,7 @@ import pytest
 from harness.stores.faults import FaultProxy
 from harness.stores.gcs import GcsServer, client_env
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 from harness.stores.hub import HubServer
 from harness.stores.hub_repos import HubRepo
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.io.stores.store_path import writable_store
 
 DATA = bytes(range(256)) * 1000

@@ -27,7 +27,7 @@ from tests.io.stores.far import far, troubled
 from tests.ops.exports import model, noise
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, HostUnreachable, ZerotoolsError
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.io.stores.store_interface import FarObject, OddKey, WritableStore
 from zerotools.io.stores.store_path import put_object, remove_objects, writable_store
 

@@ -14,7 +14,7 @@ ABSENT = """
 import sys
 sys.modules["obstore"] = sys.modules["huggingface_hub"] = None
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 for _ in range(2):
     try:
         path_of(sys.argv[1]).exists()

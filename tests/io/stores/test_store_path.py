@@ -106,7 +106,7 @@ def test_what_a_directory_is_asked_is_answered_from_listings(
 
 
 def test_above_all_stores_there_is_nothing() -> None:
-    from zerotools.io.stores.path_or_url import path_of
+    from zerotools.io.stores.parse_url import path_of
 
     for path in (path_of("s3://bucket"), path_of("hf://team/model")):
         around = path.parent

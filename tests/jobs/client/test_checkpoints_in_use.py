@@ -17,8 +17,8 @@ from zerotools.jobs.client.checkpoints_in_use import (
     needed_paths,
     needs_of,
 )
-from zerotools.runs.checkpoint_job_record import read_record, write_record
 from zerotools.runs.manifest import write_manifest
+from zerotools.runs.training_record import read_record, write_record
 
 SILENT = "print('ready', flush=True)\nfor line in __import__('sys').stdin: pass"
 AFTER_THE_FIRST = """

@@ -20,7 +20,7 @@ from zerotools.jobs.doctor.gpus import (
     check_gpus,
     check_memory_nodes,
 )
-from zerotools.sensors.fake_gpus import fake_gpu
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 

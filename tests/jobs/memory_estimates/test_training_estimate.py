@@ -29,7 +29,7 @@ from zerotools.jobs.memory_estimates.training_estimate import (
 from zerotools.ops.estimate.activation_memory import EAGER, MicroBatch, attention_on_gpus
 from zerotools.ops.estimate.parameter_shapes import of_count
 from zerotools.ops.estimate.rank_memory import Machine
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 
 GIB = 1 << 30
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.jobs.jobfile.test_parse import parsed
-from tests.jobs.jobfile_tables.test_deepspeed_config import job
+from tests.jobs.jobfile_tables.test_complete_deepspeed_config import job
 from tests.runs.records import a_record
 from zerotools.core.dtypes import BFLOAT16, DType, dtype_named
 from zerotools.jobs.preflight.checkpoint_check import not_resumable, quantised_refusal
 from zerotools.runs.base_model_record import BaseFile, BaseRecord
-from zerotools.runs.checkpoint_job_record import LoraRecord, OptimizerRecord
+from zerotools.runs.training_record import LoraRecord, OptimizerRecord
 
 PATH = Path("/runs/a b/step-00000002")
 RECORD = a_record(stage=2, engine="deepspeed")

@@ -11,7 +11,7 @@ import pytest
 from tests.matrices import FULL
 from tests.ops.estimate.tiny_configs import config
 from zerotools.ops.estimate.activation_memory import MicroBatch, activations_of, attention_on_gpus
-from zerotools.ops.estimate.architecture import FAMILIES, Architecture, architecture_of
+from zerotools.ops.estimate.model_families import FAMILIES, Architecture, architecture_of
 
 MICRO = MicroBatch(batch=2, sequence=48, precision="fp32")
 IDS = 24 * MICRO.tokens

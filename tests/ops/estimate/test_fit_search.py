@@ -13,7 +13,6 @@ from tests.matrices import examples
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.training_memory import MemoryLayout
 from zerotools.ops.estimate.activation_memory import MicroBatch
-from zerotools.ops.estimate.architecture import FAMILIES
 from zerotools.ops.estimate.fit_search import (
     AllowedChanges,
     FitChange,
@@ -22,6 +21,7 @@ from zerotools.ops.estimate.fit_search import (
     Ways,
     ways_of,
 )
+from zerotools.ops.estimate.model_families import FAMILIES
 from zerotools.ops.estimate.offload_table import (
     NONE,
     OFFLOADS,

@@ -17,7 +17,7 @@ from zerotools.core.training_memory import (
     MemoryLayout,
 )
 from zerotools.ops.estimate.activation_memory import Activations
-from zerotools.ops.estimate.architecture import architecture_of
+from zerotools.ops.estimate.model_families import architecture_of
 from zerotools.ops.estimate.rank_memory import (
     CPU_PROCESS_BYTES,
     CUDA_CONTEXT,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
-from zerotools.io.files.crc32 import of_zeros
+from zerotools.io.files.combine_crc32 import of_zeros
 from zerotools.ops.execution.write_files import ChecksummedRange, checksum_bytes, known_parts
 
 KINDS = ("chunk", "literal", "carried", "zeros")

@@ -15,7 +15,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.reshard import prepare_reshard
 from zerotools.ops.execution.tile_workers import MemoryBudget

@@ -28,7 +28,7 @@ from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.store_write_record import WRITING
 from zerotools.io.output.write_to_store import ObjectExists
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.io.stores.store_path import put_object
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion

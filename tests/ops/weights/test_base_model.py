@@ -30,7 +30,7 @@ from zerotools.ops.weights.base_model import with_base
 from zerotools.ops.weights.lora_merge import AdapterRequest, merge_adapters
 from zerotools.ops.weights.restore_hub_layout import hub_layout_of, restore_hub_layout
 from zerotools.runs.base_model_record import record_base
-from zerotools.runs.checkpoint_job_record import JobRecord, LoraRecord
+from zerotools.runs.training_record import JobRecord, LoraRecord
 
 CONFIG: dict[str, Any] = {
     "peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q"],

@@ -19,7 +19,7 @@ from zerotools.ops.conversions.conversion import Conversion, check_output
 from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.weights import adapter_arithmetic
 from zerotools.ops.weights.lora_merge import merge_adapters
-from zerotools.runs.checkpoint_job_record import JobRecord, LoraRecord
+from zerotools.runs.training_record import JobRecord, LoraRecord
 
 SCALE = 1.5
 WEIGHT = Key("layer.q.base_layer.weight", "param")

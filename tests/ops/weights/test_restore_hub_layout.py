@@ -20,8 +20,8 @@ from zerotools.formats.dcp.kept_for_writer import DcpNative
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.weights.restore_hub_layout import hub_layout_of, keys_on_hub, restore_hub_layout
-from zerotools.runs.checkpoint_job_record import write_record
 from zerotools.runs.manifest import write_manifest
+from zerotools.runs.training_record import write_record
 
 
 def written(root: Path, arrays: dict[str, np.ndarray], cut: int = 1, dim: int = 0) -> Checkpoint:

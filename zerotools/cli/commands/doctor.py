@@ -27,7 +27,7 @@ from zerotools.jobs.doctor.gpus import (
     check_gpus,
     check_memory_nodes,
 )
-from zerotools.jobs.doctor.kernel import check_kernel
+from zerotools.jobs.doctor.kernel_and_clock import check_kernel
 from zerotools.jobs.doctor.python import ask_python, check_compilers, check_python
 from zerotools.jobs.doctor.service import (
     check_daemon_package,

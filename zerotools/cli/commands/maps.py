@@ -18,7 +18,7 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import ReadOptions
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import layout_of_model
 from zerotools.maps.shipped_maps import check_layout, shipped_maps, source_of
@@ -32,7 +32,7 @@ from zerotools.ops.weights.check_map import (
     nearest_of_all,
 )
 from zerotools.ops.weights.layout_mapping import config_of
-from zerotools.ops.weights.training_arguments import with_run_arguments
+from zerotools.ops.weights.megatron_run_arguments import with_run_arguments
 from zerotools.public.command_options.map_options import MapArgOption, map_arguments
 from zerotools.public.command_options.read_options import SectionOption, TagOption
 

@@ -21,7 +21,7 @@ from zerotools.cli.output.messages import HOST
 from zerotools.cli.output.pager import AUTO, NEVER
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 from zerotools.public.command_options.option import (
     GENERAL,
     NAMES,

@@ -23,7 +23,7 @@ from zerotools.runs.file_names import DCP, RECORD
 if TYPE_CHECKING:
     from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Dropped, Target
-    from zerotools.runs.checkpoint_job_record import JobRecord
+    from zerotools.runs.training_record import JobRecord
 
 
 class DcpFormat(Format):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.io.distcp.metadata import Item
-from zerotools.runs.checkpoint_job_record import JobRecord
+from zerotools.runs.training_record import JobRecord
 
 
 @dataclass(frozen=True, slots=True)

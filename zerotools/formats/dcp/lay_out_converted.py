@@ -43,7 +43,7 @@ from zerotools.formats.torch_optimizers import (
 from zerotools.io.distcp.lay_out_data_file import archive_of
 from zerotools.io.numeric.scalar_tensors import scalar_bytes
 from zerotools.io.output.files_without_tensors import sidecar_files
-from zerotools.runs.checkpoint_job_record import RNG_PER_RANK
+from zerotools.runs.training_record import RNG_PER_RANK
 
 DcpEntries = dict[KeyPath, DcpEntry]
 

@@ -34,8 +34,8 @@ from zerotools.formats.dcp.several_directories import (
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES
 from zerotools.io.numeric.scalar_tensors import scalar_bytes
 from zerotools.io.output.files_without_tensors import file_of_bytes, run_sidecars_in, sidecar_files
-from zerotools.runs.checkpoint_job_record import JobRecord, record_to_json
 from zerotools.runs.file_names import DCP, RECORD
+from zerotools.runs.training_record import JobRecord, record_to_json
 
 
 def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:

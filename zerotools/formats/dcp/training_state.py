@@ -27,7 +27,7 @@ from zerotools.formats.dcp.several_directories import is_replicated
 from zerotools.formats.torch_optimizers import optimizer_of, scalars_of
 from zerotools.formats.trained_precision import trained_precision
 from zerotools.io.numeric.scalar_tensors import read_scalar
-from zerotools.runs.checkpoint_job_record import JobRecord
+from zerotools.runs.training_record import JobRecord
 
 _GROUP = re.compile(r"param_groups\.(?P<name>.+)\.(?P<option>[^.]+)", re.S)
 _STATE = re.compile(r"state\.(?P<name>.+)\.(?P<role>[^.]+)", re.S)

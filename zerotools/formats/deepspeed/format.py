@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import TrainingState
-from zerotools.formats.deepspeed.schema.file_names import (
+from zerotools.formats.deepspeed.schema.sort_tag_files import (
     SIDECAR_NAMES,
     is_deepspeed,
     is_one_file,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Target
     from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
-    from zerotools.runs.checkpoint_job_record import JobRecord
+    from zerotools.runs.training_record import JobRecord
 
 _ZERO_OPTIONS = frozenset({"stage", "sub_group_size", "round_robin", "ds_config"})
 
@@ -166,7 +166,7 @@ class DeepSpeedFormat(Format):
         directory = source.root.parent
         if not (directory / RECORD).is_file():
             return None
-        from zerotools.runs.checkpoint_job_record import read_record
+        from zerotools.runs.training_record import read_record
 
         return read_record(directory)
 

@@ -17,7 +17,7 @@ files.
 file_names            file and directory names that identify a Megatron checkpoint
 training_metadata     iteration, parallel sizes, arguments and param groups, from common.pt
 bridge_config         the same values, from Megatron-Bridge's files
-tensor_names          the model's tensor name for each torch_dist key
+torch_dist_keys       the model's tensor name for each torch_dist key
 unstack_tensors       tensors of one layer or expert, as parts of tensors that are stored together
 tensor_parallel_cuts  how tensor-parallel ranks share each weight
 read_torch_dist       torch_dist or torch_dcp directory -> Checkpoint

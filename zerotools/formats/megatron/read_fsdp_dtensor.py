@@ -27,7 +27,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.training_state import ParamGroup
-from zerotools.formats.megatron.tensor_names import HALVES, is_buffer, megatron_expert_name
+from zerotools.formats.megatron.torch_dist_keys import HALVES, is_buffer, megatron_expert_name
 from zerotools.formats.megatron.training_metadata import (
     MegatronFacts,
     MegatronNative,

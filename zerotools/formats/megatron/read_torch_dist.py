@@ -15,7 +15,7 @@ from zerotools.formats.megatron.bridge_config import bridge_facts
 from zerotools.formats.megatron.file_names import COMMON, CONFIG
 from zerotools.formats.megatron.flat_buckets import proved_state, with_state
 from zerotools.formats.megatron.read_fsdp_dtensor import is_fsdp_dtensor, read_fsdp_dtensor
-from zerotools.formats.megatron.tensor_names import BUCKETS, keys_of, stack_of, weights_alone
+from zerotools.formats.megatron.torch_dist_keys import BUCKETS, keys_of, stack_of, weights_alone
 from zerotools.formats.megatron.training_metadata import (
     MegatronFacts,
     MegatronNative,

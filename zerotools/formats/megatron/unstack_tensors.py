@@ -23,7 +23,7 @@ from typing import cast
 from zerotools.core.boxes import Box, boxes_of_range
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.formats.megatron.tensor_names import HALVES, stack_of
+from zerotools.formats.megatron.torch_dist_keys import HALVES, stack_of
 from zerotools.io.distcp.item_chunks import DerivedChunks, ItemChunks, StoredPiece
 
 _HALF_OF_ADAPTER = re.compile(r".*\.linear_fc1\.lora_B\.([^.]+\.)?weight", re.S)

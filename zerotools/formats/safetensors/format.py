@@ -14,7 +14,7 @@ from zerotools.runs.file_names import RECORD
 if TYPE_CHECKING:
     from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Target
-    from zerotools.runs.checkpoint_job_record import JobRecord
+    from zerotools.runs.training_record import JobRecord
 
 _SUFFIX = ".safetensors"
 _INDEX = f"{_SUFFIX}.index.json"
@@ -63,7 +63,7 @@ class SafetensorsFormat(Format):
         """
         if not (source.root / RECORD).is_file():
             return None
-        from zerotools.runs.checkpoint_job_record import read_record
+        from zerotools.runs.training_record import read_record
 
         record = read_record(source.root)
         return record if record.weights_only else None

@@ -1,7 +1,7 @@
 """Files of `torch.save`: a state dict in one file, in Hugging Face `.bin` shards, or in one file
 per rank.
 
-file_names             the torch files of a directory that form one checkpoint
+group_files_by_name    the torch files of a directory that form one checkpoint
 opened_file            one opened file, and the keys of its tensors
 sort_state_dict        the tensors of a saved tree: weights, optimizer and others
 training_file_keys     keys of the training file that zerotools writes

@@ -39,7 +39,7 @@ class TorchFileFormat(Format):
         return Found(path) if any(map(_MODEL.fullmatch, names)) else None
 
     def find_by_number(self, path: Path, names: set[str]) -> Found | None:
-        from zerotools.formats.torchfile.file_names import numbered_groups
+        from zerotools.formats.torchfile.group_files_by_name import numbered_groups
 
         groups = numbered_groups(names)
         return Found(path) if any(len(group.files) > 1 for group in groups) else None

@@ -29,7 +29,7 @@ from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS, extra_roles
 from zerotools.core.target import Checksum, Dropped, FilePlan, LiteralBytes, Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile import training_file_keys
-from zerotools.formats.torchfile.file_names import TRAINING
+from zerotools.formats.torchfile.group_files_by_name import TRAINING
 from zerotools.formats.torchfile.lay_out_pytorch_model import stored_tensor
 from zerotools.formats.torchfile.opened_file import FORMAT, numbered_name
 from zerotools.io.huggingface.lay_out_model_directory import sidecar_plans

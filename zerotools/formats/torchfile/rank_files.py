@@ -14,7 +14,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Origin, Problem, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.formats.torchfile.file_names import RankGroup, optimizer_of
+from zerotools.formats.torchfile.group_files_by_name import RankGroup, optimizer_of
 from zerotools.formats.torchfile.opened_file import (
     FORMAT,
     OpenedFile,

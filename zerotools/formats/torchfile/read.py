@@ -9,7 +9,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.torch_optimizers import Shape
-from zerotools.formats.torchfile.file_names import (
+from zerotools.formats.torchfile.group_files_by_name import (
     INDEX,
     SINGLE,
     TRAINING,

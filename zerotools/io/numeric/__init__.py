@@ -1,7 +1,7 @@
 """Elements of tensors: numpy's dtypes, casts, single numbers, and gathering elements from files.
 
 dtype_casts       the numpy dtype of each `DType`, and casts between them
-float16_cast      casts of large tensors by torch's kernel
+torch_float16_cast      casts of large tensors by torch's kernel
 gather_elements   reads elements from any positions in files
 join_small_reads  copies small parts that are equally far apart in a file as one strided array
 quantised_values  values from payload and scales, and the reverse

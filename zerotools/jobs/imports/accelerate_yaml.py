@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
-from zerotools.jobs.imports.accelerate_ranks import (
+from zerotools.jobs.imports.accelerate_parallelism import (
     read_affinity,
     read_parallelism,
     read_ranks,

@@ -38,8 +38,8 @@ from zerotools.jobs.imports.reading.job_keys import (
 )
 from zerotools.jobs.imports.reading.key_claims import Claim, Claims, claims_of_job
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
+from zerotools.jobs.jobfile_tables.complete_deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.deepspeed import DeepSpeedSpec
-from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 from zerotools.jobs.text.config_document import Document, read_text

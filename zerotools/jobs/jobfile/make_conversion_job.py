@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.path_or_url import is_url
+from zerotools.io.stores.parse_url import is_url
 
 _VERIFY = "verify"
 PATHS = {"consolidate": 2, "reshard": 2, "convert": 2, _VERIFY: 1}

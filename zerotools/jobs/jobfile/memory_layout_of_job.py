@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerotools.core.training_memory import LOCAL, SHARDED, MemoryLayout
-from zerotools.jobs.jobfile_tables.deepspeed_config import offloaded_to
+from zerotools.jobs.jobfile_tables.complete_deepspeed_config import offloaded_to
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 

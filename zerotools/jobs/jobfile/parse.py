@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.io.stores.path_or_url import is_url
+from zerotools.io.stores.parse_url import is_url
 from zerotools.jobs.binding.bind import (
     MAX_DEPTH,
     are_texts,

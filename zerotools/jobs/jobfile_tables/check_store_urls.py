@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.path_or_url import WRITTEN, is_url, path_of
+from zerotools.io.stores.parse_url import WRITTEN, is_url, path_of
 from zerotools.runs.checkpoint_dirs import step_of
 
 

@@ -10,8 +10,8 @@ from zerotools.core.training_memory import NF4
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER, check_checkpoint
+from zerotools.jobs.jobfile_tables.complete_deepspeed_config import check_deepspeed
 from zerotools.jobs.jobfile_tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
-from zerotools.jobs.jobfile_tables.deepspeed_config import check_deepspeed
 from zerotools.jobs.jobfile_tables.dpo import DpoSpec
 from zerotools.jobs.jobfile_tables.elastic_world_sizes import check_sizes
 from zerotools.jobs.jobfile_tables.eval import check_eval

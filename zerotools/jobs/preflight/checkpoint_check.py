@@ -12,8 +12,8 @@ from typing import Any
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
 from zerotools.jobs.jobfile_tables.deepspeed import on_nvme, optimizer_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs.checkpoint_job_record import JobRecord
 from zerotools.runs.thinning_record import is_thinned
+from zerotools.runs.training_record import JobRecord
 
 TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
 

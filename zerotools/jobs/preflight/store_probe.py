@@ -31,7 +31,7 @@ def store_problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
         HostUnreachable: a store does not answer.
     """
     from zerotools.core.errors import BadFile, BadRequest
-    from zerotools.io.stores.path_or_url import lies_in
+    from zerotools.io.stores.parse_url import lies_in
     from zerotools.jobs.jobfile.parse import job_from_dict
     from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 
@@ -84,7 +84,7 @@ def _start(spec: Any, given: str, place: str | None) -> Iterator[str]:
 
 
 def _far(url: str) -> Any:
-    from zerotools.io.stores.path_or_url import path_of
+    from zerotools.io.stores.parse_url import path_of
 
     return path_of(url)
 

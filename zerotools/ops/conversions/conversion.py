@@ -22,7 +22,7 @@ from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.source_stamps import Sources
-from zerotools.io.numeric.float16_cast import cast_for
+from zerotools.io.numeric.torch_float16_cast import cast_for
 from zerotools.io.output.output_marker import check_replaceable, is_empty
 from zerotools.io.output.part_ledger import check_parts, has_started
 from zerotools.io.output.staging import partial_of

@@ -33,7 +33,6 @@ from zerotools.ops.conversions.adapter_export import (
     prepare_adapter,
 )
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
-from zerotools.ops.conversions.convert_weights import KEEP, weights_alone
 from zerotools.ops.conversions.merged_model import (
     ADAPTER_OPTIONS,
     MergedModel,
@@ -52,6 +51,7 @@ from zerotools.ops.conversions.quantised_export import (
     refuse_quantising,
 )
 from zerotools.ops.conversions.reshard import check_world_size, plan_reshard
+from zerotools.ops.conversions.weights_without_optimizer import KEEP, weights_alone
 from zerotools.ops.copied_sidecars import lacking_config, requested_sidecars
 from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.quantised.find_quantised import find_quantised

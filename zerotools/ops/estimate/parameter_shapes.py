@@ -28,8 +28,8 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
-from zerotools.io.stores.path_or_url import path_of
-from zerotools.ops.estimate.architecture import Architecture, architecture_of
+from zerotools.io.stores.parse_url import path_of
+from zerotools.ops.estimate.model_families import Architecture, architecture_of
 from zerotools.ops.estimate.state_memory import Parameter
 
 CONFIG = "config.json"

@@ -19,8 +19,8 @@ from typing import Any
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, Target
+from zerotools.io.files.combine_crc32 import combine_crc32, of_zeros
 from zerotools.io.files.copy_bytes import copy_bytes
-from zerotools.io.files.crc32 import combine_crc32, of_zeros
 from zerotools.io.files.open_files import NeededRange, OpenFiles
 from zerotools.io.files.open_source import LocalSource
 from zerotools.io.files.reflinks import SharedBlocks, whole_blocks
@@ -29,7 +29,7 @@ from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import NONE_LOST, Cast, LostValues
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.io.output.journal import Journal
-from zerotools.io.output.reserve_blocks import reserve_blocks
+from zerotools.io.output.preallocate_on_ext4 import reserve_blocks
 from zerotools.ops.execution.fill_tile import Losses, fill_tile, moved_ranges, of_weights
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import TileWorkers

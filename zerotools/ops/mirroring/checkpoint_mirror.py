@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.write_to_store import ForeignObjects
-from zerotools.io.stores.path_or_url import lies_in, path_of
+from zerotools.io.stores.parse_url import lies_in, path_of
 from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring import prefix_owner

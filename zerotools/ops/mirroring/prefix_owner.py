@@ -22,7 +22,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.read_json import read_json
-from zerotools.io.stores.path_or_url import lies_in
+from zerotools.io.stores.parse_url import lies_in
 from zerotools.io.stores.store_path import StorePath, forget_path, writable_store
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.upload_records import record_run, uploaded_run

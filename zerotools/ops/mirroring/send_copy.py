@@ -27,9 +27,9 @@ from zerotools.io.stores.store_path import StorePath, forget_path, remove_object
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring.list_and_remove_copies import is_copy
 from zerotools.ops.store_output.upload_memory import UploadMemory
-from zerotools.runs.checkpoint_job_record import RECORD
 from zerotools.runs.manifest import LARGEST_MANIFEST, MANIFEST, ManifestEntry, read_manifest
 from zerotools.runs.thinning_record import is_thinned
+from zerotools.runs.training_record import RECORD
 
 _PIECE = 2**20
 _SIGNS = {RECORD, *(sign for form in FORMATS.values() for sign in form.signs)}

@@ -34,8 +34,8 @@ from zerotools.core.target import CarriedBytes, Target
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.source_stamps import Sources
-from zerotools.io.numeric.float16_cast import cast_for
 from zerotools.io.numeric.gather_elements import Scratch
+from zerotools.io.numeric.torch_float16_cast import cast_for
 from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove_coverage
 from zerotools.ops.execution.divide_output import ByteRange, Extent, clip_copies, tensor_extents
 from zerotools.ops.execution.fill_tile import Losses, fill_tile, of_weights

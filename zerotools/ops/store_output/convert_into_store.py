@@ -28,7 +28,7 @@ from zerotools.core.target import Checksum, FilePlan
 from zerotools.formats import format_of
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import NONE_LOST, LostValues
-from zerotools.io.numeric.float16_cast import cast_for
+from zerotools.io.numeric.torch_float16_cast import cast_for
 from zerotools.io.output.output_marker import marker_text
 from zerotools.io.output.write_to_store import FarStaging, check_far_destination
 from zerotools.io.stores.store_path import forget_path

@@ -31,7 +31,7 @@ from zerotools.formats.megatron.bridge_config import section_of
 from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_nearest
 from zerotools.runs.checkpoint_dirs import RECORD
-from zerotools.runs.checkpoint_job_record import LoraRecord
+from zerotools.runs.training_record import LoraRecord
 
 ADAPTER_CONFIG = "adapter_config.json"
 BASE_NAME = "base_model_name_or_path"

@@ -29,7 +29,7 @@ from zerotools.io.huggingface.model_sidecars import (
 from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.weights.select_and_rename import MASTERS, weights_from
 from zerotools.runs.base_model_record import BaseRecord, base_mismatch
-from zerotools.runs.checkpoint_job_record import JobRecord
+from zerotools.runs.training_record import JobRecord
 
 _MODEL_KINDS = ("config", "generation", "processor")
 

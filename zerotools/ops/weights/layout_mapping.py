@@ -36,9 +36,9 @@ from zerotools.maps.value_formulas import ORDERS, BoundValue
 from zerotools.maps.views import TensorView
 from zerotools.ops.weights.adapter_mapping import MappedAdapter, mapped_adapter
 from zerotools.ops.weights.layout_search import named_as_layout, shapes_of
+from zerotools.ops.weights.megatron_run_arguments import with_run_arguments
 from zerotools.ops.weights.select_and_rename import rename_tensors
 from zerotools.ops.weights.strided_views import rearranged_checkpoint
-from zerotools.ops.weights.training_arguments import with_run_arguments
 
 _UNKNOWN = TrainingState()
 

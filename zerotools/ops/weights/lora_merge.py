@@ -62,7 +62,7 @@ from zerotools.ops.weights.merged_config import (
     with_tied_head,
 )
 from zerotools.ops.weights.select_and_rename import MASTERS, rename_tensors, weights_from
-from zerotools.runs.checkpoint_job_record import JobRecord, LoraRecord
+from zerotools.runs.training_record import JobRecord, LoraRecord
 
 _MAX_NAMED = 3
 _FUSED = "hf-fused"

@@ -24,7 +24,7 @@ from typing import get_type_hints as hints_of
 
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.path_or_url import path_of
+from zerotools.io.stores.parse_url import path_of
 
 WHAT = "What"
 NAMES = "Names and layout"

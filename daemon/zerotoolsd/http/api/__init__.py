@@ -1,4 +1,4 @@
-"""The HTTP API. Its handlers call `service.job_requests`, and no lower layer.
+"""The HTTP API. Its handlers call `service.answer_requests`, and no lower layer.
 
 routes, server                    make the application from all routes, and serve it
 listening_sockets, bearer_tokens  open the sockets for clients, and check the tokens of TCP clients

@@ -10,7 +10,7 @@ from aiohttp import web
 from zerotoolsd.http.api.bearer_tokens import BearerTokens
 from zerotoolsd.http.api.request_limits import ConcurrencyLimit
 from zerotoolsd.interface.api_types import Conflict
-from zerotoolsd.service.job_requests import JobRequests
+from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.rights import Action, Rights
 

@@ -30,7 +30,7 @@ from zerotoolsd.http.api.openapi import openapi_document
 from zerotoolsd.http.api.request_gate import gate_middleware
 from zerotoolsd.http.api.request_limits import ConcurrencyLimit, RateLimit
 from zerotoolsd.http.api.request_validation import LARGEST_BODY, routes_of
-from zerotoolsd.service.job_requests import JobRequests
+from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.rights import Action, Rights
 

@@ -36,7 +36,7 @@ from zerotoolsd.http.web.page_gate import (
 )
 from zerotoolsd.http.web.sessions import WebSessions
 from zerotoolsd.interface.api_types import Forbidden, NotFound
-from zerotoolsd.service.job_requests import JobRequests
+from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.rights import Action, Rights
 

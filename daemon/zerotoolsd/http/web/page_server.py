@@ -21,7 +21,7 @@ from zerotoolsd.http.api.listening_sockets import BACKLOG
 from zerotoolsd.http.web.page_app import make_page_app
 from zerotoolsd.http.web.sessions import FILE, LINK_SECONDS, WebSessions
 from zerotoolsd.interface.api_types import Conflict, Unavailable
-from zerotoolsd.service.job_requests import JobRequests
+from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.rights import Rights
 

@@ -15,8 +15,8 @@ from typing import IO, Any
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import EXTRAS, distribution_of, install_command, is_older
 from zerotools.jobs.jobfile.derive_evaluation_job import HARNESS
+from zerotools.jobs.jobfile_tables.complete_deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.deepspeed import on_nvme
-from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight import (
     accelerate_config,

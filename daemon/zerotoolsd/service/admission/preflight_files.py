@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
-from zerotools.io.stores.path_or_url import lies_in
+from zerotools.io.stores.parse_url import lies_in
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 from zerotools.jobs.jobfile_tables.checkpoint import EXPORT

@@ -26,7 +26,7 @@ from zerotoolsd.queue.lifecycle import NotAllowed, PutOnHold, Release, Unpause, 
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.tables.preemption_table import PAUSE
 from zerotoolsd.queue.write_rows import Changed
-from zerotoolsd.service.operations.change_jobs import ChangeJob, FindJob
+from zerotoolsd.service.operations.priority_and_array_changes import ChangeJob, FindJob
 from zerotoolsd.users.account import user_name
 
 HELD_BY_USER = frozenset({states.ON_HOLD, states.PAUSING, states.PAUSED})

@@ -29,7 +29,7 @@ from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.write_rows import Changed, JobParts
 from zerotoolsd.service.admission.dependency_check import refuse_past, refuse_ring
 from zerotoolsd.service.evaluation_jobs import evaluations_of
-from zerotoolsd.service.operations.change_jobs import FindJob
+from zerotoolsd.service.operations.priority_and_array_changes import FindJob
 from zerotoolsd.service.submission import JobSubmission
 from zerotoolsd.users.account import user_name
 

@@ -18,7 +18,7 @@ from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import CheckedJob, Unavailable
 from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 from zerotoolsd.service.evaluation_jobs import evaluations_of
-from zerotoolsd.service.operations.change_jobs import FindJob
+from zerotoolsd.service.operations.priority_and_array_changes import FindJob
 from zerotoolsd.service.read_checkpoints_and_predictions import (
     checkpoint_picture,
     checkpoint_tree,

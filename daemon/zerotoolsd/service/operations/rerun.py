@@ -24,7 +24,7 @@ from zerotoolsd.interface.start_conditions import ANY, Dependency, QueueTerms
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.directory_checks import newest_step, newest_undamaged, real_paths
-from zerotoolsd.service.operations.change_jobs import FindJob
+from zerotoolsd.service.operations.priority_and_array_changes import FindJob
 from zerotoolsd.service.submission import JobSubmission
 
 LOOKS_AT_ONCE = 8

@@ -2,5 +2,5 @@
 of the job.
 
 entry             starts the process, with the daemon's package imported from next to itself
-watch_slurm_job   submits the job once, passes on its reports and logs, and records its end
+submit_and_watch  submits the job once, passes on its reports and logs, and records its end
 """

@@ -11,6 +11,6 @@ if __name__ == "__main__":
     DAEMON = Path(__file__).resolve().parents[2]
     installed = (DAEMON.parent / "zerotools" / "__init__.py").is_file()
     sys.path[:0] = [str(DAEMON.parent), *([] if installed else [str(DAEMON.parents[1])])]
-    from zerotoolsd.slurm.watcher.watch_slurm_job import main
+    from zerotoolsd.slurm.watcher.submit_and_watch import main
 
     sys.exit(main())

@@ -16,8 +16,8 @@ from pathlib import Path
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_job_record import JobRecord
 from zerotools.runs.manifest import write_manifest
+from zerotools.runs.training_record import JobRecord
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy

@@ -12,7 +12,7 @@ from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_job_record import JobRecord
+from zerotools.runs.training_record import JobRecord
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.trainer.checkpoints.commit import check_structure, clear_leftovers

@@ -23,7 +23,7 @@ from zerotools.jobs.jobfile_tables.data import (
     patterns_of,
 )
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs.checkpoint_job_record import DataRecord
+from zerotools.runs.training_record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.data.encode_examples import ModelInput
 from zerotoolsd.trainer.data.example_pools import (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile_tables.complete_deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.deepspeed import config_value, optimizer_of
-from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.ops.resume_from_other_program.check_job_fits import (
@@ -27,8 +27,8 @@ from zerotools.ops.resume_from_other_program.check_job_fits import (
 )
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read_run
 from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel, with_job_names
-from zerotools.runs.checkpoint_job_record import JobRecord, ModelRecord
 from zerotools.runs.foreign_checkpoint_record import foreign_record
+from zerotools.runs.training_record import JobRecord, ModelRecord
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.model.fill_shards import persistent_buffers
 from zerotoolsd.trainer.model.match_pretrained import (

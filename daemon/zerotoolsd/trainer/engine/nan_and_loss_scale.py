@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass, replace
 
 from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec
-from zerotools.runs.checkpoint_job_record import LossScaleRecord
+from zerotools.runs.training_record import LossScaleRecord
 from zerotoolsd.trainer.rank.rank_errors import Diverged
 
 MAX_OVERFLOWS = 20

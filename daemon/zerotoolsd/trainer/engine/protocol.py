@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs.checkpoint_job_record import JobRecord
+from zerotools.runs.training_record import JobRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.text_generation import Decoding

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from zerotools.jobs.jobfile_tables.complete_deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.deepspeed import config_value, on_nvme, optimizer_of, stage_of
-from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs.checkpoint_job_record import JobRecord
+from zerotools.runs.training_record import JobRecord
 from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_size_of

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.runs.checkpoint_job_record import LossScaleRecord, OptimizerGroup, OptimizerRecord
+from zerotools.runs.training_record import LossScaleRecord, OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.checkpoints.save_checkpoint import SaveFailed
 from zerotoolsd.trainer.engine_deepspeed.build_model import whole_parameters
 from zerotoolsd.trainer.model.hub_tensors import SINGLE

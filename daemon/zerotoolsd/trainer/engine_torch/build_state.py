@@ -15,7 +15,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.training_memory import DISK, MemoryLayout
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.estimate.state_memory import optimizer_state_of_all_ranks
-from zerotools.runs.checkpoint_job_record import JobRecord
+from zerotools.runs.training_record import JobRecord
 from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_size_of
 from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts, separate_experts
 from zerotoolsd.trainer.engine.load_adapter import fill_adapter, read_adapter

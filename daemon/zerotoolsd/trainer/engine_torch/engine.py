@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_job_record import JobRecord, LossScaleRecord
+from zerotools.runs.training_record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.nan_and_loss_scale import (

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from zerotools.core.training_memory import MOMENTS
 from zerotools.jobs.jobfile_tables.train import TrainSpec
-from zerotools.runs.checkpoint_job_record import OptimizerGroup, OptimizerRecord
+from zerotools.runs.training_record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch import adafactor, adamw8bit, muon
 from zerotoolsd.trainer.engine_torch.reduce_and_update import UpdatePath, clip_factor, local_tensor
 from zerotoolsd.trainer.memory_tiers import MemoryTier

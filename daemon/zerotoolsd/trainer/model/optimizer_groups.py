@@ -17,7 +17,7 @@ from torch import nn
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.train import TrainSpec
-from zerotools.runs.checkpoint_job_record import JobRecord, OptimizerGroup
+from zerotools.runs.training_record import JobRecord, OptimizerGroup
 
 _UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from zerotools.core.training_memory import DEVICE, LOCAL, MemoryLayout
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
-from zerotools.jobs.jobfile_tables.deepspeed_config import offloaded_to
+from zerotools.jobs.jobfile_tables.complete_deepspeed_config import offloaded_to
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 _SHARDED = 'train.accumulate = "sharded"'

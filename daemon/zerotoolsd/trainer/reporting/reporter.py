@@ -15,7 +15,7 @@ import torch
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.step_metrics_files import Metrics, scalars_of
-from zerotools.runs.checkpoint_job_record import JobRecord
+from zerotools.runs.training_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.stall_limits import EVALUATING, FIRST_STEP, SAVING, STEPPING
 from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart

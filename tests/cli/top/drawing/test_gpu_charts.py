@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests.cli.top.made_looks import a_look, job_of, text_of
 from zerotools.cli.top.drawing.gpu_charts import ROWS, gpu_charts
-from zerotools.sensors.fake_gpus import fake_gpu
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 
 GPUS = [fake_gpu(0), fake_gpu(1)]
 TOTAL = GPUS[0].memory_total_bytes or 0

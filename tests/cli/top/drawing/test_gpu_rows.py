@@ -8,7 +8,7 @@ from tests.cli.top.made_looks import GIB, a_look, eight_gpus, job_of, meaning_in
 from zerotools.cli.top.drawing.gpu_rows import gpu_lines, process_lines
 from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.reading.gpu_holders import GpuHolder
-from zerotools.sensors.fake_gpus import fake_gpu
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 
 

@@ -26,7 +26,7 @@ from zerotools.cli.top.drawing.styled_lines import (
     width,
 )
 from zerotools.cli.top.reading.gpu_holders import GpuShare
-from zerotools.sensors.fake_gpus import fake_gpu
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Gpu
 
 LINES = st.lists(st.tuples(st.text(max_size=12), st.just("")), max_size=6)

@@ -14,7 +14,7 @@ from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.reading.cached_value import CachedValue
 from zerotools.cli.top.reading.gpu_holders import GpuHolder, GpuHolders, memory_by_owner
 from zerotools.cli.top.reading.job_list import completed
-from zerotools.sensors.fake_gpus import fake_gpu
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from zerotools.cli.top.reading.read_screen_values import RecentSamples, ScreenRe
 from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client import daemon_address
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource
 

@@ -26,7 +26,7 @@ from zerotools.cli.top.screen.colour_theme import styles_of
 from zerotools.cli.top.screen.top_app import EXIT_TERMINATED, BackgroundThread, Canvas, Reads, Top
 from zerotools.core.errors import EXIT_INTERRUPTED
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot_source import SnapshotSource
 
 Play = Callable[[Pilot[int], Top], Awaitable[None]]

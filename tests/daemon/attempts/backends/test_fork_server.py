@@ -34,7 +34,7 @@ from zerotoolsd.attempts.backends.fork_server import ForkServer, NoServer, kind_
 from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.durable_files import read_json
 from zerotoolsd.supervisor.procfs import read_process
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding
+from zerotoolsd.supervisor.set_numa_binding import RankBinding
 from zerotoolsd.users.account import Account
 from zerotoolsd.users.start_as_submitter import JobUser
 

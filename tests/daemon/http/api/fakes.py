@@ -16,7 +16,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
 from zerotools.jobs.sweeps import remove_key, set_key
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts.metric_counters import MetricCounters

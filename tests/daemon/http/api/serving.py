@@ -17,7 +17,7 @@ from zerotoolsd.http.api.listening_sockets import TcpListener, open_socket
 from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.http.api.server import ApiServer
-from zerotoolsd.service.job_requests import JobRequests
+from zerotoolsd.service.answer_requests import JobRequests
 
 
 @contextmanager

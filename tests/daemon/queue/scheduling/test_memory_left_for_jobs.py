@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tests.daemon.queue.scheduling.deciding import LIMITS, cpu, decide, gpus, seen, started, wants
-from zerotools.sensors.fake_gpus import fake_gpu
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, free_shared_memory
 from zerotoolsd.queue.scheduling.resource_requests import Request

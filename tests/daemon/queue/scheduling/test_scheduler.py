@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.daemon.queue.scheduling.deciding import cpu, decide, gpus, lease, seen, started, wants
-from zerotools.sensors.fake_gpus import fake_gpu
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.scheduling.resource_requests import Request
 

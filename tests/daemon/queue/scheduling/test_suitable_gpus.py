@@ -18,7 +18,7 @@ from tests.daemon.queue.scheduling.deciding import (
     started,
     wants,
 )
-from zerotools.sensors.fake_gpus import fake_gpu
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.snapshot import GpuProcess, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig

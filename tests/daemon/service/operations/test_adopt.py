@@ -17,15 +17,15 @@ import pytest
 
 from harness.started import Started
 from tests.daemon.dispatchers import CONFIG, Running, running
-from tests.daemon.service.test_job_requests import ME, Story, refusal, submit
+from tests.daemon.service.test_answer_requests import ME, Story, refusal, submit
 from tests.daemon.waiting import wait_async, wait_for
 from zerotools.core.errors import BadRequest
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotoolsd.config.config_tables import LimitsConfig, StopConfig
 from zerotoolsd.file_checks.file_checker_pool import SlowCheck
 from zerotoolsd.interface.api_types import Adoption, Conflict, JobView, Unavailable
-from zerotoolsd.service.job_requests import JobRequests
+from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.operations import adopt as adopting
 
 IGNORES = 'trap "" TERM; while :; do sleep 0.05; done'

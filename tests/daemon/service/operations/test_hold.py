@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
-from tests.daemon.service.operations.test_change_jobs import FIVE, submit_under
-from tests.daemon.service.test_job_requests import ME, Story, refusal, submit
+from tests.daemon.service.operations.test_priority_and_array_changes import FIVE, submit_under
+from tests.daemon.service.test_answer_requests import ME, Story, refusal, submit
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.config.config_tables import LimitsConfig

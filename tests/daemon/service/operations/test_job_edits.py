@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.daemon.dispatchers import Running, running
-from tests.daemon.service.operations.test_change_jobs import FIVE, submit_under
-from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
+from tests.daemon.service.operations.test_priority_and_array_changes import FIVE, submit_under
+from tests.daemon.service.test_answer_requests import ME, refusal, submit, tell
 from zerotools.core.errors import BadRequest
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.interface.start_conditions import AT_ANY_TIME, Dependency, JobEdit, QueueTerms

@@ -13,7 +13,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
-from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
+from tests.daemon.service.test_answer_requests import ME, refusal, submit, tell
 from tests.runs.records import seal
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
@@ -21,7 +21,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.file_checks.file_checker_pool import SlowCheck
 from zerotoolsd.interface.api_types import CheckedJob, NotFound, Unavailable
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.job_requests import JobRequests
+from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.operations import job_results
 from zerotoolsd.service.operations.job_results import JobExamples
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
-from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
+from tests.daemon.service.test_answer_requests import ME, refusal, submit, tell
 from zerotoolsd.dispatch.files_of_ended_jobs import names_of
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.interface.start_conditions import ANY, Dependency, QueueTerms

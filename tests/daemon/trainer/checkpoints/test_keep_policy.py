@@ -6,9 +6,9 @@ import pytest
 
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.background_saves import CheckpointMetrics
 from zerotoolsd.trainer.checkpoints.commit import Committer
 from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
+from zerotoolsd.trainer.run_saves import CheckpointMetrics
 
 
 def steps(paths: list[Path]) -> list[int]:

@@ -24,7 +24,7 @@ from harness.launching import job
 from harness.started import Started
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec
-from zerotools.runs.checkpoint_job_record import LossScaleRecord
+from zerotools.runs.training_record import LossScaleRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.nan_and_loss_scale import (
     initial_loss_scale,

@@ -11,7 +11,7 @@ from harness.launching import TINY_GPT2, TINY_LLAMA
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.lora import LoraSpec
 from zerotools.jobs.jobfile_tables.train import TrainSpec
-from zerotools.runs.checkpoint_job_record import (
+from zerotools.runs.training_record import (
     JobRecord,
     ModelRecord,
     OptimizerGroup,

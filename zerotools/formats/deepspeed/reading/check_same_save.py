@@ -25,10 +25,10 @@ from zerotools.core.flat_ranges import chunk_locations
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import files_of_all_ranks, native_of
 from zerotools.formats.deepspeed.partitioning.weight_pairs import weight_pairs
-from zerotools.formats.deepspeed.schema.file_names import identity_of, is_rank_file
 from zerotools.formats.deepspeed.schema.loss_scaler import counters_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
+from zerotools.formats.deepspeed.schema.sort_tag_files import identity_of, is_rank_file
 from zerotools.formats.deepspeed.schema.state_dict_keys import (
     GLOBAL_STEPS,
     LAST_RATES,

@@ -27,12 +27,6 @@ from zerotools.formats.deepspeed.partitioning.flat_groups import is_round_robin
 from zerotools.formats.deepspeed.reading.check_same_save import could_be_of, step_of
 from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import STAGE, zero_optimization
-from zerotools.formats.deepspeed.schema.file_names import (
-    TagListing,
-    has_bf16_prefix,
-    is_rank_file,
-    model_file,
-)
 from zerotools.formats.deepspeed.schema.find_tag import open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
 from zerotools.formats.deepspeed.schema.optim_states import (
@@ -40,6 +34,12 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     STAGE_3,
     OptimStates,
     parse_optim_states,
+)
+from zerotools.formats.deepspeed.schema.sort_tag_files import (
+    TagListing,
+    has_bf16_prefix,
+    is_rank_file,
+    model_file,
 )
 from zerotools.formats.deepspeed.schema.state_dict_keys import numel_of, slice_mappings, start_of
 from zerotools.formats.deepspeed.schema.typed_fields import Fields

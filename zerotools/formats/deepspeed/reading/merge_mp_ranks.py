@@ -22,7 +22,7 @@ from zerotools.core.tensor_parallel_placement import (
     whole_shape,
 )
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.schema.file_names import TagListing
+from zerotools.formats.deepspeed.schema.sort_tag_files import TagListing
 from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record, record_lost_tensor
 

@@ -41,13 +41,6 @@ from zerotools.formats.deepspeed.schema.expert_parallel import (
     is_data_first,
     same_weight,
 )
-from zerotools.formats.deepspeed.schema.file_names import (
-    TagListing,
-    is_rank_file,
-    model_file,
-    name_for_rank,
-    optim_file,
-)
 from zerotools.formats.deepspeed.schema.model_states import (
     ModelStates,
     Shapes,
@@ -59,6 +52,13 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     STAGE_3,
     OptimStates,
     parse_optim_states,
+)
+from zerotools.formats.deepspeed.schema.sort_tag_files import (
+    TagListing,
+    is_rank_file,
+    model_file,
+    name_for_rank,
+    optim_file,
 )
 from zerotools.formats.deepspeed.schema.state_dict_keys import numel_of, slice_mappings
 from zerotools.formats.deepspeed.schema.typed_fields import Fields

@@ -29,14 +29,14 @@ from zerotools.formats.deepspeed.reading.mp_rank_files import (
     load_mp_rank,
 )
 from zerotools.formats.deepspeed.reading.training_state import origin_of, present_optim_states
-from zerotools.formats.deepspeed.schema.file_names import (
+from zerotools.formats.deepspeed.schema.find_tag import open_tag
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.sort_tag_files import (
     TagListing,
     has_bf16_prefix,
     model_file,
     optim_file,
 )
-from zerotools.formats.deepspeed.schema.find_tag import open_tag
-from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.state_dict_keys import TENSOR_PARALLEL_INFO
 from zerotools.formats.deepspeed.schema.tensor_parallel import (
     ShardingRules,

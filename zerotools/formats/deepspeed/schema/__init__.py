@@ -4,7 +4,7 @@ DeepSpeed's keys and file names are written out only in this package. It does no
 world size. It imports only `core`, `io` and its own modules; every other package of the format may
 import it.
 
-file_names       file names in a tag directory; names that identify a DeepSpeed checkpoint
+sort_tag_files   file names in a tag directory; names that identify a DeepSpeed checkpoint
 find_tag         the tag directory of a path
 typed_fields     typed access to the dicts of a file
 state_dict_keys  keys and nesting of `*_model_states.pt` and `*_optim_states.pt`

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.training_state import TrainingState
-from zerotools.formats.deepspeed.schema.file_names import SIDECAR_NAMES, is_deepspeed
+from zerotools.formats.deepspeed.schema.sort_tag_files import SIDECAR_NAMES, is_deepspeed
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:

@@ -22,7 +22,9 @@ from zerotools.formats.deepspeed.logical_state import LogicalState, logical_stat
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.schema.ds_config import mics_keys, zero_optimization
-from zerotools.formats.deepspeed.schema.file_names import (
+from zerotools.formats.deepspeed.schema.find_tag import run_directory
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
+from zerotools.formats.deepspeed.schema.sort_tag_files import (
     LATEST,
     has_bf16_prefix,
     is_layer_file,
@@ -30,8 +32,6 @@ from zerotools.formats.deepspeed.schema.file_names import (
     model_file,
     optim_file,
 )
-from zerotools.formats.deepspeed.schema.find_tag import run_directory
-from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.formats.deepspeed.schema.zero_settings import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.writing.notes_for_user import notes_on
 from zerotools.formats.deepspeed.writing.plan_pt_file import REPEATED, OutputFiles
@@ -45,8 +45,8 @@ from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
 from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
 from zerotools.io.output.files_without_tensors import carried_file, file_of_bytes, run_sidecars_in
 from zerotools.runs.checkpoint_dirs import RECORD, read_record, rng_name
-from zerotools.runs.checkpoint_job_record import record_to_json
 from zerotools.runs.manifest import MANIFEST
+from zerotools.runs.training_record import record_to_json
 
 
 def lay_out(

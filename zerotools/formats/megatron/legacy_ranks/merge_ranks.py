@@ -11,10 +11,10 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.megatron.legacy_ranks.rank_layout import Degrees, RankPlace, SavedRank
 from zerotools.formats.megatron.legacy_ranks.rank_optimizer import Local
-from zerotools.formats.megatron.tensor_names import megatron_expert_name
+from zerotools.formats.megatron.legacy_ranks.rank_positions import Degrees, RankPlace, SavedRank
 from zerotools.formats.megatron.tensor_parallel_cuts import Cut, cut_of
+from zerotools.formats.megatron.torch_dist_keys import megatron_expert_name
 from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT, MegatronFacts
 from zerotools.io.torchzip.tree_tensors import as_tensor, why_unread
 

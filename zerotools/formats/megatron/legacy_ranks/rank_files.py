@@ -18,7 +18,13 @@ from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.megatron.file_names import RANK
 from zerotools.formats.megatron.legacy_ranks.merge_ranks import WholeModel, first_layers, weights_of
-from zerotools.formats.megatron.legacy_ranks.rank_layout import (
+from zerotools.formats.megatron.legacy_ranks.rank_optimizer import (
+    Local,
+    Unproved,
+    flat_state,
+    numbered_state,
+)
+from zerotools.formats.megatron.legacy_ranks.rank_positions import (
     Degrees,
     RankPlace,
     SavedRank,
@@ -27,13 +33,7 @@ from zerotools.formats.megatron.legacy_ranks.rank_layout import (
     optimizer_of,
     rank_positions,
 )
-from zerotools.formats.megatron.legacy_ranks.rank_optimizer import (
-    Local,
-    Unproved,
-    flat_state,
-    numbered_state,
-)
-from zerotools.formats.megatron.tensor_names import is_buffer
+from zerotools.formats.megatron.torch_dist_keys import is_buffer
 from zerotools.formats.megatron.training_metadata import (
     MegatronFacts,
     MegatronNative,

@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT
 from zerotools.io.huggingface.config_json import flat_config, full_config, ties_embeddings
-from zerotools.maps.model_sizes import (
+from zerotools.maps.map_variables import (
     has_centred_norms,
     has_several_ropes,
     normalises_experts,

@@ -21,7 +21,7 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.scaled_cast import ScaledCast
-from zerotools.formats.megatron.tensor_names import stack_of
+from zerotools.formats.megatron.torch_dist_keys import stack_of
 from zerotools.formats.torch_optimizers import STATE_ROLE
 
 _KEPT = 4

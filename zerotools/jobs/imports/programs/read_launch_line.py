@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.programs.launch_wrappers import (
+from zerotools.jobs.imports.programs.find_launcher import (
     PYTHON,
     StartCommand,
     commands_within,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.imports.programs.launch_wrappers import StartCommand
+from zerotools.jobs.imports.programs.find_launcher import StartCommand
 from zerotools.jobs.imports.programs.launcher_options import flags_document
 from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.programs.shell_parser import Word

@@ -14,7 +14,7 @@ import pytest
 from harness.invariants import broken
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
-from tests.daemon.service.test_job_requests import ME, Story, refusal, submit, tell
+from tests.daemon.service.test_answer_requests import ME, Story, refusal, submit, tell
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.config.config_tables import LimitsConfig
@@ -23,7 +23,7 @@ from zerotoolsd.interface.api_types import ArrayRequest, Conflict, Forbidden, Jo
 from zerotoolsd.interface.start_conditions import Dependency, JobEdit, QueueTerms
 from zerotoolsd.queue import store as queue_store
 from zerotoolsd.queue.lifecycle import Hold
-from zerotoolsd.service.operations import change_jobs
+from zerotoolsd.service.operations import priority_and_array_changes
 
 FIVE = {"ranks": 5, "train": {"steps": 1, "batch_size": 5}}
 
@@ -171,7 +171,7 @@ def test_where_writing_fails_half_way_nothing_was_changed(
                 raise sqlite3.OperationalError("disk I/O error")
             return append(store, now, *values)
 
-        monkeypatch.setattr(change_jobs, "STEP_SECONDS", 60.0)  # one transaction
+        monkeypatch.setattr(priority_and_array_changes, "STEP_SECONDS", 60.0)  # one transaction
         monkeypatch.setattr(queue_store.Store, "_append", fails)
         request = ArrayRequest(do="release")
         said = await refusal(it.service.change_array(jobs[0].id, request, uid=ME), Unavailable)
@@ -345,7 +345,7 @@ def test_a_thousand_are_cancelled_by_few_commits_and_others_are_answered_between
         found = await it.service.change_array(jobs[0].id, ArrayRequest(do="cancel"), uid=ME)
         task.cancel()
         assert len(found.jobs) == MOST_MEMBERS
-        assert len(commits) == MOST_MEMBERS / change_jobs.AT_ONCE
+        assert len(commits) == MOST_MEMBERS / priority_and_array_changes.AT_ONCE
         assert turns > len(commits)
 
 
@@ -353,8 +353,8 @@ def test_where_writing_fails_between_two_commits_it_is_said_how_many_were_change
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(it: Running) -> None:
-        monkeypatch.setattr(change_jobs, "AT_ONCE", 2)
-        monkeypatch.setattr(change_jobs, "STEP_SECONDS", 60.0)
+        monkeypatch.setattr(priority_and_array_changes, "AT_ONCE", 2)
+        monkeypatch.setattr(priority_and_array_changes, "STEP_SECONDS", 60.0)
         jobs = await array(it, ["exit=0"] * 5, hold=True)
         written, append = 0, queue_store.Store._append
 

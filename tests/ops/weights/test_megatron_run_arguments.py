@@ -6,7 +6,7 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import TrainingState
-from zerotools.ops.weights.training_arguments import padding_of, refuse_another, run_arguments
+from zerotools.ops.weights.megatron_run_arguments import padding_of, refuse_another, run_arguments
 
 
 def test_arguments_are_those_of_the_run_or_none() -> None:

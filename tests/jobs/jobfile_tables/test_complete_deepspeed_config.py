@@ -8,8 +8,8 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.jobfile_tables.complete_deepspeed_config import completed_config, offloaded_to
 from zerotools.jobs.jobfile_tables.deepspeed import device_of, on_nvme, precision_of, stage_of
-from zerotools.jobs.jobfile_tables.deepspeed_config import completed_config, offloaded_to
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 STAGE_1 = {"zero_optimization": {"stage": 1}}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.jobs.doctor.finding import DoctorFinding
-from zerotools.jobs.doctor.kernel import BUILT, check_kernel, clock_is_synchronised
+from zerotools.jobs.doctor.kernel_and_clock import BUILT, check_kernel, clock_is_synchronised
 
 STALL = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 

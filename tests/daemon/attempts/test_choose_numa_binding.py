@@ -17,7 +17,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.cpu_lists import cpu_list, numbers_in
 from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.snapshot import Gpu
-from zerotoolsd.attempts.numa_binding import (
+from zerotoolsd.attempts.choose_numa_binding import (
     UNBOUND,
     RankBinder,
     RankBindings,
@@ -25,7 +25,7 @@ from zerotoolsd.attempts.numa_binding import (
     core_share,
     shown_binding,
 )
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding
+from zerotoolsd.supervisor.set_numa_binding import RankBinding
 
 LEFT, RIGHT = RankBinding("0-15,32-47", (0,)), RankBinding("16-31,48-63", (1,))
 PROCESS = "4242:1000:3f7c0d1e-0000-4000-8000-000000000000"

@@ -33,7 +33,7 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.supervisor.attempt_plan import RUN
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding
+from zerotoolsd.supervisor.set_numa_binding import RankBinding
 from zerotoolsd.users.open_as_user import opened_run_directory
 
 _UNEVEN = 2

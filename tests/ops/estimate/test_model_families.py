@@ -9,7 +9,7 @@ import pytest
 
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
-from zerotools.ops.estimate.architecture import FAMILIES, architecture_of
+from zerotools.ops.estimate.model_families import FAMILIES, architecture_of
 
 CHANGES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in FAMILIES),

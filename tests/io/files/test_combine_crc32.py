@@ -5,7 +5,7 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotools.io.files.crc32 import combine_crc32
+from zerotools.io.files.combine_crc32 import combine_crc32
 
 
 @given(st.binary(max_size=4096), st.binary(max_size=4096), st.integers(0, 40))

@@ -40,17 +40,17 @@ from zerotoolsd.service.admission.interpreter_check import check_interpreter
 from zerotoolsd.service.admission.start_dry_run import run_rank_checks
 from zerotoolsd.service.explanation import Waiting, explain_job, holders_for, place_of, yields_about
 from zerotoolsd.service.operations.adopt import Adopting
-from zerotoolsd.service.operations.change_jobs import (
+from zerotoolsd.service.operations.hold import HeldJobs
+from zerotoolsd.service.operations.job_edits import JobEdits
+from zerotoolsd.service.operations.job_results import JobExamples, JobResults
+from zerotoolsd.service.operations.machine_state import Draining, MachineState
+from zerotoolsd.service.operations.priority_and_array_changes import (
     STATES_OF,
     ArrayChanges,
     ChangeJob,
     JobChanges,
     cancel_function,
 )
-from zerotoolsd.service.operations.hold import HeldJobs
-from zerotoolsd.service.operations.job_edits import JobEdits
-from zerotoolsd.service.operations.job_results import JobExamples, JobResults
-from zerotoolsd.service.operations.machine_state import Draining, MachineState
 from zerotoolsd.service.operations.rerun import JobReruns
 from zerotoolsd.service.operations.show_jobs import JobViews
 from zerotoolsd.service.submission import InterpreterCheck, JobSubmission, Rehearsal

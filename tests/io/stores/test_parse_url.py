@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.path_or_url import lies_in, output_of, path_of
+from zerotools.io.stores.parse_url import lies_in, output_of, path_of
 
 SECRET = "hunter2"
 

@@ -22,7 +22,7 @@ from tests.runs.test_checkpoint_dirs import make
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpus import FakeProbe, fake_gpu
+from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotoolsd.interface.api_types import (
     CheckedJob,
     CleanRequest,

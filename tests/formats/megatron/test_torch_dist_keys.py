@@ -6,7 +6,7 @@ import pytest
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT32
-from zerotools.formats.megatron.tensor_names import keys_of, stack_of
+from zerotools.formats.megatron.torch_dist_keys import keys_of, stack_of
 
 NAMES = {
     "embedding.word_embeddings.weight": (0, "embedding.word_embeddings.weight"),

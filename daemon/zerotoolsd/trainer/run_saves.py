@@ -20,7 +20,7 @@ import torch
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_job_record import JobRecord
+from zerotools.runs.training_record import JobRecord
 from zerotoolsd.trainer.checkpoints.commit import Committer
 from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
 from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved, SaveFailed, Saver

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.jobs.imports.programs.launch_wrappers import (
+from zerotools.jobs.imports.programs.find_launcher import (
     StartCommand,
     commands_within,
     launched_command,

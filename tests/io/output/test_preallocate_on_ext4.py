@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.io.output.reserve_blocks import fallocate, file_system_type, reserve_blocks
+from zerotools.io.output.preallocate_on_ext4 import fallocate, file_system_type, reserve_blocks
 
 EXT, XFS = 0xEF53, 0x58465342
 SIZE = 3 * 2**20 + 5

@@ -13,7 +13,7 @@ from zerotools.io.telemetry.datagram_sender import Sender
 from zerotools.jobs.slurm.job_directory import END, VIEW, JobDirectory, write_record
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_job
-from zerotoolsd.slurm.watcher.watch_slurm_job import (
+from zerotoolsd.slurm.watcher.submit_and_watch import (
     ReportRelay,
     is_end_reported,
     key_of,

@@ -11,7 +11,7 @@ import pytest
 from tests.core.test_hub_layout import LAYOUTS
 from tests.runs.records import a_record
 from zerotools.core.errors import BadFile
-from zerotools.runs.checkpoint_job_record import (
+from zerotools.runs.training_record import (
     DataRecord,
     hub_from_tree,
     hub_to_tree,

@@ -10,7 +10,7 @@ import pytest
 
 from zerotools.core import dtypes
 from zerotools.io.numeric.dtype_casts import Array, cast_into, numpy_cast, numpy_dtype
-from zerotools.io.numeric.float16_cast import (
+from zerotools.io.numeric.torch_float16_cast import (
     NUMPY_SECONDS_PER_ELEMENT,
     TORCH_IMPORT_SECONDS,
     WORTHWHILE,
@@ -79,7 +79,8 @@ def test_much_work_is_torchs_and_little_does_not_import_it() -> None:
     pytest.importorskip("torch")
     assert cast_for(ENOUGH, 1) is not numpy_cast
     script = (
-        "import sys; from zerotools.io.numeric.float16_cast import cast_for; cast_for(1000, 1);"
+        "import sys; from zerotools.io.numeric.torch_float16_cast import cast_for;"
+        "cast_for(1000, 1);"
         f"assert 'torch' not in sys.modules; cast_for({ENOUGH}, 1); assert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

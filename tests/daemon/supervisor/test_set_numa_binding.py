@@ -20,7 +20,7 @@ from tests.daemon.made_attempts import finish, make_attempt, supervise
 from zerotools.sensors.numa import memory_policy
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable_files import read_json
-from zerotoolsd.supervisor.rank_cpu_binding import RankBinding, keep_to, kept_of
+from zerotoolsd.supervisor.set_numa_binding import RankBinding, keep_to, kept_of
 
 HERE = sorted(os.sched_getaffinity(0))
 PROGRAM = Path(__file__).parents[1] / "bound_program.py"

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import TrainingState
 from zerotools.io.huggingface.config_json import flat_config, ties_embeddings
-from zerotools.maps.model_sizes import (
+from zerotools.maps.map_variables import (
     MULTIPLE,
     has_centred_norms,
     normalises_experts,

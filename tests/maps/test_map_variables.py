@@ -9,14 +9,14 @@ import pytest
 
 from tests.maps.models import CONFIGS, config
 from zerotools.io.huggingface.config_json import ties_embeddings
-from zerotools.maps.model_layout import layout_of_model
-from zerotools.maps.model_sizes import (
+from zerotools.maps.map_variables import (
     has_several_ropes,
     normalises_experts,
     rope_of,
     rotary_share,
     usual_share,
 )
+from zerotools.maps.model_layout import layout_of_model
 from zerotools.maps.shipped_maps import map_of_model
 
 FIXED = {"model_type", "num_hidden_layers", "pad_token_id", "mlp_only_layers"}
