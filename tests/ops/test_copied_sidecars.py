@@ -122,7 +122,7 @@ def test_the_config_itself_names_its_directory_and_what_is_none_is_said(tmp_path
     assert set(requested_sidecars(tmp_path / "base" / "config.json")) == set(
         requested_sidecars(tmp_path / "base")
     )
-    with pytest.raises(BadRequest, match=r"tokenizer\.json is a file; name the directory"):
+    with pytest.raises(BadRequest, match=r"tokenizer\.json is a file; pass the directory"):
         requested_sidecars(tmp_path / "base" / "tokenizer.json")
     with pytest.raises(BadRequest, match="nowhere does not exist"):
         requested_sidecars(tmp_path / "nowhere")

@@ -32,7 +32,7 @@ def requested_sidecars(directory: Path) -> dict[str, Path]:
     if not directory.exists():
         raise BadRequest(f"{directory} does not exist")
     if not directory.is_dir():
-        raise BadRequest(f"{directory} is a file; name the directory that has {CONFIG}")
+        raise BadRequest(f"{directory} is a file; pass the directory that has {CONFIG}")
     found = model_sidecars(directory)
     if not found:
         raise BadRequest(f"{directory} has no config.json and no tokenizer")

@@ -61,7 +61,7 @@ def refuse_partition(tree: Any) -> None:
     if program is not None:
         raise Unsupported(
             f"it holds one rank's partition of the optimizer state of {program}, without names "
-            "and shapes of weights; name the directory that has this file and the model's files "
+            "and shapes of weights; pass the directory that has this file and the model's files "
             "under their original names"
         )
 
@@ -114,13 +114,13 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
         raise Unsupported(
             f"{count_text(len(empty), 'weight')} of {len(floats)} are empty, such as "
             f"{empty[0]:.200}: "
-            "they are placeholders of weights that ZeRO-3 has partitioned; name the directory with "
+            "they are placeholders of weights that ZeRO-3 has partitioned; pass the directory with "
             "the *_optim_states.pt of all ranks, or save with save_checkpoint()"
         )
     ranks = ", ".join(_model_parallel(tree))
     if ranks:
         raise Unsupported(
-            f"it holds one rank's part of a model divided over {ranks}; name the directory that "
+            f"it holds one rank's part of a model divided over {ranks}; pass the directory that "
             "has the files of all ranks under their original names"
         )
 

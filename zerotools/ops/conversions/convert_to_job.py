@@ -174,7 +174,7 @@ def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun,
         some = f"{bare[0]} and {len(bare) - 1} more" if len(bare) > 1 else "".join(bare)
         raise BadRequest(
             f"{run.path} has optimizer state for weights that are not in it ({some or 'all'}); "
-            "name the directory that also holds the model"
+            "pass the directory that also holds the model"
         )
     shapes = {name: tensors[weights[name]].shape for name in trained}
     found = check_state(run, WantedModel(shapes, {}, {}), kind_of(run))

@@ -59,7 +59,7 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
         tree = read_json(file, _LARGEST)
     except OSError as error:
         raise BadRequest(
-            f"{file} cannot be read: {error.strerror}; name the directory with the "
+            f"{file} cannot be read: {error.strerror}; pass the directory with the "
             f"{ADAPTER_CONFIG} of PEFT's save_pretrained"
         ) from None
     except (ValueError, RecursionError) as error:
