@@ -17,7 +17,7 @@ from zerotools.io.stores.parse_url import output_of, path_of
 from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.delta.apply_delta import DeltaChain, apply_deltas, opened_deltas
 from zerotools.ops.delta.make_delta import make_delta, written_file
-from zerotools.ops.delta.weights_of_model import Naming, model_of
+from zerotools.ops.delta.weights_of_model import ModelNaming, model_of
 from zerotools.public.command_options.map_options import MapOptions, map_request
 from zerotools.public.command_options.model_output_options import CheckNamesOption, RenamingOptions
 from zerotools.public.command_options.option import (
@@ -65,8 +65,8 @@ class ApplyKeywords(NamingOptions, total=False):
     """The options of `zerotools apply`."""
 
 
-def _naming(given: Mapping[str, Any]) -> Naming:
-    return Naming(
+def _naming(given: Mapping[str, Any]) -> ModelNaming:
+    return ModelNaming(
         strip_prefix=given["strip_prefix"],
         rename=given["rename"],
         mapping=map_request(given),

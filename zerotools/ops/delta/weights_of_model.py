@@ -22,7 +22,7 @@ _DESTINATION = Path("model")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Naming:
+class ModelNaming:
     """How the tensors of a checkpoint get the names of a model, as the options of `consolidate`
     with the same names say."""
 
@@ -38,11 +38,11 @@ class Naming:
         return bool(self.strip_prefix or self.rename or self.mapping or self.config_dir)
 
 
-_AS_IT_IS = Naming()
+_AS_IT_IS = ModelNaming()
 
 
 def model_of(
-    path: Path, dtype: str, naming: Naming = _AS_IT_IS, table: FormatTable = FORMATS
+    path: Path, dtype: str, naming: ModelNaming = _AS_IT_IS, table: FormatTable = FORMATS
 ) -> Conversion:
     """Return the plan of the model that `consolidate` would write from the checkpoint at `path`.
 
@@ -51,7 +51,7 @@ def model_of(
     `consolidate.prepare_export`.
     """
 
-    def planned(naming: Naming, like: Path | None) -> Conversion:
+    def planned(naming: ModelNaming, like: Path | None) -> Conversion:
         options = consolidate.Options(
             dtype=dtype,
             like=like,
@@ -68,7 +68,7 @@ def model_of(
         return planned(naming, None)
     try:
         like = path if dtype == AUTO else None
-        return planned(Naming(check_names=naming.check_names), like)
+        return planned(ModelNaming(check_names=naming.check_names), like)
     except BadRequest:  # the names are not those of the model
         if not naming.changes_models:
             raise
