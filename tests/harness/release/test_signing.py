@@ -33,7 +33,7 @@ def test_the_key_is_named_or_gits(tmp_path: Path) -> None:
     git(tmp_path, "config", "user.signingkey", "")
     with pytest.raises(BadRequest, match="pass --unsigned"):
         find_key(tmp_path, None)
-    with pytest.raises(BadRequest, match="is no file"):
+    with pytest.raises(BadRequest, match="is not a file"):
         find_key(tmp_path, tmp_path / "none")
     (tmp_path / "id").touch()
     git(tmp_path, "config", "user.signingkey", str(tmp_path / "id"))
