@@ -66,6 +66,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "ops/conversions/test_conversion.py": frozenset(
         {"execute_part.remove_journals", "zerotools.io.output.staging.Staging.commit"}
     ),
+    "ops/delta/test_apply_delta.py": frozenset({"zerotools.ops.delta.apply_delta._write_plain"}),
     "ops/estimate/test_parameter_shapes.py": frozenset(
         {"formats.read_any", "parameter_shapes._built"}
     ),
