@@ -152,7 +152,7 @@ def test_a_model_of_the_hub_is_the_run_that_it_came_from(
         if key.role in (("param16", "buffer") if has_masters else ("param", "buffer"))
     }
     assert tensors(tmp_path / "out") == weights
-    assert any("weights alone" in note for note in conversion.notes)
+    assert any("only weights" in note for note in conversion.notes)
     assert (tmp_path / "out" / "latest_checkpointed_iteration.txt").read_text() == "release"
     _assert_says_the_same_sizes(run, tmp_path / "out" / "release")
 
