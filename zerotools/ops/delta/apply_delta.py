@@ -334,7 +334,7 @@ def apply_deltas(
                 _write_plain(directory / file.name, chain.plain_bytes(file.name), file.size)
             except OSError as error:
                 path = destination / file.name
-                raise BadRequest(f"{path} cannot be written: {error.strerror}") from None
+                raise OSError(error.errno, error.strerror, str(path)) from None
         with OpenFiles(directory, os.O_RDWR) as output:
 
             def work(piece: tuple[DeltaTensor, int]) -> int:

@@ -230,7 +230,7 @@ def written_file(out: Path | BinaryIO, *, overwrite: bool) -> Iterator[BinaryIO]
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise BadRequest(f"the standard output cannot be written: {error.strerror}") from None
+            raise OSError(error.errno, error.strerror, "the standard output") from None
         return
     if isinstance(out, RemotePath):
         with _object(out, overwrite=overwrite) as stream:
