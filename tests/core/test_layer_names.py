@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from zerotools.core.checkpoint import Key
@@ -47,6 +49,17 @@ def test_tensors_are_in_order_of_numbers(given: str, expected: str) -> None:
         return [Key(name, role) for name, _, role in (t.partition(":") for t in text.split())]
 
     assert in_order_of_numbers(keys(given)) == keys(expected)
+
+
+def test_a_name_of_many_modules_takes_little_memory() -> None:
+    tensors = [Key(f"{'a.' * 20_000}w", ""), Key("h.10", ""), Key("h.2", "")]
+    tracemalloc.start()
+    try:
+        assert in_order_of_numbers(tensors)[1:] == [Key("h.2", ""), Key("h.10", "")]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50 * 2**20
 
 
 def test_a_part_with_more_digits_than_python_converts_is_no_number() -> None:

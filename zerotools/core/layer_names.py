@@ -88,10 +88,11 @@ def in_order_of_numbers(tensors: Sequence[T]) -> list[T]:
     neighbours, and modules without a number keep the order of their first tensors. If `tensors`
     lists one role after the other, the result does too.
     """
-    places: dict[tuple[str, str], tuple[int, dict[_Number, None]]] = {}
+    modules: dict[tuple[int, str], int] = {}
+    places: dict[tuple[int, str], tuple[int, dict[_Number, None]]] = {}
     orders: list[list[tuple[int, _Number]]] = []
     for tensor in tensors:
-        order, module = [], ""
+        order, module = [], 0
         for part in tensor.name.split("."):
             is_number = _is_number(part)
             digits = part.lstrip("0") if is_number else ""
@@ -100,7 +101,7 @@ def in_order_of_numbers(tensors: Sequence[T]) -> list[T]:
             place, numbers = places.setdefault(sibling, (len(places), {}))
             numbers[number] = None
             order.append((place, number))
-            module += f".{part}"
+            module = modules.setdefault((module, part), len(modules) + 1)
         orders.append(order)
     if all([*numbers] == sorted(numbers) for _, numbers in places.values()):
         return [*tensors]

@@ -65,6 +65,12 @@ class ApplyKeywords(NamingOptions, total=False):
     """The options of `zerotools apply`."""
 
 
+_NOT_USED = (
+    "the options for names and layout were not used, because A and B are directories of "
+    "safetensors that fit their config.json"
+)
+
+
 def _naming(given: Mapping[str, Any]) -> ModelNaming:
     return ModelNaming(
         strip_prefix=given["strip_prefix"],
@@ -171,20 +177,21 @@ def delta(
     begun, destination = time.monotonic(), _path_or_file(out, "write")
     naming = _naming(given)
     with recording_sources(), metering(progress) as meter:
-        first = model_of(path_of(a), AUTO, naming)
-        second = model_of(path_of(b), given["dtype"], naming)
+        first, of_first = model_of(path_of(a), AUTO, naming)
+        second, of_second = model_of(path_of(b), given["dtype"], naming)
         with (
             written_file(destination, overwrite=given["overwrite"]) as stream,
             meter(second.bytes_of_tensors, "delta") as on_bytes,
         ):
             found = make_delta(first, second, stream, budget_of(given), on_bytes)
+    is_unused = naming.changes_models and not (of_first or of_second)
     return DeltaResult(
         found.nbytes,
         found.model_bytes,
         found.elements,
         found.changed,
         found.new_tensors,
-        found.notes,
+        (*found.notes, _NOT_USED) if is_unused else found.notes,
         time.monotonic() - begun,
     )
 
@@ -226,7 +233,7 @@ def apply(
         metering(progress) as meter,
         opened_deltas(given_deltas) as files,
     ):
-        model = model_of(origin, AUTO, _naming(given))
+        model, _ = model_of(origin, AUTO, _naming(given))
         budget = budget_of(given)
         chain = DeltaChain(model, files, budget)
         with meter(chain.header.nbytes, "apply") as on_bytes:

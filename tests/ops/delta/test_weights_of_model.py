@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def test_a_checkpoint_of_maxtext_is_either_side(hub: Path, tmp_path: Path) -> No
     given: dict[str, Any] = {"map_to": "hf", "map_from": "maxtext", "config_dir": hub}
     b = stepped(hub)
     for path in (jax, hub):
-        zerotools.delta(path, b, tmp_path / "d", overwrite=True, **given)
+        found = zerotools.delta(path, b, tmp_path / "d", overwrite=True, **given)
+        assert any("were not used" in note for note in found.notes) == (path == hub)
         zerotools.apply(path, tmp_path / "d", tmp_path / "made", overwrite=True, **given)
         assert loaded(tmp_path / "made") == loaded(b)
     zerotools.delta(b, jax, tmp_path / "back", dtype="fp32", **given)
@@ -70,15 +72,21 @@ def test_a_checkpoint_of_maxtext_is_either_side(hub: Path, tmp_path: Path) -> No
 
 def test_names_are_changed_as_consolidate_changes_them(hub: Path, tmp_path: Path) -> None:
     config = json.loads((hub / "config.json").read_text())
-    names = {f"net.{name}": array for name, array in load_file(hub / "model.safetensors").items()}
-    b = write_model(
-        tmp_path / "b", {k: np.ascontiguousarray(v) for k, v in names.items()}, **config
-    )
-    options: list[dict[str, Any]] = [{"strip_prefix": "net."}, {"rename": r"^net\.="}]
-    for given in options:
+    weights = load_file(hub / "model.safetensors").items()
+    cases: list[tuple[Callable[[str], str], dict[str, Any], bool]] = [
+        (lambda name: f"net.{name}", {"strip_prefix": "net."}, False),  # such wrappers are known
+        (lambda name: name.replace("layers", "blocks"), {"rename": "blocks=layers"}, True),
+    ]
+    for named, given, is_needed in cases:
+        names = {named(name): np.ascontiguousarray(array) for name, array in weights}
+        b = write_model(tmp_path / f"b-{is_needed}", names, **config)
+        if is_needed:
+            with pytest.raises(zerotools.BadRequest):
+                zerotools.delta(hub, b, tmp_path / "d", dtype="fp32", overwrite=True)
         found = zerotools.delta(hub, b, tmp_path / "d", dtype="fp32", overwrite=True, **given)
         assert (found.changed, found.new_tensors) == (0, ())
-    found = zerotools.delta(b, b, tmp_path / "own", no_check_names=True)
+        assert any("were not used" in note for note in found.notes) != is_needed
+    zerotools.delta(b, b, tmp_path / "own", no_check_names=True)
     zerotools.apply(b, tmp_path / "own", tmp_path / "made", no_check_names=True)
     assert loaded(tmp_path / "made") == loaded(b)
     with pytest.raises(zerotools.BadRequest, match="--map-from needs --map-to"):

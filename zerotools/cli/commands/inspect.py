@@ -235,12 +235,13 @@ def _step(inspection: Inspection) -> str:
 
 def _program(checkpoint: Checkpoint) -> str:
     """Return the version of zerotools and the engine, as `zerotools 1.2.0, engine torch`, if a job
-    saved the checkpoint. Return an empty string if no job did, or if its record cannot be read.
+    saved the checkpoint. Return an empty string if no job did, and the error if the job's record
+    cannot be read.
     """
     try:
         record = formats.format_of(checkpoint).job_record(checkpoint)
-    except (ZerotoolsError, OSError):
-        return ""
+    except (ZerotoolsError, OSError) as error:
+        return f"not known: {error}"
     if record is None:
         return ""
     parts = [f"zerotools {record.zerotools_version or ''}".strip(), f"engine {record.engine}"]

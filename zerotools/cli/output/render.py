@@ -240,7 +240,7 @@ def folded(line: str, columns: int | None, indent: int) -> list[str]:
         return [line]
     import textwrap  # 1 ms at each start
 
-    longest = max(map(width, line.split()))
+    longest = max(map(width, line.split()), default=0)
     if columns - indent < longest <= columns - _LEAST_INDENT:
         indent = min(indent, _LEAST_INDENT)
     return textwrap.wrap(line, columns, subsequent_indent=" " * indent, **_BETWEEN_WORDS)

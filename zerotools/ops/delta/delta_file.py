@@ -387,7 +387,17 @@ class DeltaFile:
             raise BadFile(
                 f"{self.path} has a part of {length} bytes at byte {at} that goes beyond its end"
             )
-        return self._stream.read(length)
+        return self._read(length)
+
+    def _read(self, length: int) -> bytes:
+        """Return the next `length` bytes. Raises BadFile."""
+        try:
+            data = self._stream.read(length)
+        except OSError as error:
+            raise BadFile(f"{self.path} cannot be read: {error.strerror}") from None
+        if len(data) < length:
+            raise BadFile(f"{self.path} was truncated while it was applied; copy it again")
+        return data
 
     def _skip_block(self) -> tuple[int, int]:
         """Skip the next block. Return its position and its kind."""
@@ -412,14 +422,14 @@ class DeltaFile:
     def block(self, name: str, number: int) -> StoredBlock:
         """Return block `number` of the tensor `name`. Raises BadFile."""
         self._stream.seek(self._blocks[name][number][0])
-        head = self._stream.read(_HEAD.size)
+        head = self._read(_HEAD.size)
         kind, changed, positions, values, before, after = _HEAD.unpack(head)
         if kind not in [*DeltaBlockKind] or changed > BLOCK_ELEMENTS:
             raise BadFile(
                 f"{self.path}: block {number} of {name} is of kind {kind}, which this zerotools "
                 "does not know"
             )
-        found = self._stream.read(positions), self._stream.read(values)
+        found = self._read(positions), self._read(values)
         return StoredBlock(EncodedBlock(DeltaBlockKind(kind), changed, *found), before, after)
 
 

@@ -43,11 +43,12 @@ _AS_IT_IS = ModelNaming()
 
 def model_of(
     path: Path, dtype: str, naming: ModelNaming = _AS_IT_IS, table: FormatTable = FORMATS
-) -> Conversion:
-    """Return the plan of the model that `consolidate` would write from the checkpoint at `path`.
+) -> tuple[Conversion, bool]:
+    """Return the plan of the model that `consolidate` would write from the checkpoint at `path`,
+    and whether `naming` was used.
 
-    A model directory keeps its names and its config if it can be read with them, and `naming` is
-    then not used. If `dtype` is "auto", its weights keep their dtypes too. Raises the errors of
+    A model directory keeps its names and its config if it can be read with them; `naming` is then
+    not used. If `dtype` is "auto", its weights keep their dtypes too. Raises the errors of
     `consolidate.prepare_export`.
     """
 
@@ -65,14 +66,14 @@ def model_of(
         )
 
     if not is_model_directory(path, table):
-        return planned(naming, None)
+        return planned(naming, None), True
     try:
         like = path if dtype == AUTO else None
-        return planned(ModelNaming(check_names=naming.check_names), like)
+        return planned(ModelNaming(check_names=naming.check_names), like), False
     except BadRequest:  # the names are not those of the model
         if not naming.changes_models:
             raise
-    return planned(naming, None)
+    return planned(naming, None), True
 
 
 def is_model_directory(path: Path, table: FormatTable = FORMATS) -> bool:
