@@ -27,8 +27,8 @@ def command(opens: bool, end: bool, socket: Path | None, as_json: bool) -> None:
     """Print a link that shows the queue in a browser.
 
     The link works once, for a short time. The browser then has your rights: it shows the jobs that
-    you may see, submits jobs, and changes your own jobs. The page listens only at 127.0.0.1; from
-    another machine, forward the port with ssh.
+    you may see, submits jobs, and changes the jobs that you may change. The page listens only at
+    127.0.0.1; from another machine, forward the port with ssh.
     """
     if opens and end:
         raise BadRequest("--open and --end cannot be combined; leave one out")

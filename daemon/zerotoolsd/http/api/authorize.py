@@ -78,6 +78,16 @@ def authorized_request(request: web.Request) -> AuthorizedRequest:
     return found
 
 
+async def authorized_again(request: web.Request) -> AuthorizedRequest:
+    """Decide once more on a request whose handler has waited, because its caller may have left a
+    group meanwhile.
+
+    Raises Forbidden and NotFound.
+    """
+    await decide(request, authorized_request(request).uid)
+    return authorized_request(request)
+
+
 def turn_of(request: web.Request) -> AbstractAsyncContextManager[None]:
     """Return a context for the handler of `request`, which limits how many requests of one user are
     handled at the same time.

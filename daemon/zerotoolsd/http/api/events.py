@@ -7,7 +7,7 @@ from aiohttp import web
 from zerotools.core.errors import BadRequest
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import SERVICE
-from zerotoolsd.http.api.authorize import authorized_request
+from zerotoolsd.http.api.authorize import authorized_again
 from zerotoolsd.http.api.responses import json_response, json_text
 from zerotoolsd.http.api.visible_fields import event_for
 from zerotoolsd.interface.api_types import Event
@@ -23,7 +23,7 @@ async def events(request: web.Request) -> web.Response:
     wait = request_validation.query_seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
     found = await request.app[SERVICE].events(since, wait)
     last = found[-1].seq if found else since
-    by = authorized_request(request)
+    by = await authorized_again(request)
     return json_response(
         {"events": [event_for(event, by).to_json() for event in found], "next": last}
     )
@@ -40,7 +40,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
     """Handle GET /v1/events/stream?since=: send the events after `since` as a stream that does not
     end.
     """
-    since, by = _since(request), authorized_request(request)
+    since = _since(request)
     answer = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
     )
@@ -48,6 +48,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
     await answer.write(b": zerotoolsd\n\n")
     while True:
         found = await request.app[SERVICE].events(since, QUIET_SECONDS)
+        by = await authorized_again(request)
         await answer.write(
             b"".join(event_stream_bytes(event_for(event, by)) for event in found)
             or b": still here\n\n"

@@ -32,7 +32,7 @@ ENTRIES = ("main", "views", "welcome")
 SHEETS = ("vendor/uplot/uPlot.min.css", "style.css", "views.css")
 SHEET = "page.css"
 """The style sheets, and the name under which they are sent together."""
-SMALLEST_GZIP = 1024
+SMALLEST_GZIP = 512
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*.*?\*/)[ \t]*\n", re.M | re.S)
 IMPORT = re.compile(r'^(?:import|export) \{ (.+) \} from "\./(\w+)\.js";\n', re.M)
 _OTHER_IMPORT = re.compile(r'^import \w+ from "\.\./[^"]+";\n', re.M)

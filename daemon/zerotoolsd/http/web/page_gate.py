@@ -11,8 +11,12 @@ cookie, header  They identify the session and its page. Browsers send the cookie
                 this address, but the header only to this port. Without both, a request can only
                 begin a session.
 
-A session has the rights of its user at the Unix socket (`http.api.authorize`), with one exception:
-it can change only the user's own jobs.
+A session has the rights of its user at the Unix socket, because the same function decides
+(`http.api.authorize`). So an administrator changes jobs of other users here, too. Such a request
+names the owner of the job (`OWNER_HEADER`), which the user has confirmed.
+
+These rights add nothing to a stolen session: it can submit jobs, which run as its user and can
+connect to the Unix socket.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import SERVICE
+from zerotoolsd.http.api.app_keys import PEOPLE, SERVICE
 from zerotoolsd.http.api.authorize import decide, turn_of
 from zerotoolsd.http.api.connection_limits import Connection
 from zerotoolsd.http.api.error_responses import problem_response
@@ -36,9 +40,11 @@ from zerotoolsd.http.api.openapi.openapi_document import query_keys
 from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.http.web.sessions import WebSession, WebSessions
 from zerotoolsd.interface.api_types import Forbidden, Unauthorized
-from zerotoolsd.users.account import user_name
+from zerotoolsd.users.rights import user_text
 
 SECRET_HEADER = "Zerotools-Page"
+OWNER_HEADER = "Zerotools-Owner"
+"""The uid of the owner of the job that a request changes, as the page showed it to the user."""
 SAFE = ("GET", "HEAD")
 STRANGERS_PER_SECOND, STRANGERS_AT_ONCE = 50.0, 200.0
 """Limits for all requests without a session together: per second in the long run, and in a
@@ -121,7 +127,7 @@ async def _with_session(
         with close_at_session_end(request, request.app[SESSIONS], session):
             return await handler(request)
     if "id" in request.match_info:
-        _refuse_others_jobs(request, session)
+        await _refuse_unnamed_owner(request, session)
     async with turn_of(request):
         return await handler(request)
 
@@ -170,14 +176,19 @@ def identify(request: web.Request) -> WebSession | None:
     return found
 
 
-def _refuse_others_jobs(request: web.Request, session: WebSession) -> None:
+async def _refuse_unnamed_owner(request: web.Request, session: WebSession) -> None:
+    """Raise Forbidden if the request names another owner of the job than the job has, or changes a
+    job of another user without naming its owner.
+    """
     job_id = request_validation.job_id(request)
-    owner = request.app[SERVICE].owner(job_id)
-    if owner != session.uid:
-        raise Forbidden(
-            f"job {job_id} belongs to {user_name(owner)}: this page can change only your "
-            "jobs; an administrator can use the command line"
-        )
+    owner, named = request.app[SERVICE].owner(job_id), request.headers.getall(OWNER_HEADER, [])
+    if named == [str(owner)] or (not named and owner == session.uid):
+        return
+    whose = user_text(owner, (await request.app[PEOPLE].find(owner)).name)
+    raise Forbidden(
+        f"job {job_id} belongs to {whose}, which the page did not show: load the page again, and "
+        "confirm the change"
+    )
 
 
 @contextmanager

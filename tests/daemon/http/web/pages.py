@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +17,25 @@ from aiohttp.typedefs import Middleware
 from harness.ports import free_port
 from tests.daemon.http.api.fakes import FakeService
 from zerotoolsd.config.config_tables import WebConfig
-from zerotoolsd.http.web.page_gate import SECRET_HEADER
+from zerotoolsd.http.web.page_gate import OWNER_HEADER, SECRET_HEADER
 from zerotoolsd.http.web.page_server import WebPage
 from zerotoolsd.service.user_lookup import UserDirectory
-from zerotoolsd.users.rights import Rights
+from zerotoolsd.users.rights import Caller, Rights
 
 ANNA, BOB, OWN = 1001, 1002, 7
 """Two users, and that of the daemon."""
+
+
+class Directory(UserDirectory):
+    """Users whose groups a test changes, by uid."""
+
+    def __init__(self, groups: Mapping[int, Collection[str]]) -> None:
+        super().__init__()
+        self.groups = dict(groups)
+
+    async def find(self, uid: int) -> Caller:
+        name = {ANNA: "anna", BOB: "bob"}.get(uid)
+        return Caller(uid=uid, name=name, groups=frozenset(self.groups.get(uid, ())))
 
 
 @dataclass
@@ -92,11 +104,20 @@ class Browser:
             "GET", path, *self.own.items(), ("Sec-Fetch-Site", "same-origin"), *headers
         )
 
-    def post(self, path: str, *, origin: str | None = None, secret: str | None = None) -> Answer:
+    def post(
+        self,
+        path: str,
+        *,
+        origin: str | None = None,
+        secret: str | None = None,
+        owner: int | str | None = None,
+    ) -> Answer:
         """As the page does it, or otherwise; `""` leaves a header out."""
         headers = {**self.own, "Origin": self.origin if origin is None else origin}
         if secret is not None:
             headers[SECRET_HEADER] = secret
+        if owner is not None:
+            headers[OWNER_HEADER] = str(owner)
         return self.send("POST", path, *headers.items(), body=b"{}")
 
 
@@ -132,6 +153,8 @@ def serving_page(
     state: Path,
     config: WebConfig | None = None,
     gate: Middleware | None = None,
+    administrators: Collection[str | int] = (),
+    people: UserDirectory | None = None,
 ) -> Iterator[Served]:
     """Serve a page inside the block. It is a daemon's of uid `OWN`, at a port of its own."""
     state.mkdir(exist_ok=True)
@@ -141,8 +164,8 @@ def serving_page(
         service,
         config or WebConfig(port=free_port()),
         state,
-        Rights(own=OWN),
-        UserDirectory(),
+        Rights(administrators, own=OWN),
+        people or UserDirectory(),
         gate,
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 import zerotools
 from tests.daemon.http.api.fakes import FakeService
-from tests.daemon.http.web.pages import ANNA, Served
+from tests.daemon.http.web.pages import ANNA, BOB, OWN, Directory, Served, serving_page
 from tests.daemon.http.web.visits import Visit, visiting
 from tests.daemon.waiting import wait_for
 from tests.golden_files import JOB as GOLDEN
@@ -81,6 +81,124 @@ def test_a_job_is_changed_by_keys(visit: Visit, service: FakeService) -> None:
     keyboard.press("Enter")
     visit.page.wait_for_function("() => location.hash === '#/jobs/2'")
     visit.errors = [each for each in visit.errors if not each.startswith("400 ")]
+
+
+@pytest.fixture
+def named(service: FakeService, tmp_path: Path) -> Iterator[Served]:
+    """A page whose daemon knows the names of users."""
+    with serving_page(service, tmp_path / "named", people=Directory({})) as served:
+        yield served
+
+
+ASKED = (
+    ("queued", "h", "Hold the job of bob: #{id} x of root?", "Hold", "on_hold"),
+    ("on_hold", "h", "Release the job of bob: #{id} x of root?", "Release", "queued"),
+    ("failed", "r", "Retry the job of bob: #{id} x of root?", "Retry", "failed"),
+    ("queued", "c", "Cancel the job of bob: #{id} x of root?", "Cancel the job", "cancelled"),
+    ("queued", "p", "Priority of the job of bob: #{id} x of root", "Set it", "queued"),
+    ("failed", "a", "Run the job of bob: #{id} x of root again?", "Run again", "failed"),
+    ("queued", "e", "Edit the job of bob: #{id} x of root", "Change the job", "queued"),
+)
+
+
+def test_an_administrator_confirms_whose_job_is_changed(
+    browser: Any, named: Served, service: FakeService
+) -> None:
+    """The owner comes first, before what the owner may have written into the name."""
+    for state, *_ in ASKED:
+        service.add(uid=BOB, name="x of root", state=state, set_keys=("train.steps",))
+    with visiting(browser, named, uid=OWN) as visit:
+        keyboard, dialog = visit.page.keyboard, visit.page.get_by_role("dialog")
+        for number, (state, key, title, yes, after) in enumerate(ASKED, 1):
+            before = len(service.views)
+            visit.show(f"#/jobs/{number}")
+            visit.wait_for_text("main h1", f"#{number}")
+            visit.page.wait_for_selector(".actions button")
+            keyboard.press(key)
+            assert dialog.get_by_role("heading").inner_text() == title.format(id=number)
+            keyboard.press("Escape")
+            visit.page.wait_for_selector("dialog", state="detached")
+            assert (service.views[number].state, len(service.views)) == (state, before)
+            keyboard.press(key)
+            if key == "p":
+                dialog.get_by_role("spinbutton").fill("7")
+            if key == "e":
+                dialog.locator("textarea").fill('{"train": {"steps": 11}}')
+            dialog.get_by_role("button", name=yes, exact=True).click()
+            visit.page.wait_for_selector("dialog", state="detached")
+            done = (after, before + (key in "ra"))
+            wait_for(
+                lambda number=number, done=done: (
+                    (service.views[number].state, len(service.views)) == done
+                ),
+                title,
+            )
+        assert (service.views[5].priority, service.views[7].spec["train"]["steps"]) == (7, 11)
+
+
+def test_what_was_confirmed_of_one_owner_does_not_change_the_job_of_another(
+    browser: Any, page: Served, service: FakeService
+) -> None:
+    service.add(uid=BOB)
+    with visiting(browser, page, uid=OWN) as visit:
+        visit.show("#/jobs/1")
+        visit.page.wait_for_selector(".actions button")
+        visit.page.keyboard.press("h")
+        visit.page.wait_for_selector("dialog")
+        service.change(1, uid=ANNA)
+        visit.page.get_by_role("dialog").get_by_role("button", name="Hold").click()
+        visit.wait_for_text("#said", "job 1 belongs to uid 1001, which the page did not show")
+        assert service.views[1].state == "queued"
+        visit.errors = [each for each in visit.errors if not each.startswith("403 ")]
+
+
+def test_tabs_of_two_users_in_one_browser_have_their_own_rights(
+    browser: Any, named: Served, service: FakeService
+) -> None:
+    """Both cookies go with every request; the secret of the tab decides."""
+    service.add(uid=BOB, name="secret")
+    with visiting(browser, named, uid=OWN) as visit:
+        other = visit.context.new_page()
+        other.goto(named.link(ANNA)["url"])
+        other.wait_for_selector("#link.live")
+        other.evaluate("() => { location.hash = '#/jobs/1'; }")
+        other.wait_for_function(
+            "() => document.querySelector('main')?.innerText.includes('It belongs to bob')"
+        )
+        assert "secret" not in other.inner_text("main")
+        assert other.locator(".actions button").count() == 0
+        other.keyboard.press("h")
+        assert other.locator("dialog").count() == 0
+        visit.show("#/jobs/1")
+        visit.wait_for_text("main h1", "secret")
+        visit.page.keyboard.press("h")
+        visit.page.get_by_role("dialog").get_by_role("button", name="Hold").click()
+        wait_for(lambda: service.views[1].state == "on_hold", "the hold")
+
+
+def test_an_open_page_of_a_former_administrator_changes_nothing(
+    browser: Any, service: FakeService, tmp_path: Path
+) -> None:
+    people = Directory({ANNA: {"admins"}})
+    service.add(uid=BOB, name="secret")
+    with (
+        serving_page(
+            service, tmp_path / "admins", administrators=["@admins"], people=people
+        ) as page,
+        visiting(browser, page) as visit,
+    ):
+        visit.show("#/jobs/1")
+        visit.page.wait_for_selector(".actions button")
+        visit.page.keyboard.press("h")
+        people.groups.clear()
+        visit.page.get_by_role("dialog").get_by_role("button", name="Hold").click()
+        visit.wait_for_text("#said", "only its owner and administrators may hold it")
+        assert service.views[1].state == "queued"
+        visit.show("#/jobs")
+        visit.show("#/jobs/1")
+        visit.wait_for_text("main", "what it does is for them to see")
+        assert visit.page.locator(".actions button").count() == 0
+        visit.errors = [each for each in visit.errors if not each.startswith("403 ")]
 
 
 def test_a_config_of_deepspeed_becomes_a_job(

@@ -33,7 +33,7 @@ The script is `uPlot.iife.min.js` there.
 EXPORT = b"export default uPlot;\n"
 """The line that makes the published script a module."""
 OWN_FILES = [path for path in ROOT.rglob("*") if path.is_file() and "vendor" not in path.parts]
-LARGEST_LINES, MOST_PACKED_AT_FIRST, MOST_PACKED = 400, 24_000, 78_000
+LARGEST_LINES, MOST_PACKED_AT_FIRST, MOST_PACKED = 400, 24_000, 77_800
 
 
 def test_the_library_is_as_it_was_published_with_its_licence() -> None:

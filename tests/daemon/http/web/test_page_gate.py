@@ -14,13 +14,24 @@ import pytest
 
 from harness.ports import free_port
 from tests.daemon.http.api.fakes import FakeService
-from tests.daemon.http.web.pages import ANNA, BOB, OWN, Browser, Served, serving_page
+from tests.daemon.http.web.pages import (
+    ANNA,
+    BOB,
+    OWN,
+    Browser,
+    Directory,
+    Served,
+    serving_page,
+)
 from zerotoolsd.config.config_tables import WebConfig
 from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.http.api.request_validation import LARGEST_BODY
+from zerotoolsd.http.api.routes import ROUTES
 from zerotoolsd.http.web.page_app import CHANGES, HEADERS, OF_API
-from zerotoolsd.http.web.page_gate import MOST_COOKIES, is_local, page_gate
+from zerotoolsd.http.web.page_gate import MOST_COOKIES, OWNER_HEADER, is_local, page_gate
 from zerotoolsd.http.web.sessions import SESSIONS_OF_USER
+from zerotoolsd.interface.api_types import Event
+from zerotoolsd.users.rights import Caller, Owner, Rights
 
 OTHER_HOSTS = (
     "evil.example",
@@ -195,21 +206,131 @@ def test_the_page_of_a_tunnel_has_another_port(page: Served, service: FakeServic
     assert answer.status == 202
 
 
-def test_jobs_of_others_are_seen_as_at_the_socket_and_never_changed(
-    page: Served, service: FakeService
-) -> None:
+def test_jobs_of_others_are_seen_as_at_the_socket(page: Served, service: FakeService) -> None:
     service.add(uid=BOB, name="secret")
     anna, owner = page.browser(ANNA), page.browser(OWN)
     (seen,) = anna.get("/v1/jobs").json["jobs"]
     assert (seen["name"], seen["masked"]) == ("job-1", True)
     assert anna.get("/v1/jobs/1/logs").status == 403
     assert owner.get("/v1/jobs/1").json["name"] == "secret"
-    for browser in (anna, owner):
-        for path in (each for each in sorted(CHANGES) if "{id}" in each):
-            answer = browser.post(path.replace("{id}", "1"))
-            assert (answer.status, answer.json["code"]) == (403, "forbidden"), path
-    assert b"this page can change only your jobs" in owner.post("/v1/jobs/1/release").body
+
+
+OF_JOB = tuple(sorted(each.replace("{id}", "1") for each in CHANGES if "{id}" in each))
+
+
+@pytest.mark.parametrize("owner", [None, BOB])
+def test_what_the_socket_refuses_the_page_refuses_with_its_words(
+    page: Served, service: FakeService, owner: int | None
+) -> None:
+    service.add(uid=BOB)
+    rights, anna = Rights(own=OWN), page.browser(ANNA)
+    actions = {route.path: action for route, action in ROUTES if route.method == "POST"}
+    for path in OF_JOB:
+        action = actions[path.replace("/1/", "/{id}/")]
+        why = rights.decide(Caller(uid=ANNA), action, Owner(BOB), 1).why
+        answer = anna.post(path, owner=owner)
+        assert (answer.status, answer.json["detail"]) == (403, why), path
     assert service.views[1].state == "queued"
+
+
+@pytest.mark.parametrize("owner", ["", "x", str(OWN), str(ANNA), f"{BOB}, {BOB}", f"0{BOB}"])
+def test_an_administrator_names_the_owner_of_another_users_job(
+    page: Served, service: FakeService, owner: str
+) -> None:
+    service.add(uid=BOB)
+    browser = page.browser(OWN)
+    for path in OF_JOB:
+        answer = browser.post(path, owner=owner)
+        assert (answer.status, answer.json["code"]) == (403, "forbidden"), path
+        assert "job 1 belongs to uid 1002, which the page did not show" in answer.json["detail"]
+    twice = *browser.own.items(), ("Origin", browser.origin), *[(OWNER_HEADER, str(BOB))] * 2
+    assert browser.send("POST", OF_JOB[0], *twice, body=b"{}").status == 403
+    assert service.views[1].state == "queued"
+
+
+def test_an_administrator_changes_a_job_whose_owner_is_named(
+    page: Served, service: FakeService
+) -> None:
+    browser = page.browser(OWN)
+    for path, state, result in (
+        ("hold", "queued", "on_hold"),
+        ("release", "on_hold", "queued"),
+        ("cancel", "queued", "cancelled"),
+    ):
+        service.add(uid=BOB, state=state)
+        number = len(service.views)
+        assert browser.post(f"/v1/jobs/{number}/{path}", owner=BOB).status < 300
+        assert service.views[number].state == result
+    assert browser.post("/v1/jobs/3/retry", owner=BOB).status == 201
+
+
+def test_a_job_that_got_another_owner_is_looked_at_again(
+    page: Served, service: FakeService
+) -> None:
+    service.add(uid=BOB)
+    browser = page.browser(OWN)
+    service.change(1, uid=ANNA)
+    assert b"belongs to uid 1001" in browser.post("/v1/jobs/1/cancel", owner=BOB).body
+    service.change(1, uid=OWN)
+    assert browser.post("/v1/jobs/1/cancel", owner=BOB).status == 403
+    assert service.views[1].state == "queued"
+    assert browser.post("/v1/jobs/1/cancel").status == 202
+
+
+def test_the_name_of_the_owner_opens_nothing(page: Served, service: FakeService) -> None:
+    """Neither for a thief of the cookie, nor for another site, nor for the tab of another user in
+    the administrator's browser."""
+    service.add(uid=BOB)
+    owner, anna = page.browser(OWN), page.browser(ANNA)
+    anna.cookie = f"{owner.cookie}; {anna.cookie}"
+    for path in OF_JOB:
+        assert owner.post(path, owner=BOB, secret="").status == 401
+        assert owner.post(path, owner=BOB, secret=anna.secrets["secret"]).status == 401
+        assert owner.post(path, owner=BOB, origin="http://evil.example").status == 403
+        assert anna.post(path, owner=BOB).status == 403
+    assert service.views[1].state == "queued"
+
+
+def test_who_leaves_the_administrators_has_no_rights_of_theirs_in_an_open_session(
+    service: FakeService, tmp_path: Path
+) -> None:
+    people = Directory({ANNA: {"admins"}})
+    with serving_page(
+        service, tmp_path / "page", administrators=["@admins"], people=people
+    ) as page:
+        service.add(uid=BOB, name="secret")
+        anna = page.browser(ANNA)
+        assert anna.me["administrator"]
+        assert anna.post("/v1/jobs/1/hold", owner=BOB).status == 200
+        with stream_of(anna) as stream:
+            service.feed.append(an_event(1, BOB))
+            until(stream, b"no memory left")
+            people.groups.clear()
+            service.feed.append(an_event(2, BOB))
+            assert b"no memory left" not in until(stream, b"id: 2\n", b"data: ")
+        answer = anna.post("/v1/jobs/1/release", owner=BOB)
+        assert answer.status == 403
+        assert b"job 1 belongs to bob (uid 1002), and you are anna (uid 1001)" in answer.body
+        assert anna.get("/v1/jobs/1").json["name"] == "job-1"
+        assert service.views[1].state == "on_hold"
+
+
+def an_event(seq: int, uid: int) -> Event:
+    states = {"from_state": "queued", "to_state": "failed"}
+    return Event(
+        seq=seq, time=1.0, job_id=1, attempt=1, kind="end", why="no memory left", uid=uid, **states
+    )
+
+
+def until(stream: http.client.HTTPResponse, *wanted: bytes) -> bytes:
+    """Read lines until one begins with each of these, or has it, in this order."""
+    data = b""
+    for each in wanted:
+        line = b""
+        while each not in line:
+            line = stream.readline()
+            data += line
+    return data
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,10 @@ class Visit:
 
 
 @contextmanager
-def visiting(browser: Any, served: Daemon | Served, **options: Any) -> Iterator[Visit]:
-    link = served.link(ANNA) if isinstance(served, Served) else served.client.web_link()
+def visiting(
+    browser: Any, served: Daemon | Served, *, uid: int = ANNA, **options: Any
+) -> Iterator[Visit]:
+    link = served.link(uid) if isinstance(served, Served) else served.client.web_link()
     visit = Visit(browser, link["url"], **options)
     try:
         yield visit

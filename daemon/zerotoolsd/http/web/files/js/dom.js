@@ -43,6 +43,16 @@ export function table(kind, caption, heads, rows) {
 /** A table that is scrolled sideways where it is wider than the page. */
 export const wideTable = (kind, caption, heads, rows) => h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": caption }, table(kind, caption, heads, rows));
 
+/** A box or a radio button, and its words. */
+export const choice = (input, words) => h("label", { class: "choice" }, input, h("span", {}, words));
+
+/** A box that is ticked or not: `choose(ticked)` is called when that changes. */
+export const tickBox = (words, checked, choose) => choice(h("input", { type: "checkbox", checked, onchange: (event) => choose(event.target.checked) }), words);
+
+/** A radio button for each of `values`, pairs of a value and its words: `choose(value)` is called for
+ * another than the `chosen` one. */
+export const choices = (name, legend, values, chosen, choose) => h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, legend), values.map(([value, words]) => choice(h("input", { type: "radio", name, value, checked: value === chosen, onchange: () => choose(value) }), words)));
+
 /** Mark a link as the one that is shown, or not. */
 export function setCurrent(link, here, kind = "true") {
   if (here) link.setAttribute("aria-current", kind);

@@ -2,7 +2,7 @@
 
 import { Chart, TIME_AXIS, WHOLE, colour, style, summary } from "./charts.js";
 import { extended, joined, smoothed, tokensPerStep } from "./curve_data.js";
-import { fill, fillOnce, h, later, setText, table, wideTable } from "./dom.js";
+import { choices, fill, fillOnce, h, later, setText, table, tickBox, wideTable } from "./dom.js";
 import { RUNS, UNKNOWN, bytes, count, duration, isNumber, measure, plainName, titleOf } from "./format.js";
 import { differences } from "./job_keys.js";
 import { passes } from "./session.js";
@@ -21,6 +21,7 @@ const SMALL = [
   ["gpu_bytes", "Memory of rank 0 on its GPU", bytes],
   ["host_bytes", "Memory of rank 0 on the host", bytes],
 ];
+const AXES = [["step", "Steps"], ["tokens", "Tokens"], ["hours", "Relative time"], ["time", "Wall time"]];
 /** Those that are smoothed, as the loss is. */
 const SMOOTHED = new Set(["reward_margin", "reward_accuracy", "grad_norm", "tokens_per_second"]);
 const EVALS = [["perplexity", "Perplexity"], ["rouge1", "ROUGE-1"], ["rougeL", "ROUGE-L"], ["bleu", "BLEU"], ["eval_reward_margin", "Margin of rewards, evaluated"], ["eval_reward_accuracy", "Accuracy of rewards, evaluated"]];
@@ -70,17 +71,16 @@ export class CurvesPart {
   }
 
   #controls() {
-    const { smooth, x } = this.#wants;
-    const box = (name, words) => h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#wants[name], onchange: (event) => this.#want({ [name]: event.target.checked }) }), h("span", {}, words));
+    const { smooth } = this.#wants;
+    const box = (name, words) => tickBox(words, this.#wants[name], (ticked) => this.#want({ [name]: ticked }));
     const shown = h("output", {}, String(smooth));
-    const axis = (value, words) => h("label", { class: "choice" }, h("input", { type: "radio", name: "x-axis", value, checked: x === value, onchange: () => this.#want({ x: value }) }), h("span", {}, words));
     return h("div", { class: "bar" },
       h("label", { class: "slider" }, "Smoothing", h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: smooth, oninput: (event) => {
         setText(shown, event.target.value);
         this.#want({ smooth: Number(event.target.value) });
       } }), shown),
       box("log", "Log scale"), box("trim", "Ignore outliers"),
-      h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, "Over"), axis("step", "Steps"), axis("tokens", "Tokens"), axis("hours", "Relative time"), axis("time", "Wall time")));
+      choices("x-axis", "Over", AXES, this.#wants.x, (x) => this.#want({ x })));
   }
 
   #want(change) {

@@ -1,6 +1,6 @@
 // The log of a rank, as it grows.
 
-import { h, later, setText } from "./dom.js";
+import { choice, h, later, setText } from "./dom.js";
 import { passing, plainLine } from "./format.js";
 import { passes } from "./session.js";
 
@@ -32,8 +32,7 @@ export class LogPart {
     this.#id = id;
     this.#lines.classList.add("wrap");
     this.#lines.addEventListener("scroll", () => this.#scrolled(), { passive: true });
-    const check = (input, words) => h("label", { class: "choice" }, input, h("span", {}, words));
-    this.element = h("section", { "aria-label": "Log" }, h("div", { class: "bar" }, this.#attempt, this.#rank, check(this.#follow, "Follow"), check(this.#wrap, "Wrap lines"), this.#find, this.#found), this.#said, this.#lines);
+    this.element = h("section", { "aria-label": "Log" }, h("div", { class: "bar" }, this.#attempt, this.#rank, choice(this.#follow, "Follow"), choice(this.#wrap, "Wrap lines"), this.#find, this.#found), this.#said, this.#lines);
   }
 
   // By a wheel, a finger or a key: whoever reads further up is left there.

@@ -63,7 +63,7 @@ export class JobView {
     return this.#page.store;
   }
 
-  /** Whether it is the user's own job, which this page may change. */
+  /** Whether it is the user's own job. */
   get isOwn() {
     return this.job !== null && this.job.uid === this.session.me.uid && !this.job.masked;
   }
@@ -126,7 +126,8 @@ export class JobView {
   }
 
   #offered() {
-    return this.isOwn ? offered(this.job) : [];
+    // Who sees all of a job may change it.
+    return this.job === null || this.job.masked ? [] : offered(this.job);
   }
 
   #changed(job) {

@@ -1,6 +1,6 @@
 // The queue: what runs, what waits and why, what is over.
 
-import { fillOnce, h, keyed, later, setText, svg, table } from "./dom.js";
+import { choices, fillOnce, h, keyed, later, setText, svg, table, tickBox } from "./dom.js";
 import { OPEN, OVER, RUNS, SLOW, UNKNOWN, ago, bytes, count, duration, hasSpeed, isNumber, measure, now, ownerOf, passing, plainName, stateOf, stateWords, titleOf } from "./format.js";
 
 const FILTERS = [["open", "Active"], ["over", "Ended"], ["all", "All"]];
@@ -79,14 +79,11 @@ export class JobsView {
 
   #build() {
     this.search = h("input", { type: "search", placeholder: "Search name, owner, state", title: "Words, -words that it lacks, regular expressions", "aria-label": "Search jobs", value: this.#wanted.text, oninput: (event) => this.#want({ text: event.target.value }) });
-    const filters = FILTERS.map(([value, words]) => h("label", { class: "choice" },
-      h("input", { type: "radio", name: "filter", value, checked: this.#wanted.filter === value, onchange: () => this.#want({ filter: value }) }), h("span", {}, words)));
-    const mine = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#wanted.mine, onchange: (event) => this.#want({ mine: event.target.checked }) }), h("span", {}, "Mine"));
     const heads = [h("span", { class: "unseen" }, "Compare"), ...this.#heads];
     return h("div", {},
       h("h1", { class: "unseen" }, "Jobs"),
       this.#strip,
-      h("div", { class: "bar" }, this.search, h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, "Which jobs"), filters), mine, h("span", { class: "grow" }), this.#compare),
+      h("div", { class: "bar" }, this.search, choices("filter", "Which jobs", FILTERS, this.#wanted.filter, (filter) => this.#want({ filter })), tickBox("Mine", this.#wanted.mine, (mine) => this.#want({ mine })), h("span", { class: "grow" }), this.#compare),
       table("jobs", "Jobs", heads, this.#rows), this.#empty, this.#more);
   }
 

@@ -2,7 +2,7 @@
 
 import { Chart, TIME_AXIS, colour, style, summary } from "./charts.js";
 import { byOwner, stacked, withGaps } from "./curve_data.js";
-import { fill, fillOnce, h, later, setText, wideTable } from "./dom.js";
+import { choices, fill, fillOnce, h, later, setText, wideTable } from "./dom.js";
 import { UNKNOWN, bytes, isNumber, now, percent, plainName } from "./format.js";
 import { HeatMap } from "./heat_map.js";
 import { passes } from "./session.js";
@@ -39,7 +39,7 @@ export class MachinePast {
     this.#page = page;
     this.#told = told;
     this.element = h("div", {},
-      h("div", { class: "bar" }, h("h2", {}, "History"), this.#choices("span", "How far back", SPANS, "seconds"), this.#choices("shown", "Colours show", COLOURS_SHOW, "shown")),
+      h("div", { class: "bar" }, h("h2", {}, "History"), choices("span", "How far back", SPANS, this.#wants.seconds, (seconds) => this.#want({ seconds })), choices("shown", "Colours show", COLOURS_SHOW, this.#wants.shown, (shown) => this.#want({ shown }))),
       this.#map.element, this.#said, this.#curves, this.#use);
     this.#map.element.hidden = true;
     this.#read();
@@ -72,10 +72,6 @@ export class MachinePast {
       if (job !== null) sum += mean.slice(-3).findLast(isNumber) ?? 0;
     }
     return sum;
-  }
-
-  #choices(name, legend, values, key) {
-    return h("fieldset", { class: "choices" }, h("legend", { class: "unseen" }, legend), values.map(([value, words]) => h("label", { class: "choice" }, h("input", { type: "radio", name, value, checked: value === this.#wants[key], onchange: () => this.#want({ [key]: value }) }), h("span", {}, words))));
   }
 
   #want(change) {

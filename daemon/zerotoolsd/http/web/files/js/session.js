@@ -66,9 +66,8 @@ export class Session extends EventTarget {
   }
 
   /** Ask for a change; one that is `slow` may take minutes. */
-  async post(path, body = {}, { slow = false, signal } = {}) {
-    const headers = { "Content-Type": "application/json" };
-    const answer = await this.request(path, { method: "POST", headers, body: JSON.stringify(body), endless: slow, signal });
+  async post(path, body = {}, { slow = false, signal, headers } = {}) {
+    const answer = await this.request(path, { method: "POST", headers: { "Content-Type": "application/json", ...headers }, body: JSON.stringify(body), endless: slow, signal });
     return answer.json();
   }
 
