@@ -15,9 +15,11 @@ from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.parse_url import output_of, path_of
 from zerotools.ops.conversions.quantised_export import AUTO
-from zerotools.ops.delta.apply_delta import DeltaChain, apply_deltas, opened_deltas
+from zerotools.ops.delta.apply_delta import apply_deltas, apply_part, plan_apply_part
+from zerotools.ops.delta.delta_chain import ApplyRequest, DeltaChain, opened_deltas
 from zerotools.ops.delta.make_delta import make_delta, written_file
 from zerotools.ops.delta.weights_of_model import ModelNaming, model_of
+from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.public.command_options.map_options import MapOptions, map_request
 from zerotools.public.command_options.model_output_options import CheckNamesOption, RenamingOptions
 from zerotools.public.command_options.option import (
@@ -29,8 +31,9 @@ from zerotools.public.command_options.option import (
     takes_options,
 )
 from zerotools.public.command_options.read_options import CheckingOptions, ConfigDirOption
-from zerotools.public.command_options.run_options import budget_of
+from zerotools.public.command_options.run_options import PartOptions, budget_of, chosen_part
 from zerotools.public.progress import ProgressWanted, metering
+from zerotools.public.run_conversion import PartResult, no_parts_in_store
 
 
 class OverwriteOption(CheckingOptions, total=False):
@@ -61,8 +64,12 @@ class DeltaKeywords(NamingOptions, total=False):
     ]
 
 
-class ApplyKeywords(NamingOptions, total=False):
+class ApplyKeywords(NamingOptions, PartOptions, total=False):
     """The options of `zerotools apply`."""
+
+    resume: Annotated[
+        bool, Option(group=OUTPUT, help="Continue an interrupted run of the same command.")
+    ]
 
 
 _NOT_USED = (
@@ -131,24 +138,35 @@ class DeltaResult:
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """The result of `apply`: the written directory, its size in bytes, and its numbers of tensors
-    and files."""
+    """The result of `apply`.
+
+    Attributes:
+        destination: the written directory.
+        bytes_written: the size of the model; with `part`, the number of bytes of the part.
+        tensors, files: the numbers of tensors and files of the model.
+        notes: sentences for the user.
+        part: the result of the part, if the options select a part.
+    """
 
     destination: Path
     bytes_written: int
     tensors: int
     files: int
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    part: PartResult | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values, as `--json` prints it."""
-        return {
+        found = {
             "destination": str(self.destination),
             "bytes_written": self.bytes_written,
             "tensors": self.tensors,
             "files": self.files,
+            "notes": list(self.notes),
             "seconds": self.seconds,
         }
+        return found if self.part is None else {**found, "part": self.part.to_json()}
 
 
 @takes_options(DeltaKeywords)
@@ -205,9 +223,9 @@ def apply(
     progress: ProgressWanted = None,
     **options: Unpack[ApplyKeywords],
 ) -> ApplyResult:
-    """Apply one delta, or several in order, to the model at `a`, and write the directory `out`.
-    Each delta is a path or the URL of an object in a store, or a binary file object to read from
-    its current position.
+    """Apply one delta, or several in order, to the model at `a`, and write the directory `out`,
+    which is a path or the URL of a directory in a store. Each delta is a path or the URL of an
+    object in a store, or a binary file object to read from its current position.
 
     Without `out` the directory `a` itself is changed: the new directory is written next to it, and
     then the two are exchanged in one step.
@@ -216,15 +234,15 @@ def apply(
         BadRequest: a path does not exist, `out` exists, a delta was made from another model, or
             there is no `out` and `a` is not a directory of safetensors.
         BadFile: a delta or the model is damaged, or its files changed meanwhile.
-        Unsupported: a delta has another version.
+        Unsupported: a delta has another version, or an option is not possible in a store.
     """
     given: Mapping[str, Any] = bind_options(ApplyKeywords, options)
     begun, origin = time.monotonic(), path_of(a)
     destination = origin if out is None else output_of(out)
     if str(out) == "-":
         raise BadRequest("the model is a directory, so OUT cannot be -; name a directory")
-    if isinstance(destination, RemotePath):
-        raise BadRequest(f"{destination} is in an object store; name a directory of this machine")
+    part = chosen_part(given)
+    _check_way(destination, part, is_in_place=out is None, resume=given["resume"])
     given_deltas = [_path_or_file(each, "read") for each in _listed(deltas)]
     if not given_deltas:
         raise BadRequest("name at least one delta")
@@ -236,14 +254,50 @@ def apply(
         model, _ = model_of(origin, AUTO, _naming(given))
         budget = budget_of(given)
         chain = DeltaChain(model, files, budget)
-        with meter(chain.header.nbytes, "apply") as on_bytes:
-            found = apply_deltas(
-                chain,
-                destination,
-                budget,
+        header = chain.header
+        planned = None if part is None else plan_apply_part(chain, destination, part)
+        nbytes = header.nbytes if planned is None else sum(planned.tensor_bytes.values())
+        with meter(nbytes, "apply" if part is None else f"apply {part}") as on_bytes:
+            request = ApplyRequest(
+                budget=budget,
                 overwrite=given["overwrite"],
-                in_place=model if out is None else None,
+                resume=given["resume"],
                 on_bytes=on_bytes,
             )
-    seconds = time.monotonic() - begun
-    return ApplyResult(destination, found.nbytes, found.tensors, found.files, seconds)
+            if planned is None:
+                in_place = model if out is None else None
+                found = apply_deltas(chain, destination, request, in_place=in_place)
+                done = None
+            else:
+                found = apply_part(chain, destination, planned, request)
+                done = PartResult.of_plan(planned, tuple(found.missing))
+    return ApplyResult(
+        destination,
+        sum(file.size for file in header.files) if done is None else done.bytes,
+        len(header.tensors),
+        len(header.files),
+        time.monotonic() - begun,
+        tuple(found.notes),
+        done,
+    )
+
+
+def _check_way(
+    destination: Path, part: OutputPart | None, *, is_in_place: bool, resume: bool
+) -> None:
+    """Raise BadRequest or Unsupported if the model cannot be written in this way."""
+    if isinstance(destination, RemotePath):
+        if is_in_place:
+            raise BadRequest(
+                f"{destination} is in an object store, where no directory is replaced in one step; "
+                "name an output"
+            )
+        if part is not None:
+            raise no_parts_in_store(destination)
+    if is_in_place and part is not None:
+        raise BadRequest(
+            "a change in place replaces the directory in one step, so several runs cannot share "
+            "it; name an output, or leave --part out"
+        )
+    if is_in_place and resume:
+        raise BadRequest("a change in place always starts over; leave --resume out")

@@ -311,6 +311,14 @@ def write_reporting(
         )
 
 
+def no_parts_in_store(destination: Path) -> Unsupported:
+    """Return the error for the part of an output in an object store."""
+    return Unsupported(
+        f"{destination} is in an object store, where several processes cannot write parts of one "
+        "file; leave --part out, or write to a shared file system"
+    )
+
+
 def _carry_out_part(
     conversion: Conversion,
     part: OutputPart,
@@ -320,10 +328,7 @@ def _carry_out_part(
     check: Check,
 ) -> ConversionResult:
     if isinstance(conversion.destination, RemotePath):
-        raise Unsupported(
-            f"{conversion.destination} is in an object store, where several processes cannot write "
-            "parts of one file; leave --part out, or write to a shared file system"
-        )
+        raise no_parts_in_store(conversion.destination)
     if given["verify"]:
         raise BadRequest(
             "--verify reads the whole output back, but each part has only some of it; leave "

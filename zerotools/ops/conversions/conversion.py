@@ -343,15 +343,21 @@ def prove_part(
     Raises:
         As `prove_coverage`, and BadRequest: the conversion cannot be made in parts.
     """
+    refuse_merging(conversion)
+    refuse_damaged(conversion)
+    planned = plan_part(conversion.target, part, alignment)
+    wanted = replace(conversion.target.checkpoint, tensors=planned.tensors)
+    return prove_plan(conversion.source, wanted), planned
+
+
+def refuse_merging(conversion: Conversion) -> None:
+    """Raise BadRequest if the conversion merges adapters, because several parts would do that at
+    the same time."""
     if conversion.sums_bytes:
         raise BadRequest(
             "this output cannot be written in parts, because adapters are merged into its "
             "weights first; leave --part out"
         )
-    refuse_damaged(conversion)
-    planned = plan_part(conversion.target, part, alignment)
-    wanted = replace(conversion.target.checkpoint, tensors=planned.tensors)
-    return prove_plan(conversion.source, wanted), planned
 
 
 def check_part(conversion: Conversion, planned: PartPlan, *, overwrite: bool) -> None:

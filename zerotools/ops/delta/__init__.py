@@ -1,6 +1,8 @@
 """Deltas: the difference between two models, and its application to the first.
 
 apply_delta       apply one delta, or several in order, to a model
+apply_into_store  write the result to an object store
+delta_chain       the model that several deltas make, block by block
 make_delta        write the delta of two models
 weights_of_model  the model that `consolidate` would write from a checkpoint
 delta_file        the file of a delta: header, blocks, digests

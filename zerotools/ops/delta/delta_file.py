@@ -331,7 +331,7 @@ class StoredBlock(NamedTuple):
 
 class DeltaFile:
     """A delta that was read and checked: its header, its plain bytes, and the positions of its
-    blocks.
+    blocks. `digest` is the digest of the whole file.
 
     `path` is the name of the delta in messages. `stream` must be able to seek, and must be at its
     beginning.
@@ -340,6 +340,7 @@ class DeltaFile:
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         """Check the whole file. Raises BadFile and Unsupported."""
         self.path = path
+        self.digest = b""
         self._stream = stream
         self._stamp = _stamp_of(stream)
         begin = stream.read(len(MAGIC) + _LENGTH.size)
@@ -368,6 +369,7 @@ class DeltaFile:
             raise BadFile(cut)
         self._stream.seek(size - _END.size)
         mark, _, digest = _END.unpack(self._stream.read(_END.size))
+        self.digest = digest
         if mark != END:
             raise BadFile(cut)
         found, left = xxhash.xxh3_128(), size - 16

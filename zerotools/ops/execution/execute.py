@@ -8,11 +8,11 @@ name.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.counts_and_sizes import count_text
@@ -94,14 +94,38 @@ class Publication:
     """The conditions under which an output gets its name.
 
     The output records `command`. With `overwrite`, it may replace an earlier output of zerotools.
-    `check` and `read_back` are called before the output gets its name, and may raise an error to
-    refuse it. `read_back` gets the directory with all complete files.
+    `check`, `read_back` and `finish` are called before the output gets its name, and may raise an
+    error to refuse it. `read_back` and `finish` get the directory with all complete files, and
+    `finish` may add others. `replaces` is called with an existing destination, in place of the
+    check that `command` wrote it.
     """
 
     command: str = "convert"
     overwrite: bool = False
     check: Callable[[WriteReport], None] = lambda _: None
     read_back: Callable[[Path], ReadBack] | None = None
+    replaces: Callable[[Path], None] | None = None
+    finish: Callable[[Path], None] = lambda _: None
+
+    @property
+    def check_replaced(self) -> Callable[[Path], None] | None:
+        """The check of an existing destination; None if nothing may be replaced."""
+        if self.replaces is None and self.overwrite:
+            return partial(check_replaceable, command=self.command)
+        return self.replaces
+
+
+class Fill(Protocol):
+    """Fills the files of an output that exist at their full size without the bytes of tensors."""
+
+    def __call__(
+        self, directory: Path, journal: Journal, needed: Mapping[str, int], report: WriteReport
+    ) -> None:
+        """Write the bytes of tensors to the files in `needed`, which are in `directory`. Flush
+        each file, and add it to the journal. Add what was written to the report.
+
+        `needed` has the number of bytes for each file, keyed by file name.
+        """
 
 
 def execute(
@@ -126,17 +150,37 @@ def execute(
         BadFile: a source file is missing, truncated, unreadable or changed; or the bytes that were
             read back differ from the written ones.
     """
-    transfer, publication = transfer or Transfer(), publication or Publication()
-    command = publication.command
+    transfer = transfer or Transfer()
+    return write_target(
+        target,
+        copying(copies, source_root, target, transfer),
+        transfer=transfer,
+        publication=publication,
+        identity=identity,
+        resume=resume,
+    )
+
+
+def write_target(
+    target: Target,
+    fill: Fill,
+    *,
+    transfer: Transfer,
+    publication: Publication | None = None,
+    identity: Mapping[str, str] | None = None,
+    resume: bool = False,
+) -> WriteReport:
+    """Write `target` as `execute` does. `fill` writes the bytes of its tensors."""
+    publication = publication or Publication()
+    command, replaced = publication.command, publication.check_replaced
     refuse_astray(target)
-    replaced = partial(check_replaceable, command=command) if publication.overwrite else None
     root = target.checkpoint.root
     with Staging(root, check_replaced=replaced, check_left=_check_alone, keep=resume) as staging:
         directory = staging.directory
         journal = Journal(directory, identity or {}, resume=resume)
         staging.adopt_files()
         try:
-            report = _write(copies, source_root, target, directory, journal, transfer)
+            report = _write(target, fill, directory, journal, transfer)
             publication.check(report)
         finally:
             journal.close()
@@ -147,6 +191,7 @@ def execute(
         report.bytes_verified = found.nbytes
         write_marker(directory, command, found.digests, found.algorithm)
         journal.remove()
+        publication.finish(directory)
         transfer.sources.check()
         staging.commit()
     return report
@@ -184,21 +229,44 @@ def _check_alone(directory: Path) -> None:
     _check_left(directory)
 
 
-def _write(
+def copying(
     copies: Iterable[Copy | RangeCopy],
     source_root: Path,
     target: Target,
-    directory: Path,
-    journal: Journal,
     transfer: Transfer,
+    cut: Collection[str] = (),
+) -> Fill:
+    """Return the function that fills files of `target` by carrying out `copies`. Several runs write
+    the files in `cut` together."""
+
+    def fill(
+        directory: Path, journal: Journal, needed: Mapping[str, int], report: WriteReport
+    ) -> None:
+        with (
+            OpenFiles(source_root, sources=transfer.sources) as reads,
+            OpenFiles(directory, os.O_RDWR) as writes,
+            TileWorkers(transfer.budget) as workers,
+        ):
+            writer = Writer(target, reads, writes, workers, journal, needed, transfer.cast, cut)
+            for written, lost in writer.run(copies):
+                report.bytes_written += written
+                for key, losses in lost:
+                    report.add_losses(key, losses)
+                transfer.on_bytes(written)
+        report.notes += shared_note(writer.bytes_shared)
+
+    return fill
+
+
+def _write(
+    target: Target, fill: Fill, directory: Path, journal: Journal, transfer: Transfer
 ) -> WriteReport:
     """Write every file of `target` that the journal does not record as complete."""
-    sources = transfer.sources
     complete = _complete(directory, target, journal)
     _clear(directory, {*complete, JOURNAL})
     for file, file_plan in target.files.items():
         if file not in complete:
-            create_file(directory / file, file_plan, sources)
+            create_file(directory / file, file_plan, transfer.sources)
     for folder, _, _ in os.walk(directory):
         sync_directory(Path(folder))
     needed = {**dict.fromkeys(target.files, 0), **_tensor_bytes(target)}
@@ -206,18 +274,7 @@ def _write(
     for file, noted in complete.items():
         report.add_noted(noted)
         transfer.on_bytes(needed.pop(file))
-    with (
-        OpenFiles(source_root, sources=sources) as reads,
-        OpenFiles(directory, os.O_RDWR) as writes,
-        TileWorkers(transfer.budget) as workers,
-    ):
-        writer = Writer(target, reads, writes, workers, journal, needed, transfer.cast)
-        for written, lost in writer.run(copies):
-            report.bytes_written += written
-            for key, losses in lost:
-                report.add_losses(key, losses)
-            transfer.on_bytes(written)
-    report.notes += shared_note(writer.bytes_shared)
+    fill(directory, journal, needed, report)
     return report
 
 

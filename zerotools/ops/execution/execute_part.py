@@ -29,28 +29,27 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.target import Target
 from zerotools.io.files.open_files import OpenFiles, sync_directory
 from zerotools.io.output.journal import Journal
-from zerotools.io.output.output_marker import check_replaceable, was_made_of, write_marker
+from zerotools.io.output.output_marker import was_made_of, write_marker
 from zerotools.io.output.part_ledger import PartLedger, check_parts, remove_journals
 from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.divide_output import PartPlan, Share, clip_copies, clip_plan, cut_files
 from zerotools.ops.execution.execute import (
+    Fill,
     Publication,
     Transfer,
     WriteReport,
     are_losses,
+    copying,
     refuse_astray,
     size_of,
 )
 from zerotools.ops.execution.plan import plan
-from zerotools.ops.execution.tile_workers import TileWorkers
 from zerotools.ops.execution.write_files import (
     ChecksummedRange,
-    Writer,
     checksum_bytes,
     crc_of,
     create_file,
     known_parts,
-    shared_note,
 )
 from zerotools.runs.manifest import write_manifest
 
@@ -84,14 +83,32 @@ def execute_part(
             inputs.
         BadFile: a source file is missing, truncated, unreadable or changed.
     """
-    transfer, publication = transfer or Transfer(), publication or Publication()
-    command, check = publication.command, publication.check
+    transfer = transfer or Transfer()
+    wanted = replace(target.checkpoint, tensors=planned.tensors)
+    copies = clip_copies(plan(source, wanted), planned.share)
+    cut = cut_files(target, planned.shares)
+    fill = copying(copies, source.root, target, transfer, cut)
+    return write_part(planned, target, fill, identity, transfer=transfer, publication=publication)
+
+
+def write_part(
+    planned: PartPlan,
+    target: Target,
+    fill: Fill,
+    identity: Mapping[str, str],
+    *,
+    transfer: Transfer,
+    publication: Publication | None = None,
+) -> PartReport:
+    """Write one part of `target` as `execute_part` does. `fill` writes the bytes of its tensors."""
+    publication = publication or Publication()
+    check = publication.check
     refuse_astray(target)
     root, made_of = target.checkpoint.root, digest_of(identity)
     report = PartReport(files=len(planned.share))
     if end_complete(root, made_of):
         return report
-    replaced = partial(check_replaceable, command=command) if publication.overwrite else None
+    replaced = publication.check_replaced
     left = partial(check_parts, parts=planned.part.of)
     with Staging(root, check_replaced=replaced, check_left=left, shared=True) as staging:
         if end_complete(root, made_of):  # it got its name while the directory was made anew
@@ -99,9 +116,10 @@ def execute_part(
             return report
         ledger = PartLedger(staging.directory, identity, planned.part.of)
         try:
-            writing = _Writing(planned, source, target, staging.directory, made_of, command)
+            writing = _Writing(planned, target, staging.directory, made_of, publication.command)
             if not was_made_of(staging.directory, made_of):
-                writing.write(report, ledger.journal(planned.part.index), transfer)
+                journal = ledger.journal(planned.part.index)
+                writing.write(report, journal, fill, transfer)
                 check(report)
             transfer.sources.check()
             with ledger.locked():
@@ -140,13 +158,12 @@ class _Writing:
     """Writes one part of `target` in the staging directory `directory`."""
 
     planned: PartPlan
-    source: Checkpoint
     target: Target
     directory: Path
     made_of: str
     command: str
 
-    def write(self, report: PartReport, journal: Journal, transfer: Transfer) -> None:
+    def write(self, report: PartReport, journal: Journal, fill: Fill, transfer: Transfer) -> None:
         """Write the files of this part that are not complete yet."""
         try:
             share, needed = self.planned.share, dict(self.planned.tensor_bytes)
@@ -160,34 +177,9 @@ class _Writing:
                 create_file(self.directory / file, own, transfer.sources, shared=True)
             for folder, _, _ in os.walk(self.directory):
                 sync_directory(Path(folder))
-            self._copy(report, journal, needed, transfer)
+            fill(self.directory, journal, needed, report)
         finally:
             journal.close()
-
-    def _copy(
-        self,
-        report: PartReport,
-        journal: Journal,
-        needed: Mapping[str, int],
-        transfer: Transfer,
-    ) -> None:
-        wanted = replace(self.target.checkpoint, tensors=self.planned.tensors)
-        with (
-            OpenFiles(self.source.root, sources=transfer.sources) as reads,
-            OpenFiles(self.directory, os.O_RDWR) as writes,
-            TileWorkers(transfer.budget) as workers,
-        ):
-            cut = cut_files(self.target, self.planned.shares)
-            writer = Writer(
-                self.target, reads, writes, workers, journal, needed, transfer.cast, cut
-            )
-            copies = clip_copies(plan(self.source, wanted), self.planned.share)
-            for written, lost_here in writer.run(copies):
-                report.bytes_written += written
-                for key, lost in lost_here:
-                    report.add_losses(key, lost)
-                transfer.on_bytes(written)
-            report.notes += shared_note(writer.bytes_shared)
 
     def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
         """Return the journal entries of the files in `share` that are complete and still exist,

@@ -19,13 +19,13 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import astuple
 from pathlib import PurePosixPath
 from threading import Event, Lock
-from typing import Any
+from typing import Any, Protocol
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
-from zerotools.core.target import Checksum, FilePlan
-from zerotools.formats import format_of
+from zerotools.core.target import Checksum, FilePlan, Target
+from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import NONE_LOST, LostValues
 from zerotools.io.numeric.torch_float16_cast import cast_for
@@ -48,6 +48,8 @@ from zerotools.ops.verify_output import OutputProof, prove_source, put_sidecar
 from zerotools.runs.manifest import MANIFEST, ManifestEntry, manifest_text
 
 _LAST = ("latest", "latest_universal")
+_INDEX = ".index.json"
+"""The end of the file name of an index. An index lists the file of each tensor."""
 
 
 class _Stopped(Exception):
@@ -105,7 +107,9 @@ def perform_upload(
         overwrite=overwrite,
     )
     with ByteSource(conversion, memory.budget, strict=False, unsigned=True) as made, staging:
-        upload = _Upload(conversion, memory, made, staging, on_bytes)
+        upload = FileUpload(
+            target, made, staging, memory=memory, on_bytes=on_bytes, table=conversion.table
+        )
         report = upload.run()
         check(report)
         upload.put_manifest()
@@ -124,34 +128,38 @@ def perform_upload(
                 ) from None
         report.bytes_verified = found.nbytes
         made.check_all()
-        staging.commit(_marker(conversion, staging, found))
-    if staging.took_over:
-        report.notes = (
-            "the store may still hold unfinished parts of objects from an earlier run, which "
-            "only the store's owner can see: remove them with a lifecycle rule "
-            "(AbortIncompleteMultipartUpload)",
-        )
+        staging.commit(marker_of(conversion.command, staging, found))
     report.manifest = put_sidecar(None if proof is None else proof.manifest, conversion.destination)
     return report
 
 
-class _Upload:
-    """The transfer of one output's files."""
+class MadeFiles(Protocol):
+    """The files of an output, which are made while they are read. Several threads may read."""
+
+    def read(self, file: str, begin: int, end: int, note: Note | None = None) -> Iterator[bytes]:
+        """Yield the bytes [begin, end) of a file, as `ByteSource.read` does."""
+
+
+class FileUpload:
+    """The transfer of the files of `target`, which `made` makes."""
 
     def __init__(
         self,
-        conversion: Conversion,
-        memory: UploadMemory,
-        made: ByteSource,
+        target: Target,
+        made: MadeFiles,
         staging: FarStaging,
+        *,
+        memory: UploadMemory,
         on_bytes: Callable[[int], None],
+        table: FormatTable = FORMATS,
     ) -> None:
-        self._conversion = conversion
-        self._files = conversion.target.files
+        self._target = target
+        self._files = target.files
         self._memory = memory
         self._made = made
         self._staging = staging
         self._on_bytes = on_bytes
+        self._table = table
         self._stopped = Event()
         self._lock = Lock()
 
@@ -159,7 +167,7 @@ class _Upload:
         """Send every file that is not yet complete in the store."""
         done = [name for name in self._staging.done if name in self._files]
         left = [name for name in self._files if name not in self._staging.done]
-        sizes = _tensor_bytes(self._conversion)
+        sizes = _tensor_bytes(self._target)
         for name in done:
             self._on_bytes(sizes.get(name, 0))
         with ThreadPoolExecutor(self._memory.files, thread_name_prefix="upload") as pool:
@@ -177,14 +185,20 @@ class _Upload:
         for name in self._files:
             report.add_noted(self._staging.done[name]["noted"]["losses"])
         report.bytes_written = sum(sizes.get(name, 0) for name in left)
+        if self._staging.took_over:
+            report.notes += (
+                "the store may still hold unfinished parts of objects from an earlier run, which "
+                "only the store's owner can see: remove them with a lifecycle rule "
+                "(AbortIncompleteMultipartUpload)",
+            )
         return report
 
     def _in_order(self, names: list[str]) -> tuple[list[str], list[str]]:
         """Return the names of the files in the order of their upload. Files that identify a
         checkpoint come last.
         """
-        signs = format_of(self._conversion.target.checkpoint, self._conversion.table).signs
-        last = [name for name in names if PurePosixPath(name).name in (*signs, *_LAST)]
+        signs = {*format_of(self._target.checkpoint, self._table).signs, *_LAST}
+        last = [n for n in names if PurePosixPath(n).name in signs or n.endswith(_INDEX)]
         return [name for name in names if name not in last], last
 
     def _send(self, name: str) -> None:
@@ -197,7 +211,7 @@ class _Upload:
                 self._on_bytes(count)
 
         plan, digest = self._files[name], hashlib.sha256()
-        is_digested = self._conversion.target.with_manifest
+        is_digested = self._target.with_manifest
 
         def pieces() -> Iterator[bytes]:
             held = self._memory.held_bytes
@@ -223,7 +237,7 @@ class _Upload:
 
     def put_manifest(self) -> None:
         """Send a job's manifest, with the digests of all files as they were sent."""
-        if not self._conversion.target.with_manifest:
+        if not self._target.with_manifest:
             return
         entries = {
             name: ManifestEntry(each["size"], each["noted"]["sha256"])
@@ -234,26 +248,28 @@ class _Upload:
         self._staging.add(MANIFEST, self._staging.put(MANIFEST, data), {})
 
 
-def _tensor_bytes(conversion: Conversion) -> Mapping[str, int]:
+def _tensor_bytes(target: Target) -> Mapping[str, int]:
     sizes: dict[str, int] = {}
-    for tensor in conversion.target.checkpoint.tensors.values():
+    for tensor in target.checkpoint.tensors.values():
         for file, numel in chunk_locations(tensor):
             sizes[file] = sizes.get(file, 0) + numel * tensor.dtype.itemsize
     return sizes
 
 
-def _marker(conversion: Conversion, staging: FarStaging, found: ReadBack) -> bytes:
+def marker_of(command: str, staging: FarStaging, found: ReadBack) -> bytes:
+    """Return the marker of the output that `command` has written with `staging`. `found` has the
+    digests of files that were read back."""
     files: dict[str, dict[str, Any]] = {}
     for name, each in sorted(staging.done.items()):
         files[name] = {"size": each["size"], "etag": each["etag"]}
         if name in found.digests:
             files[name]["digest"] = found.digests[name]
     algorithm = found.algorithm if found.digests else None
-    return marker_text(conversion.command, files, algorithm, {"run": staging.run}).encode()
+    return marker_text(command, files, algorithm, {"run": staging.run}).encode()
 
 
 def file_stream(
-    source: ByteSource, file: str, plan: FilePlan, held: int, note: Note
+    source: MadeFiles, file: str, plan: FilePlan, held: int, note: Note
 ) -> Iterator[bytes]:
     """Yield all bytes of `file`, in blocks of bounded size.
 
