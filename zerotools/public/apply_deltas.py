@@ -17,7 +17,8 @@ from zerotools.io.stores.parse_url import output_of, path_of
 from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.delta.apply_delta import apply_deltas, apply_part, plan_apply_part
 from zerotools.ops.delta.delta_chain import ApplyRequest, DeltaChain, opened_deltas
-from zerotools.ops.delta.make_delta import make_delta, written_file
+from zerotools.ops.delta.delta_in_parts import make_delta_part
+from zerotools.ops.delta.make_delta import make_delta, plan_delta, written_file
 from zerotools.ops.delta.weights_of_model import ModelNaming, model_of
 from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.public.command_options.map_options import MapOptions, map_request
@@ -49,7 +50,7 @@ class NamingOptions(
     directory of safetensors that is in this layout keeps its names and its config."""
 
 
-class DeltaKeywords(NamingOptions, total=False):
+class DeltaKeywords(NamingOptions, PartOptions, total=False):
     """The options of `zerotools delta`."""
 
     dtype: Annotated[
@@ -106,13 +107,16 @@ def _listed(given: Any) -> list[StrPath | BinaryIO]:
 
 @dataclass(frozen=True)
 class DeltaResult:
-    """The result of `delta`.
+    """The result of `delta`. After a part, while others are missing, `delta_bytes`, `elements` and
+    `changed` describe only the part.
 
     Attributes:
         delta_bytes, model_bytes: the sizes of the delta and of the model B.
         changed, elements: the number of elements that differ, and the number of all elements.
         new_tensors: the names of tensors that A does not have.
         notes: sentences for the user.
+        part: the result of the part, if the options select a part. Its `bytes` are bytes of the
+            model B.
     """
 
     delta_bytes: int
@@ -122,10 +126,11 @@ class DeltaResult:
     new_tensors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    part: PartResult | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values, as `--json` prints it."""
-        return {
+        found = {
             "delta_bytes": self.delta_bytes,
             "model_bytes": self.model_bytes,
             "elements": self.elements,
@@ -134,6 +139,7 @@ class DeltaResult:
             "notes": list(self.notes),
             "seconds": self.seconds,
         }
+        return found if self.part is None else {**found, "part": self.part.to_json()}
 
 
 @dataclass(frozen=True)
@@ -193,15 +199,30 @@ def delta(
     """
     given = bind_options(DeltaKeywords, options)
     begun, destination = time.monotonic(), _path_or_file(out, "write")
+    part, overwrite = chosen_part(given), given["overwrite"]
+    if part is not None:
+        destination = _joined_output(destination)
     naming = _naming(given)
     with recording_sources(), metering(progress) as meter:
         first, of_first = model_of(path_of(a), AUTO, naming)
         second, of_second = model_of(path_of(b), given["dtype"], naming)
-        with (
-            written_file(destination, overwrite=given["overwrite"]) as stream,
-            meter(second.bytes_of_tensors, "delta") as on_bytes,
-        ):
-            found = make_delta(first, second, stream, budget_of(given), on_bytes)
+        budget = budget_of(given)
+        if part is None:
+            with (
+                written_file(destination, overwrite=overwrite) as stream,
+                meter(second.bytes_of_tensors, "delta") as on_bytes,
+            ):
+                found = make_delta(plan_delta(first, second), stream, budget, on_bytes)
+            done = None
+        else:
+            assert isinstance(destination, Path)
+            plan = plan_delta(first, second)
+            nbytes = plan.bytes_of_part(part)
+            with meter(nbytes, f"delta {part}") as on_bytes:
+                found = make_delta_part(
+                    plan, destination, part, budget, overwrite=overwrite, on_bytes=on_bytes
+                )
+            done = PartResult(part.index, part.of, (), nbytes, found.missing)
     is_unused = naming.changes_models and not (of_first or of_second)
     return DeltaResult(
         found.nbytes,
@@ -211,7 +232,21 @@ def delta(
         found.new_tensors,
         (*found.notes, _NOT_USED) if is_unused else found.notes,
         time.monotonic() - begun,
+        done,
     )
+
+
+def _joined_output(destination: Path | BinaryIO) -> Path:
+    """Return the output of a delta that is made in parts. Raises BadRequest or Unsupported if parts
+    cannot be joined there."""
+    if not isinstance(destination, Path) or str(destination) == "-":
+        raise BadRequest(
+            "the parts of a delta are joined in a directory next to it; name a file that all "
+            "parts can write, or leave --part out"
+        )
+    if isinstance(destination, RemotePath):
+        raise no_parts_in_store(destination)
+    return destination
 
 
 @takes_options(ApplyKeywords)

@@ -15,7 +15,7 @@ from zerotools.cli.output.render import duration, print_json, size, spans
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.staging import partial_of
-from zerotools.public.run_conversion import ConversionResult, Losses
+from zerotools.public.run_conversion import ConversionResult, Losses, PartResult
 
 MAX_LOSSES = 20
 
@@ -31,8 +31,8 @@ def convert_and_report(
     """Call `function` with the options `given` of its command, show the progress, and print the
     result.
     """
-    in_parts = given["part"] is not None or given["part_from"] is not None
-    with hint_at_resuming(out, "" if in_parts else "with --resume "), shown_progress() as progress:
+    flag = "" if is_in_parts(given) else "with --resume "
+    with hint_at_resuming(out, flag), shown_progress() as progress:
         done = function(path, out, progress=progress, **given)
     if as_json:
         print_json(done.to_json())
@@ -53,6 +53,11 @@ def convert_and_report(
         click.echo("\n".join(_plan_lines(done)))
     else:
         click.echo(_written_line(done))
+
+
+def is_in_parts(given: Mapping[str, Any]) -> bool:
+    """Return whether the options `given` select a part."""
+    return given["part"] is not None or given["part_from"] is not None
 
 
 def _written_line(done: ConversionResult) -> str:
@@ -86,14 +91,18 @@ def _part_lines(done: ConversionResult) -> Iterator[str]:
             of_it = "" if is_whole else f"  bytes {each.begin} to {each.end} of the file"
             yield f"  {each.name}  {size(each.end - each.begin)}{of_it}"
         return
-    said = f"{part} is complete: {size(part.bytes)} in {files}"
+    yield part_line(part, f"{size(part.bytes)} in {files}", str(done.destination))
+
+
+def part_line(part: PartResult, made: str, output: str) -> str:
+    """Return the sentence about a part that is complete. `made` describes the part."""
+    said = f"{part} is complete: {made}"
     if part.missing:
-        yield (
-            f"{said}; {done.destination} is ready when all parts are complete; incomplete parts: "
+        return (
+            f"{said}; {output} is ready when all parts are complete; incomplete parts: "
             f"{spans(part.missing)}"
         )
-    else:
-        yield f"{said}; all other parts are complete too, and {done.destination} is ready"
+    return f"{said}; all other parts are complete too, and {output} is ready"
 
 
 def print_notes(done: ConversionResult) -> None:

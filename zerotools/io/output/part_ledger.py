@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.regular_files import regular_file
@@ -129,13 +130,35 @@ def count_parts(directory: Path) -> int | None:
     """Return the number of parts of the unfinished output in `directory`, or None if it is not
     written in parts.
     """
+    head = _read_head(directory)
+    return None if head is None else int(head["parts"])
+
+
+def identity_of_parts(directory: Path) -> dict[str, str] | None:
+    """Return the inputs of the unfinished output in `directory`, or None if it is not written in
+    parts."""
+    head = _read_head(directory)
+    return None if head is None else dict(head["identity"])
+
+
+def _read_head(directory: Path) -> dict[str, Any] | None:
     try:
         with regular_file(directory / NAME, is_source=False) as descriptor:
             line = first_line(descriptor)
     except (OSError, BadFile):
         return None
-    head = None if line is None else _head(line)
-    return None if head is None else int(head["parts"])
+    return None if line is None else _head(line)
+
+
+def refuse_without_part(directory: Path) -> None:
+    """Raise BadRequest if the unfinished output in `directory` is written in parts, because a run
+    without a part would remove them."""
+    parts = count_parts(directory)
+    if parts is not None:
+        raise BadRequest(
+            f"{directory} is being written in {count_text(parts, 'part')}; run the missing ones "
+            f"(--part I/{parts}), or remove it to start over"
+        )
 
 
 def check_parts(directory: Path, parts: int) -> None:

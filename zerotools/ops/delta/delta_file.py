@@ -57,6 +57,23 @@ def is_delta(path: Path) -> bool:
         return stream.read(len(MAGIC)) == MAGIC
 
 
+def read_made_of(path: Path) -> str | None:
+    """Return the text that identifies the inputs of the delta at `path`, from its header. Return
+    None if there is no delta at `path`, or if it has no such text."""
+    try:
+        if not is_delta(path):
+            return None
+        with path.open("rb") as stream:
+            stream.seek(len(MAGIC))
+            (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
+            if length > _LARGEST_HEADER:
+                return None
+            found = json.loads(stream.read(length)).get("made_of")
+    except (OSError, ValueError, AttributeError, RecursionError, struct.error):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def digest_of(data: Elements) -> bytes:
     """Return the XXH3-128 of `data`, 16 bytes."""
     return xxhash.xxh3_128_digest(data)
@@ -119,13 +136,17 @@ class DeltaPlainFile:
 @dataclass(frozen=True)
 class DeltaHeader:
     """The header of a delta: the files and tensors of the second model, and the paths of both
-    models when the delta was made."""
+    models when the delta was made.
+
+    `made_of` is text that identifies the inputs of a delta that was made in parts.
+    """
 
     files: tuple[DeltaPlainFile, ...]
     tensors: tuple[DeltaTensor, ...]
     a: str = ""
     b: str = ""
     made_by: str = field(default_factory=lambda: f"zerotools {zerotools.__version__}")
+    made_of: str | None = None
 
     @property
     def nbytes(self) -> int:
@@ -143,6 +164,7 @@ class DeltaHeader:
             "version": VERSION,
             "block_elements": BLOCK_ELEMENTS,
             "made_by": self.made_by,
+            **({} if self.made_of is None else {"made_of": self.made_of}),
             "a": self.a,
             "b": self.b,
             "files": [
@@ -209,7 +231,15 @@ def parse_header(data: bytes, where: Path) -> DeltaHeader:
             )
             for each in tree["tensors"]
         )
-        header = DeltaHeader(files, tensors, _shown(tree["a"]), _shown(tree["b"]), made_by)
+        made_of = tree.get("made_of")
+        header = DeltaHeader(
+            files,
+            tensors,
+            _shown(tree["a"]),
+            _shown(tree["b"]),
+            made_by,
+            None if made_of is None else _text(made_of),
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFile(f"{where} is not a delta: its header is damaged ({error!s:.100})") from None
     _check_cover(header, where)
@@ -287,38 +317,50 @@ def _check_cover(header: DeltaHeader, where: Path) -> None:
             )
 
 
-class DeltaWriter:
-    """Writes a delta to `stream`, in one pass."""
+class BlockWriter:
+    """Writes blocks to `stream`, in one pass.
 
-    def __init__(self, stream: BinaryIO, header: DeltaHeader, plain: bytes) -> None:
-        """Write the header, and the plain bytes, which are already compressed."""
+    `nbytes` is the number of bytes that were written, `blocks` the number of blocks, and `digest`
+    the digest of these bytes.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._digest = xxhash.xxh3_128()
+        self.digest = xxhash.xxh3_128()
         self.nbytes = 0
-        self._blocks = 0
-        head = header.to_bytes()
-        for part in (MAGIC, _LENGTH.pack(len(head)), head, _LENGTH.pack(len(plain)), plain):
-            self._write(part)
+        self.blocks = 0
 
     def block(self, block: EncodedBlock, before: bytes, after: bytes) -> None:
         """Write one block, with the digests of its elements before and after the change."""
         lengths = block.changed, len(block.positions), len(block.values)
-        self._write(_HEAD.pack(block.kind, *lengths, before, after))
-        self._write(block.positions)
-        self._write(block.values)
-        self._blocks += 1
+        self.write(_HEAD.pack(block.kind, *lengths, before, after))
+        self.write(block.positions)
+        self.write(block.values)
+        self.blocks += 1
+
+    def write(self, data: bytes) -> None:
+        """Write bytes that another run has made of blocks."""
+        self.digest.update(data)
+        self._stream.write(data)
+        self.nbytes += len(data)
 
     def end(self) -> None:
         """Write the end of the file: the number of blocks and the digest."""
-        self._write(END + _LENGTH.pack(self._blocks))
-        self._stream.write(self._digest.digest())
+        self.write(END + _LENGTH.pack(self.blocks))
+        self._stream.write(self.digest.digest())
         self.nbytes += 16
         self._stream.flush()
 
-    def _write(self, data: bytes) -> None:
-        self._digest.update(data)
-        self._stream.write(data)
-        self.nbytes += len(data)
+
+class DeltaWriter(BlockWriter):
+    """Writes a delta to `stream`, in one pass."""
+
+    def __init__(self, stream: BinaryIO, header: DeltaHeader, plain: bytes) -> None:
+        """Write the header, and the plain bytes, which are already compressed."""
+        super().__init__(stream)
+        head = header.to_bytes()
+        for part in (MAGIC, _LENGTH.pack(len(head)), head, _LENGTH.pack(len(plain)), plain):
+            self.write(part)
 
 
 class StoredBlock(NamedTuple):
@@ -331,7 +373,8 @@ class StoredBlock(NamedTuple):
 
 class DeltaFile:
     """A delta that was read and checked: its header, its plain bytes, and the positions of its
-    blocks. `digest` is the digest of the whole file.
+    blocks. `digest` is the digest of the whole file, and `changed` is the number of elements that
+    it changes.
 
     `path` is the name of the delta in messages. `stream` must be able to seek, and must be at its
     beginning.
@@ -341,6 +384,7 @@ class DeltaFile:
         """Check the whole file. Raises BadFile and Unsupported."""
         self.path = path
         self.digest = b""
+        self.changed = 0
         self._stream = stream
         self._stamp = _stamp_of(stream)
         begin = stream.read(len(MAGIC) + _LENGTH.size)
@@ -404,7 +448,8 @@ class DeltaFile:
     def _skip_block(self) -> tuple[int, int]:
         """Skip the next block. Return its position and its kind."""
         at = self._stream.tell()
-        kind, _, positions, values, _, _ = _HEAD.unpack(self._take(_HEAD.size, _HEAD.size))
+        kind, changed, positions, values, _, _ = _HEAD.unpack(self._take(_HEAD.size, _HEAD.size))
+        self.changed += changed
         if self._stream.tell() + positions + values > self._limit:
             raise BadFile(f"{self.path} has a block at byte {at} that goes beyond its end")
         self._stream.seek(positions + values, io.SEEK_CUR)

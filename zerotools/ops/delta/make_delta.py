@@ -13,13 +13,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import xxhash
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.open_source import RemotePath
+from zerotools.io.output.part_ledger import refuse_without_part
+from zerotools.io.output.staging import partial_of
 from zerotools.io.stores.store_path import forget_path, writable_store
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.block_codec import Compression, DeltaBlockKind, EncodedBlock, encode_block
@@ -27,6 +29,7 @@ from zerotools.ops.delta.delta_file import (
     LARGEST_PLAIN,
     MAGIC,
     NO_BASE,
+    BlockWriter,
     DeltaHeader,
     DeltaPlainFile,
     DeltaTensor,
@@ -35,8 +38,11 @@ from zerotools.ops.delta.delta_file import (
     is_delta,
 )
 from zerotools.ops.delta.weights_of_model import in_layout, tensors_of
+from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
+from zerotools.version import version
 
 LEAST_SHARED_BYTES = 64 * 1024
 """Files without tensors that have fewer bytes than this are always stored in the delta, even if the
@@ -60,7 +66,11 @@ Result = TypeVar("Result")
 @dataclass(frozen=True)
 class DeltaReport:
     """The result of making a delta: the sizes of the delta and of the second model, and the number
-    of changed elements."""
+    of changed elements.
+
+    `missing` are the numbers of parts that are not complete yet. If there are such parts, all
+    numbers but `model_bytes` are those of the part that was made.
+    """
 
     nbytes: int
     model_bytes: int
@@ -68,6 +78,7 @@ class DeltaReport:
     changed: int
     new_tensors: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
 
 
 def block_workers(budget: MemoryBudget) -> int:
@@ -95,75 +106,170 @@ def in_order(
                 each.cancel()
 
 
+class DeltaBlock(NamedTuple):
+    """The bytes [first, last) of the file of a tensor, which are one block of the tensor."""
+
+    tensor: DeltaTensor
+    first: int
+    last: int
+
+    @property
+    def elements(self) -> int:
+        """The number of elements in the block."""
+        return (self.last - self.first) // self.tensor.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class DeltaPlan:
+    """The plan of the delta that turns the model `a` into the model `b`.
+
+    Attributes:
+        base: the plan that writes the weights of `a` in the layout of `b`.
+        tensors: the tensors of `b`, in the order of the delta.
+        shared: the names of the tensors that both models have.
+    """
+
+    a: Conversion
+    b: Conversion
+    base: Conversion
+    tensors: tuple[DeltaTensor, ...]
+    shared: frozenset[str]
+
+    @property
+    def model_bytes(self) -> int:
+        """The size of the model `b`."""
+        return self.b.bytes_to_write
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of the model `b`."""
+        return sum(each.numel for each in self.tensors)
+
+    @property
+    def new_tensors(self) -> tuple[str, ...]:
+        """The names of the tensors that only `b` has."""
+        return tuple(sorted(each.name for each in self.tensors if each.name not in self.shared))
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The inputs of the delta, as `identity_of` describes those of a conversion."""
+        both = [
+            identity_of(each.source, each.target, each.request, each.stamps)
+            for each in (self.base, self.b)
+        ]
+        own = {name: "-".join(each[name] for each in both) for name in both[0]}
+        return {**own, "version of zerotools": version()}
+
+    def blocks(self, part: OutputPart | None) -> Iterator[DeltaBlock]:
+        """Yield the blocks of the delta in order, or those of one part. The parts have about
+        equally many bytes of the model."""
+        total = sum(each.end - each.offset for each in self.tensors)
+        at = 0
+        for tensor in self.tensors:
+            for number in range(tensor.blocks):
+                block = DeltaBlock(tensor, *tensor.block(number))
+                if part is None or at * part.of // total == part.index - 1:
+                    yield block
+                at += block.last - block.first
+
+    def bytes_of_part(self, part: OutputPart | None) -> int:
+        """Return the number of bytes of the model `b` in the blocks of one part, or in all."""
+        return sum(block.last - block.first for block in self.blocks(part))
+
+
+def plan_delta(a: Conversion, b: Conversion) -> DeltaPlan:
+    """Return the plan of the delta that turns the model `a` into the model `b`.
+
+    Raises:
+        BadRequest: the models have no tensor in common, or a tensor has different shapes in them.
+    """
+    tensors = tensors_of(b)
+    sizes = {name: file.size for name, file in b.target.files.items()}
+    base, shared = in_layout(a, tensors, sizes)
+    return DeltaPlan(a, b, base, tensors, shared)
+
+
 def make_delta(
-    a: Conversion,
-    b: Conversion,
+    plan: DeltaPlan,
     stream: BinaryIO,
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> DeltaReport:
-    """Write the delta that turns the model `a` into the model `b`.
+    """Write a delta.
 
     `on_bytes` is called with the number of bytes of the second model that were processed since its
     last call.
 
     Raises:
-        BadRequest: the models have no tensor in common, or a tensor has different shapes in them.
         BadFile: a checkpoint is damaged, or changed while it was read.
     """
-    compression = Compression()
-    tensors = tensors_of(b)
-    sizes = {name: file.size for name, file in b.target.files.items()}
-    base, shared = in_layout(a, tensors, sizes)
-    changed = 0
-    with ByteSource(b, budget) as theirs, ByteSource(base, budget, strict=False) as ours:
-        files, plain = _plain_files(a, b, tensors, theirs, budget)
-        header = DeltaHeader(files, tensors, str(a.source.origin.path), str(b.source.origin.path))
-        writer = DeltaWriter(stream, header, compression.pack(plain))
-        del plain
+    writer, changed = write_blocks(plan, stream, budget, on_bytes)
+    writer.end()
+    return DeltaReport(
+        writer.nbytes,
+        plan.model_bytes,
+        plan.elements,
+        changed,
+        plan.new_tensors,
+        plan.b.notes,
+    )
 
-        def work(piece: tuple[DeltaTensor, int, int]) -> tuple[EncodedBlock, bytes, bytes, int]:
-            tensor, first, last = piece
+
+def write_blocks(
+    plan: DeltaPlan,
+    stream: BinaryIO,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None],
+    part: OutputPart | None = None,
+    made_of: str | None = None,
+) -> tuple[BlockWriter, int]:
+    """Write the blocks of a delta, or those of one part. Before the first block of the delta, write
+    its header, with the text `made_of`. Return the writer and the number of changed elements.
+
+    Raises the errors of `make_delta`.
+    """
+    compression = Compression()
+    a, b = plan.a.source.origin.path, plan.b.source.origin.path
+    changed = 0
+    with ByteSource(plan.b, budget) as theirs, ByteSource(plan.base, budget, strict=False) as ours:
+        if part is None or part.index == 1:
+            files, plain = _plain_files(plan, theirs, budget)
+            header = DeltaHeader(files, plan.tensors, str(a), str(b), made_of=made_of)
+            writer: BlockWriter = DeltaWriter(stream, header, compression.pack(plain))
+            del plain
+        else:
+            writer = BlockWriter(stream)
+
+        def work(block: DeltaBlock) -> tuple[EncodedBlock, bytes, bytes, int]:
+            tensor, first, last = block
             place = tensor.file, first, last
             after = b"".join(theirs.read(*place))
-            before = b"".join(ours.read(*place)) if tensor.name in shared else None
-            block = encode_block(before, after, tensor.dtype.itemsize, compression.pack)
+            before = b"".join(ours.read(*place)) if tensor.name in plan.shared else None
+            encoded = encode_block(before, after, tensor.dtype.itemsize, compression.pack)
             old = NO_BASE if before is None else digest_of(before)
-            new = old if block.kind == DeltaBlockKind.SAME else digest_of(after)
-            return block, old, new, last - first
+            new = old if encoded.kind == DeltaBlockKind.SAME else digest_of(after)
+            return encoded, old, new, last - first
 
-        for block, old, new, nbytes in in_order(_places(tensors), work, block_workers(budget)):
-            writer.block(block, old, new)
-            changed += block.changed
+        for encoded, old, new, nbytes in in_order(plan.blocks(part), work, block_workers(budget)):
+            writer.block(encoded, old, new)
+            changed += encoded.changed
             on_bytes(nbytes)
         theirs.check_all()
         ours.check_all()
-        writer.end()
-    fresh = tuple(sorted(each.name for each in tensors if each.name not in shared))
-    elements = sum(each.numel for each in tensors)
-    return DeltaReport(writer.nbytes, sum(sizes.values()), elements, changed, fresh, b.notes)
-
-
-def _places(tensors: Iterable[DeltaTensor]) -> Iterator[tuple[DeltaTensor, int, int]]:
-    """Yield each block as its tensor, its first byte in the file, and the byte after its last."""
-    for tensor in tensors:
-        for number in range(tensor.blocks):
-            yield tensor, *tensor.block(number)
+    return writer, changed
 
 
 def _plain_files(
-    a: Conversion,
-    b: Conversion,
-    tensors: Iterable[DeltaTensor],
-    source: ByteSource,
-    budget: MemoryBudget,
+    plan: DeltaPlan, source: ByteSource, budget: MemoryBudget
 ) -> tuple[tuple[DeltaPlainFile, ...], bytearray]:
-    """Return the files of `b`, and the bytes in them that belong to no tensor.
+    """Return the files of the second model, which `source` reads, and the bytes in them that belong
+    to no tensor.
 
     Raises BadRequest if these bytes are too many for a delta.
     """
+    a, b = plan.a, plan.b
     spans: dict[str, list[tuple[int, int]]] = {}
-    for tensor in tensors:
+    for tensor in plan.tensors:
         spans.setdefault(tensor.file, []).append((tensor.offset, tensor.end))
     found: list[DeltaPlainFile] = []
     with ByteSource(a, budget, strict=False) as own:
@@ -236,18 +342,14 @@ def written_file(out: Path | BinaryIO, *, overwrite: bool) -> Iterator[BinaryIO]
         with _object(out, overwrite=overwrite) as stream:
             yield stream
         return
-    if out.exists() and not (out.is_file() or out.is_dir()):
+    check_delta_output(out, overwrite=overwrite)
+    draft = partial_of(out)
+    refuse_without_part(draft)
+    if draft.is_dir():
         raise BadRequest(
-            f"{out} is not a regular file; write the delta to -, and redirect it: "
-            f"zerotools delta A B - > {out}"
+            f"{draft} is a directory, but the delta is written to a file of this name first; "
+            "remove the directory, or name another output"
         )
-    if os.path.lexists(out) and not overwrite:
-        raise BadRequest(f"{out} exists; choose another output, or pass --overwrite")
-    if out.is_dir():
-        raise BadRequest(f"{out} is a directory; name a file, such as {out / 'model.delta'}")
-    if out.exists() and not is_delta(out):
-        raise BadRequest(f"{out} is not a delta, so --overwrite does not replace it")
-    draft = out.with_name(f"{out.name}.partial")
     try:
         with _own_file(draft) as stream:
             try:
@@ -262,6 +364,21 @@ def written_file(out: Path | BinaryIO, *, overwrite: bool) -> Iterator[BinaryIO]
         sync_directory(out.absolute().parent)
     except OSError as error:
         raise BadRequest(f"{out} cannot be written: {error.strerror}") from None
+
+
+def check_delta_output(out: Path, *, overwrite: bool) -> None:
+    """Raise BadRequest if no delta can be written to the file `out`, because it exists."""
+    if out.exists() and not (out.is_file() or out.is_dir()):
+        raise BadRequest(
+            f"{out} is not a regular file; write the delta to -, and redirect it: "
+            f"zerotools delta A B - > {out}"
+        )
+    if os.path.lexists(out) and not overwrite:
+        raise BadRequest(f"{out} exists; choose another output, or pass --overwrite")
+    if out.is_dir():
+        raise BadRequest(f"{out} is a directory; name a file, such as {out / 'model.delta'}")
+    if out.exists() and not is_delta(out):
+        raise BadRequest(f"{out} is not a delta, so --overwrite does not replace it")
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import Target
@@ -26,7 +25,7 @@ from zerotools.io.numeric.dtype_casts import NONE_LOST, Cast, LostValues, numpy_
 from zerotools.io.output.journal import NAME as JOURNAL
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.output_marker import MARKER, check_replaceable, write_marker
-from zerotools.io.output.part_ledger import count_parts
+from zerotools.io.output.part_ledger import refuse_without_part
 from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
@@ -220,12 +219,7 @@ def _check_left(directory: Path) -> None:
 
 
 def _check_alone(directory: Path) -> None:
-    parts = count_parts(directory)
-    if parts is not None:
-        raise BadRequest(
-            f"{directory} is being written in {count_text(parts, 'part')}; run the missing ones "
-            f"(--part I/{parts}), or remove it to start over"
-        )
+    refuse_without_part(directory)
     _check_left(directory)
 
 

@@ -1,0 +1,280 @@
+"""Make a delta in parts, each by another run. The run that completes the last missing part joins
+them.
+
+    OUT.partial/part-1             the beginning of the delta, to the last block of part 1
+    OUT.partial/part-2             the blocks of part 2
+    OUT.partial/joined             the delta, before it gets its name
+    OUT.partial/.zerotools-...     the ledger of the parts, and the journal of each (`part_ledger`)
+
+All runs divide the blocks in the same way, so the joined parts have the blocks of a delta that one
+run makes. The header also has the digest of the inputs (`made_of`): a run of a part that begins
+after the delta is complete has nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.exclusive_directory import OwnDirectory
+from zerotools.io.files.open_files import sync_directory
+from zerotools.io.output.journal import NAME as LEDGER
+from zerotools.io.output.journal import Journal, is_of_journals
+from zerotools.io.output.part_ledger import PartLedger, check_parts, identity_of_parts
+from zerotools.io.output.staging import partial_of
+from zerotools.ops.conversions.conversion import refuse_merging
+from zerotools.ops.delta.delta_file import BlockWriter, DeltaFile, read_made_of
+from zerotools.ops.delta.make_delta import (
+    DeltaPlan,
+    DeltaReport,
+    check_delta_output,
+    write_blocks,
+)
+from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.execute import size_of
+from zerotools.ops.execution.execute_part import digest_of
+from zerotools.ops.execution.tile_workers import MemoryBudget
+
+_JOINED = "joined"
+_OWN = re.compile(rf"part-\d+|{_JOINED}")
+_PIECE = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class _PartNote:
+    """The journal entry of a complete part.
+
+    Attributes:
+        size, digest: the size of its file, and the XXH3-128 of the file.
+        blocks, elements, changed: the numbers of its blocks, elements and changed elements.
+    """
+
+    size: int
+    digest: str
+    blocks: int
+    elements: int
+    changed: int
+
+    @classmethod
+    def of(cls, noted: Any) -> _PartNote | None:
+        """Return the entry `noted` of a journal; None if it has another form."""
+        try:
+            return cls(**noted)
+        except TypeError:
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as plain values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def make_delta_part(
+    plan: DeltaPlan,
+    out: Path,
+    part: OutputPart,
+    budget: MemoryBudget,
+    *,
+    overwrite: bool,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> DeltaReport:
+    """Make one part of a delta. The run that completes the last missing part writes the file
+    `out`.
+
+    Parts that earlier runs completed are kept. Nothing is done if `out` exists already and was made
+    from the same inputs.
+
+    Raises:
+        BadRequest: `out` exists or cannot be written; or another run began it with other inputs, or
+            in another number of parts.
+        BadFile: a checkpoint is damaged, or changed while it was read; or the file of a part is
+            damaged.
+    """
+    for each in (plan.a, plan.b):
+        refuse_merging(each)
+    making = _Making(plan, out, part, overwrite=overwrite)
+    if making.is_complete():
+        return making.whole_report()
+    check_delta_output(out, overwrite=overwrite)
+    try:
+        with _shared_directory(out, part.of) as own:
+            if making.is_complete():  # it got its name while the directory was made anew
+                return making.whole_report()
+            with closing(PartLedger(own.path, making.identity, part.of)) as ledger:
+                with closing(ledger.journal(part.index)) as journal:
+                    noted = making.write(journal, budget, on_bytes)
+                with ledger.locked():
+                    return making.finish(own, ledger, noted)
+    except FileNotFoundError:
+        if making.is_complete():  # another run removed the directory
+            return making.whole_report()
+        if partial_of(out).exists():
+            raise
+        raise making.gone_error() from None
+
+
+class _Making:
+    """Makes one part of the delta `out` in the directory of its parts."""
+
+    def __init__(self, plan: DeltaPlan, out: Path, part: OutputPart, *, overwrite: bool) -> None:
+        self._plan = plan
+        self._out = out
+        self._part = part
+        self._overwrite = overwrite
+        self._directory = partial_of(out)
+        self.identity = plan.identity
+        self._made_of = digest_of(self.identity)
+
+    def is_complete(self) -> bool:
+        """Return whether `out` exists and was made from the same inputs. Remove what a killed run
+        has left of its parts."""
+        if read_made_of(self._out) != self._made_of:
+            return False
+        if identity_of_parts(self._directory) in (None, self.identity):
+            _remove_directory(self._directory)
+        return True
+
+    def whole_report(self) -> DeltaReport:
+        """Return the report on the complete delta. Raises BadFile if it is damaged."""
+        with self._out.open("rb") as stream:
+            changed = DeltaFile(self._out, stream).changed
+        plan = self._plan
+        size = self._out.stat().st_size
+        return DeltaReport(
+            size, plan.model_bytes, plan.elements, changed, plan.new_tensors, plan.b.notes
+        )
+
+    def write(
+        self, journal: Journal, budget: MemoryBudget, on_bytes: Callable[[int], None]
+    ) -> _PartNote:
+        """Write the file of this part, if no earlier run has completed it."""
+        before = self._complete(journal.done, self._part.index)
+        if before is not None:
+            on_bytes(self._plan.bytes_of_part(self._part))
+            return before
+        path = self._directory / _name(self._part.index)
+        with path.open("wb") as stream:
+            writer, changed = write_blocks(
+                self._plan, stream, budget, on_bytes, self._part, self._made_of
+            )
+            stream.flush()
+            os.fsync(stream.fileno())
+        sync_directory(self._directory)
+        elements = sum(each.elements for each in self._plan.blocks(self._part))
+        digest = writer.digest.hexdigest()
+        noted = _PartNote(writer.nbytes, digest, writer.blocks, elements, changed)
+        journal.add(path.name, noted.to_json())
+        return noted
+
+    def _complete(self, done: Mapping[str, Any], number: int) -> _PartNote | None:
+        """Return the journal entry of a part if its file is complete."""
+        noted = _PartNote.of(done.get(_name(number)))
+        if noted is None or size_of(self._directory / _name(number)) != noted.size:
+            return None
+        return noted
+
+    def finish(self, own: OwnDirectory, ledger: PartLedger, noted: _PartNote) -> DeltaReport:
+        """Join the parts if all of them are complete. `noted` is the entry of this part."""
+        if self.is_complete():
+            return self.whole_report()
+        if not own.is_at(self._directory):
+            raise self.gone_error()
+        numbers = range(1, self._part.of + 1)
+        found = {n: self._complete(ledger.done_of(n), n) for n in numbers}
+        missing = tuple(n for n, each in found.items() if each is None)
+        plan = self._plan
+        if missing:
+            return DeltaReport(
+                noted.size,
+                plan.model_bytes,
+                noted.elements,
+                noted.changed,
+                plan.new_tensors,
+                plan.b.notes,
+                missing,
+            )
+        nbytes = self._join({n: each for n, each in found.items() if each is not None})
+        check_delta_output(self._out, overwrite=self._overwrite)
+        (self._directory / _JOINED).rename(self._out)
+        sync_directory(self._out.absolute().parent)
+        _remove_directory(self._directory)
+        changed = sum(each.changed for each in found.values() if each is not None)
+        return DeltaReport(
+            nbytes, plan.model_bytes, plan.elements, changed, plan.new_tensors, plan.b.notes
+        )
+
+    def _join(self, parts: Mapping[int, _PartNote]) -> int:
+        """Write the joined parts to a file, and return its size. Raises BadFile if the file of a
+        part is damaged."""
+        joined = self._directory / _JOINED
+        joined.unlink(missing_ok=True)
+        with joined.open("xb") as stream:
+            writer = BlockWriter(stream)
+            for number, noted in parts.items():
+                path, digest = self._directory / _name(number), xxhash.xxh3_128()
+                with path.open("rb") as source:
+                    while piece := source.read(_PIECE):
+                        digest.update(piece)
+                        writer.write(piece)
+                if digest.hexdigest() != noted.digest:
+                    raise BadFile(
+                        f"{path} is damaged: its digest is {digest.hexdigest()}, but "
+                        f"{noted.digest} was recorded; remove it, and run part {number} again"
+                    )
+                writer.blocks += noted.blocks
+            writer.end()
+            os.fsync(stream.fileno())
+        return writer.nbytes
+
+    def gone_error(self) -> BadRequest:
+        """Return the error for a directory of parts that does not exist any more."""
+        return BadRequest(
+            f"{self._directory} was moved or removed while it was written; find out by which "
+            "program, and run all parts again"
+        )
+
+
+def _name(number: int) -> str:
+    return f"part-{number}"
+
+
+@contextmanager
+def _shared_directory(out: Path, parts: int) -> Iterator[OwnDirectory]:
+    """Return a context with the directory of the parts of `out`, which other parts may use too."""
+    path = partial_of(out)
+    try:
+        own = OwnDirectory(path, shared=True)
+    except BlockingIOError:
+        raise BadRequest(
+            f"another run is writing {out}; wait for it, or choose another output"
+        ) from None
+    except NotADirectoryError:
+        raise BadRequest(
+            f"{path} is the unfinished file of a run without --part; wait for that run, or remove "
+            "the file"
+        ) from None
+    except OSError as error:
+        raise BadRequest(f"{out} cannot be written: {error.strerror} ({error.filename})") from error
+    try:
+        check_parts(path, parts)
+        (path / LEDGER).touch()
+        yield own
+    finally:
+        own.close()
+
+
+def _remove_directory(path: Path) -> None:
+    """Remove the directory of parts, and the ledger last, unless it has other files."""
+    with suppress(OSError):
+        names = sorted(entry.name for entry in path.iterdir())
+        for name in sorted(names, key=LEDGER.__eq__):
+            if is_of_journals(name) or _OWN.fullmatch(name):
+                (path / name).unlink(missing_ok=True)
+        path.rmdir()
