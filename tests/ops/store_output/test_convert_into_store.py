@@ -103,6 +103,19 @@ def test_a_large_file_goes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert proxy.counts["part"] == -(-len(near) // (5 * 2**20)) >= 4
 
 
+def test_the_index_comes_after_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[str]] = []
+    with troubled(monkeypatch) as (store, proxy):
+        for path in ("index.json", MARKER):
+            proxy.add(Call(lambda: seen.append({*objects(store, "out")})), kind="put", path=path)
+        options = consolidate.Options(dtype="bf16", max_shard_bytes=300)
+        conversion = consolidate.prepare_export(ZERO, far("out"), options)
+        write_output(conversion, budget=MemoryBudget(), overwrite=False)
+    before, whole = seen
+    assert len(whole) > 4
+    assert before == {name for name in whole if not name.endswith("index.json")}
+
+
 @pytest.mark.parametrize(
     ("kind", "first", "what"),
     [
