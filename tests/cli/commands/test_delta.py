@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,40 @@ def test_the_standard_output_takes_the_delta_or_json(
     status, out, _ = zerotools(capsys, "delta", models / "a", models / "b", "-", "--json")
     (error,) = json.loads(out)["errors"]
     assert (status, error["hint"]) == (2, "name a file as OUT, or leave --json out")
+
+
+def test_parts_say_what_is_missing_and_then_what_changed(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b, delta, made = (models / name for name in ("a", "b", "d", "made"))
+    _, whole, _ = zerotools(capsys, "delta", a, b, models / "whole")
+    status, out, err = zerotools(capsys, "delta", a, b, delta, "--part", "2/2")
+    assert (status, err) == (0, "")
+    assert re.fullmatch(
+        rf"part 2 of 2 is complete: .* of the delta, .*% of \d+ elements changed; {delta} is ready "
+        r"when all parts are complete; incomplete parts: 1\n",
+        out,
+    )
+    status, out, _ = zerotools(capsys, "delta", a, b, delta, "--part", "1/2")
+    first, second = out.splitlines()
+    assert status == 0
+    assert first.endswith(f"of B; all other parts are complete too, and {delta} is ready")
+    assert second.partition(":")[2].partition(";")[0] in whole
+    _, out, _ = zerotools(capsys, "apply", a, delta, made, "--part", "1/2")
+    assert f"; {made} is ready when all parts are complete; incomplete parts: 2\n" in out
+    _, out, _ = zerotools(capsys, "apply", a, delta, made, "--part", "2/2", "--json")
+    assert json.loads(out)["part"]["missing"] == []
+    assert loaded(made) == loaded(b)
+    _, out, _ = zerotools(capsys, "delta", a, b, delta, "--part", "1/2", "--json")
+    assert json.loads(out)["part"] == {
+        "index": 1,
+        "of": 2,
+        "files": [],
+        "bytes": json.loads(out)["part"]["bytes"],
+        "missing": [],
+    }
+    status, _, err = zerotools(capsys, "delta", a, b, "-", "--part", "1/2")
+    assert (status, "name a file that all parts can write" in err) == (2, True)
 
 
 def test_a_delta_goes_through_a_pipe(models: Path) -> None:

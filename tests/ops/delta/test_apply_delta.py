@@ -10,6 +10,9 @@ import io
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -427,8 +430,8 @@ def test_outputs_are_replaced_only_on_request(pair: tuple[Path, Path, Path]) -> 
         zerotools.apply(a, delta.with_name("gone"), out=out, overwrite=True)
     with pytest.raises(zerotools.BadRequest, match="at least one delta"):
         zerotools.apply(a, [], out)
-    with pytest.raises(zerotools.BadRequest, match="object store"):
-        zerotools.apply(a, delta, out="s3://bucket/made")
+    with pytest.raises(zerotools.BadRequest, match="in an object store, where no directory is"):
+        zerotools.apply("s3://bucket/made", delta)
     with pytest.raises(zerotools.BadRequest, match="OUT cannot be -; name a directory"):
         zerotools.apply(a, delta, "-")
     with pytest.raises(zerotools.BadRequest, match="full is not a regular file"):
@@ -488,3 +491,93 @@ def test_progress_counts_the_bytes_of_the_model(pair: tuple[Path, Path, Path]) -
     assert {each.stage for each in told} == {"delta", "apply"}
     assert all(each.done <= each.total for each in told)
     assert told[-1].done == told[-1].total > 2 * LARGE[0] * LARGE[1]
+
+
+def files_of(out: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in out.iterdir() if each.name != MARKER}
+
+
+@pytest.mark.parametrize("order", [[1], [1, 2, 3], [3, 1, 2], [*range(9, 0, -1)]])
+def test_parts_write_what_one_run_writes(
+    order: list[int], pair: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    a, b, delta = pair
+    (a / "tokenizer.json").write_text("x" * 2_000_000)
+    (b / "tokenizer.json").write_text("x" * 2_000_000)
+    back = tmp_path / "ba.delta"
+    zerotools.delta(a, b, delta, overwrite=True)
+    zerotools.delta(b, a, back)
+    whole = zerotools.apply(a, [delta, back, delta], tmp_path / "whole")
+    made, done = tmp_path / "made", 0
+    told: list[zerotools.ProgressUpdate] = []
+    for at, index in enumerate(order):
+        part = (index, len(order))
+        found = zerotools.apply(a, [delta, back, delta], made, part=part, progress=told.append)
+        assert found.part is not None
+        assert {*found.part.missing} <= {*order[at + 1 :]}  # a part may have no bytes
+        assert found.bytes_written == found.part.bytes
+        done += found.part.bytes
+        assert made.exists() == (not found.part.missing)
+        assert all(each.done <= each.total for each in told)
+    assert done == whole.bytes_written
+    assert files_of(made) == files_of(tmp_path / "whole")
+    again = zerotools.apply(a, [delta, back, delta], made, part=(1, len(order)))
+    assert again.part is not None
+    assert again.part.missing == ()
+    assert not partial_of(made).exists()
+
+
+def test_parts_of_other_deltas_are_refused(pair: tuple[Path, Path, Path]) -> None:
+    a, b, delta = pair
+    back, made = delta.with_name("ba.delta"), delta.with_name("made")
+    zerotools.delta(b, a, back)
+    zerotools.apply(a, delta, made, part="1/2")
+    with pytest.raises(zerotools.BadRequest, match="had other deltas; remove"):
+        zerotools.apply(b, back, made, part="2/2")
+    with pytest.raises(zerotools.BadRequest, match="begun in 2 parts, but this run is one of 3"):
+        zerotools.apply(a, delta, made, part="2/3")
+    with pytest.raises(zerotools.BadRequest, match="is being written in 2 parts; run the missing"):
+        zerotools.apply(a, delta, made)
+    with pytest.raises(zerotools.BadRequest, match="was made from another model than"):
+        zerotools.apply(write_model(a.with_name("other"), weights(3)), delta, made, part="2/2")
+    with pytest.raises(zerotools.BadRequest, match="in place replaces the directory in one step"):
+        zerotools.apply(a, delta, part="2/2")
+    assert not made.exists()
+    shutil.copytree(a, a.with_name("copy"))
+    zerotools.apply(a.with_name("copy"), delta, made, part="2/2")
+    assert loaded(made) == loaded(b)
+
+
+def test_an_interrupted_run_is_continued_on_request(pair: tuple[Path, Path, Path]) -> None:
+    a, b, delta = pair
+    made = delta.with_name("made")
+    program = (
+        "import os, signal, sys, zerotools; "
+        "zerotools.apply(*sys.argv[1:], workers=1, "
+        "progress=lambda _: os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, a, delta, made], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    config = partial_of(made) / "config.json"
+    status = config.stat()
+    zerotools.delta(b, a, delta.with_name("ba.delta"))
+    with pytest.raises(zerotools.BadRequest, match="had other deltas; leave --resume out"):
+        zerotools.apply(b, delta.with_name("ba.delta"), made, resume=True)
+    with pytest.raises(zerotools.BadRequest, match="always starts over; leave --resume out"):
+        zerotools.apply(a, delta, resume=True)
+    zerotools.apply(a, delta, made, resume=True)
+    assert loaded(made) == loaded(b)
+    assert (made / "config.json").stat().st_ino == status.st_ino
+    assert not partial_of(made).exists()
+
+
+def test_the_manifest_of_a_replaced_model_is_removed(pair: tuple[Path, Path, Path]) -> None:
+    a, _, delta = pair
+    made = delta.with_name("made")
+    zerotools.apply(a, delta, made)
+    zerotools.verify(made, write_manifest=True)
+    zerotools.delta(a, a, delta.with_name("aa.delta"))
+    zerotools.apply(a, delta.with_name("aa.delta"), made, overwrite=True)
+    assert not made.with_name("made.zerotools.json").exists()
+    with pytest.raises(zerotools.BadRequest, match="is inside the checkpoint"):
+        zerotools.apply(a, delta, a / "made")

@@ -38,7 +38,8 @@ def test_the_program_of_the_page_applies_every_kind_of_block(tmp_path: Path) -> 
     b = write_model(tmp_path / "b", step)
     for path in (a, b):
         (path / "tokenizer.json").write_text('{"words": "' + "x" * 70_000 + '"}')
-    zerotools.delta(a, b, tmp_path / "d")
+    for part in ("2/2", "1/2"):
+        zerotools.delta(a, b, tmp_path / "d", part=part)
     zerotools.apply(a, tmp_path / "d", out=tmp_path / "made")
     command = [sys.executable, program, a, tmp_path / "d", tmp_path / "by-program"]
     run(command, timeout=60, check=True)
