@@ -324,8 +324,8 @@ def _check_way(
     if isinstance(destination, RemotePath):
         if is_in_place:
             raise BadRequest(
-                f"{destination} is in an object store, where no directory is replaced in one step; "
-                "name an output"
+                f"{destination} is in an object store, which cannot replace a directory in one "
+                "step; name an output"
             )
         if part is not None:
             raise no_parts_in_store(destination)

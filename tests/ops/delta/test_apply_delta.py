@@ -430,7 +430,7 @@ def test_outputs_are_replaced_only_on_request(pair: tuple[Path, Path, Path]) -> 
         zerotools.apply(a, delta.with_name("gone"), out=out, overwrite=True)
     with pytest.raises(zerotools.BadRequest, match="at least one delta"):
         zerotools.apply(a, [], out)
-    with pytest.raises(zerotools.BadRequest, match="in an object store, where no directory is"):
+    with pytest.raises(zerotools.BadRequest, match="in an object store, which cannot replace"):
         zerotools.apply("s3://bucket/made", delta)
     with pytest.raises(zerotools.BadRequest, match="OUT cannot be -; name a directory"):
         zerotools.apply(a, delta, "-")

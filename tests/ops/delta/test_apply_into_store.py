@@ -194,7 +194,7 @@ def test_what_a_store_cannot_do_is_refused_before_any_work(
     with served(monkeypatch) as store:
         there = put_directory(store, a, "in/model")
         before = store.sizes()
-        with pytest.raises(zerotools.BadRequest, match="no directory is replaced in one step"):
+        with pytest.raises(zerotools.BadRequest, match="cannot replace a directory in one"):
             zerotools.apply(there, deltas)
         with pytest.raises(zerotools.Unsupported, match="cannot write parts of one file; leave"):
             zerotools.apply(a, deltas, OUT, part="1/2")

@@ -40,7 +40,7 @@ from zerotools.ops.delta.make_delta import (
 )
 from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.ops.execution.execute import size_of
-from zerotools.ops.execution.execute_part import digest_of
+from zerotools.ops.execution.execute_part import digest_of, gone_error
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 _JOINED = "joined"
@@ -117,7 +117,7 @@ def make_delta_part(
             return making.whole_report()
         if partial_of(out).exists():
             raise
-        raise making.gone_error() from None
+        raise gone_error(partial_of(out)) from None
 
 
 class _Making:
@@ -185,7 +185,7 @@ class _Making:
         if self.is_complete():
             return self.whole_report()
         if not own.is_at(self._directory):
-            raise self.gone_error()
+            raise gone_error(self._directory)
         numbers = range(1, self._part.of + 1)
         found = {n: self._complete(ledger.done_of(n), n) for n in numbers}
         missing = tuple(n for n, each in found.items() if each is None)
@@ -232,13 +232,6 @@ class _Making:
             writer.end()
             os.fsync(stream.fileno())
         return writer.nbytes
-
-    def gone_error(self) -> BadRequest:
-        """Return the error for a directory of parts that does not exist any more."""
-        return BadRequest(
-            f"{self._directory} was moved or removed while it was written; find out by which "
-            "program, and run all parts again"
-        )
 
 
 def _name(number: int) -> str:

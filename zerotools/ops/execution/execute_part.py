@@ -127,15 +127,20 @@ def write_part(
                     if writing.finish(report, ledger, check):
                         staging.commit()
                 elif not was_made_of(root, made_of):
-                    raise BadRequest(
-                        f"{staging.directory} was moved or removed while it was written; find out "
-                        "by which program, and run all parts again"
-                    )
+                    raise gone_error(staging.directory)
         finally:
             ledger.close()
     if not report.missing:
         remove_journals(root)
     return report
+
+
+def gone_error(directory: Path) -> BadRequest:
+    """Return the error for a staging directory that another program moved or removed."""
+    return BadRequest(
+        f"{directory} was moved or removed while it was written; find the program that did it, and "
+        "run all parts again"
+    )
 
 
 def digest_of(identity: Mapping[str, str]) -> str:
