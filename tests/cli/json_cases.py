@@ -92,9 +92,9 @@ def _gather(shell: Shell) -> Done:
     return shell.run("gather", *split(FOUR, shell.place, NODES), shell.place / "out")
 
 
-def _apply(shell: Shell) -> Done:
+def _apply(shell: Shell, *options: object) -> Done:
     shell.run("delta", ZERO3, ZERO3, shell.place / "d")
-    return shell.run("apply", ZERO3, shell.place / "d", shell.place / "out")
+    return shell.run("apply", ZERO3, shell.place / "d", shell.place / "out", *options)
 
 
 def _init(shell: Shell) -> Done:
@@ -180,8 +180,11 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     "serve": (lambda it: it.until_stopped(signal.SIGTERM, "serve", ZERO3),),
     "salvage": (lambda it: it.run("salvage", _damaged(it), it.place / "out"),),
     "thin": (_thin,),
-    "delta": (lambda it: it.run("delta", ZERO3, FOUR, it.place / "d"),),
-    "apply": (_apply,),
+    "delta": (
+        lambda it: it.run("delta", ZERO3, FOUR, it.place / "d"),
+        lambda it: it.run("delta", ZERO3, FOUR, it.place / "d", "--part", "1/2"),
+    ),
+    "apply": (_apply, lambda it: _apply(it, "--part", "1/2")),
     "gather": (_gather,),
     "init": (_init,),
     "estimate": (lambda it: it.run("estimate", "7B", *MACHINE),),
