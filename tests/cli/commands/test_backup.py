@@ -29,4 +29,4 @@ def test_what_was_copied_is_said(capsys: pytest.CaptureFixture[str], tmp_path: P
     }
     done = zerotools("backup", str(out), "--state-dir", str(tmp_path))
     assert done.status == 2
-    assert done.err == f"error: {out} exists: name a file that does not exist\n"
+    assert done.err == f"error: {out} exists\nhint: name a file that does not exist\n"

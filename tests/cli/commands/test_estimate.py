@@ -147,7 +147,7 @@ def test_a_config_alone(estimate: Command, kind: str) -> None:
         (("7B", "--sequence-length", "0"), "0 is not in the range"),
         (("nowhere",), "is neither an existing file or directory nor a number"),
         (("7B", "--deepspeed", "ds.json"), "name a model directory"),
-        (("7B", "--lenient"), "--lenient is for a config"),
+        (("7B", "--lenient"), "--lenient repairs a config, and no"),
         (("70B", "--gpus", "1", "--gpu-memory", "1GiB", "--print", "job"), "no config fits"),
         (
             ("7B", "--gpus", "4x24", "--gpu-memory", "24GiB"),

@@ -146,7 +146,9 @@ def test_who_made_room_for_whom_and_what_that_cost() -> None:
     assert "for job 9: step 412 saved, 0 steps lost; ended after 3.2 s, and job 9 made" in text
     others = {**room, "job_id": 3, "for_job": 7, "saved_step": None, "steps_lost": None}
     text = "\n".join(page(JOB, {**TREE, "room": [others]}, now=1000.0))
-    assert "by job 3, attempt 2, " in text
+    assert "of job 3, attempt 2, " in text
     assert "; ended after 3.2 s, and job 7 made its first step after 8.5 s" in text
     saves = {**room, "purpose": "pause", "for_job": None, "ended": None, "first_step": None}
-    assert "for a pause: it saves" in "\n".join(page(JOB, {**TREE, "room": [saves]}, now=1000.0))
+    assert "for a pause: the attempt is saving" in "\n".join(
+        page(JOB, {**TREE, "room": [saves]}, now=1000.0)
+    )

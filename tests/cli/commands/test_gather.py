@@ -96,8 +96,8 @@ def test_a_missing_rank_is_named_with_what_each_node_has(nodes: Nodes, tmp_path:
     lines = done.out.splitlines()
     begin = lines.index(f"missing: global_step2/{lost.name}")
     assert lines[begin + 1 : begin + 3] == [
-        f"  {nodes.sources[0]} has those of 0-1",
-        f"  {nodes.sources[1]} has those of 2",
+        f"  {nodes.sources[0]} has those with the numbers 0-1",
+        f"  {nodes.sources[1]} has those with the numbers 2",
     ]
     assert f"NOT WHOLE: {nodes.partial}: " in done.out
     assert done.err.splitlines() == [
@@ -108,7 +108,7 @@ def test_a_missing_rank_is_named_with_what_each_node_has(nodes: Nodes, tmp_path:
     nodes.sources.append(f"n3:{third.parent}")
     done = nodes.gather()
     assert done.status == 0
-    assert "8 files complete before" in done.out
+    assert "8 files already complete" in done.out
     assert content(nodes.out) == content(ZERO3)
 
 
@@ -207,7 +207,7 @@ def test_a_disk_that_takes_no_more_keeps_what_is_there(nodes: Nodes, tmp_path: P
     assert "error: File too large" in done.stderr
     again = nodes.run(*nodes.sources, source, str(nodes.out))
     assert again.status == 0
-    assert "9 files complete before" in again.out
+    assert "9 files already complete" in again.out
 
 
 def test_ctrl_c_leaves_what_the_next_run_goes_on_with(nodes: Nodes, tmp_path: Path) -> None:

@@ -459,7 +459,7 @@ def test_an_accelerate_config_belongs_to_its_launch_line() -> None:
 
 
 def test_several_of_a_kind_must_be_chosen_from(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BadRequest, match=r"p\.txt: has 2 launch lines; choose those that you"):
+    with pytest.raises(BadRequest, match=r"p\.txt: has 2 launch lines; choose the blocks to"):
         page_import(PAGE, "p.txt", ())
     assert "#     2  line 11: DeepSpeed config, 3 lines" in capsys.readouterr().err
     with pytest.raises(BadRequest, match="has 2 launch lines"):
@@ -472,7 +472,7 @@ def test_a_launch_line_without_a_program_is_passed_over(capsys: pytest.CaptureFi
     page = 'deepspeed --num_gpus 2 # your program\n{"train_batch_size": 8}\n'
     found = page_import(page, "p.txt", ())
     assert found.tree["train"]["batch_size"] == 8
-    assert "line 1 is not read" in capsys.readouterr().err
+    assert "line 1 is left out" in capsys.readouterr().err
     with pytest.raises(BadRequest, match="no program"):
         page_import("deepspeed --num_gpus 2 # x", "p.txt", ())
     with pytest.raises(

@@ -78,7 +78,7 @@ def test_check_proves_the_layouts_and_finds_that_of_a_checkpoint(
     assert "meta: 1 of 21 tensors missing, 1 unknown, 1 of another shape" in out
     assert "    missing: layers.1.attention.wq.weight" in out
     assert "    unknown: layers.1.attention.wqq.weight" in out
-    assert "norm.weight has shape [3], and config.json gives it [16]" in out
+    assert "norm.weight has shape [3], but config.json gives it [16]" in out
     found = json.loads(zerotools(*check, "--json")[1])
     meta = next(each for each in found["layouts"] if each["name"] == "meta")
     assert meta["missing"] == ["layers.1.attention.wq.weight"]

@@ -127,7 +127,7 @@ def test_a_job_of_somebody_else_is_one_line(service: FakeService) -> None:
     shown = "\n".join(page(seen, 100))
     assert shown.startswith("job 7: running\n  user      anna (uid 4711)\n")
     assert "GPU-1" in shown
-    assert "only its owner and administrators see the rest" in shown
+    assert "only the job's owner and administrators see the rest" in shown
     assert "log" not in shown
 
 

@@ -159,8 +159,8 @@ def test_a_program_that_waits_for_torchs_lock_is_told_of_it(tmp_path: Path) -> N
     here = {"XDG_CACHE_HOME": str(tmp_path)}
     assert list(suspects(own, here, now=1000.0 + 3 * 3600)) == [
         (
-            f"{lock}, 3 h 00 min old: torch waits for this lock; if no process is compiling, a "
-            "killed process left it: remove it"
+            f"{lock}, 3 h 00 min old: torch waits until this lock is gone; if no process is "
+            "compiling, remove the lock, which a killed process left"
         )
     ]
     assert lock.exists()
@@ -281,7 +281,7 @@ def test_a_program_that_reports_nothing_has_no_heartbeat() -> None:
     own = job | {"spec": {"script": {"launcher": "plain"}}, "progress": None}
     said = [line for line in page(own, None) if line.startswith("  heartbeat")]
     assert said == [
-        "  heartbeat   none: the program reports no steps; with zerotools.worker it can"
+        "  heartbeat   none: the program reports no steps; call zerotools.worker in the program"
     ]
     assert not any(line.startswith("  heartbeat") for line in page(job, None))
 

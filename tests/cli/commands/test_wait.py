@@ -49,7 +49,7 @@ def test_the_exit_status_says_how_all_have_ended(zerotools: Command, service: Fa
     assert done == (
         124,
         "job 1 (succeeded) succeeded\n",
-        "error: --timeout 1: passed before the end of job 3\n",
+        "error: --timeout 1 has passed before the end of job 3\n",
     )
     assert zerotools("wait", "3", "--timeout", "soon").status == 2
 
@@ -101,4 +101,4 @@ def test_a_daemon_that_is_away_does_not_make_the_wait_longer(
         assert run(build(), ["wait", "--socket", str(path), "1", "--timeout", "1"]) == 124
         assert time.monotonic() - began < 10
     said = capsys.readouterr().err
-    assert said == "error: --timeout 1: passed before the end of job 1\n"
+    assert said == "error: --timeout 1 has passed before the end of job 1\n"

@@ -53,7 +53,7 @@ def test_each_job_of_a_sweep_is_submitted_under_one_key(home: Path) -> None:
 def test_a_job_is_not_submitted_after_one_that_has_failed_long_ago(home: Path) -> None:
     directory, _ = submit_job(programs(home.parent, squeue="exit 0"), home, job({}))
     write_record(directory.submission_path(1) / END, {"state": "failed", "reason": "x"})
-    with pytest.raises(BadRequest, match="that job has not succeeded, it is failed"):
+    with pytest.raises(BadRequest, match="waits for success, but job slurm:4711 is failed"):
         submit([Submission("b.toml", job({}))], after="slurm:4711")
     assert len(calls(home.parent, "sbatch")) == 1
 
@@ -66,7 +66,7 @@ def test_one_that_has_succeeded_is_not_waited_for(home: Path) -> None:
 
 
 def test_a_number_that_slurm_does_not_know_is_refused(home: Path) -> None:
-    with pytest.raises(BadRequest, match="Slurm knows no job with this number"):
+    with pytest.raises(BadRequest, match="Slurm has no job with this number"):
         submit([Submission("b.toml", job({}))], after="slurm:99")
 
 

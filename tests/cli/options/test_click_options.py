@@ -119,7 +119,7 @@ def test_its_paths_are_of_there(there: Callable[..., Done], tmp_path: Path, path
     job.write_text(JOB_FILE.replace("/data", path))
     done = there("submit", str(job))
     assert done.status == 2
-    assert "must be an absolute path (with --host, it is a path on box)" in done.err
+    assert "must be an absolute path (with --host, the path is on box)" in done.err
 
 
 @pytest.mark.parametrize("command", ["inspect", "doctor", "monitor", "backup", "thin"])

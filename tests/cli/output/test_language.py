@@ -85,8 +85,8 @@ def test_texts_of_the_message_stand_in_the_hint() -> None:
             "命令从网页复制时变了样，从 --lr 起",
         ),
         (
-            "p.txt: has 2 launch lines; choose those that you want to import together: --block "
-            "N,N, with the numbers above",
+            "p.txt: has 2 launch lines; choose the blocks to import together with --block N,N "
+            "(the list above has their numbers)",
             "这个网页里有几份同类的内容",
         ),
         (

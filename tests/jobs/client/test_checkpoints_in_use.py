@@ -65,7 +65,7 @@ def test_the_newest_of_its_own_and_what_it_names(tmp_path: Path) -> None:
     found = list(needs_of(job(output_dir=str(tmp_path), spec=named)))
     assert [(need.path.name, need.why.split(" =")[0]) for need in found] == [
         ("step-00000006", "it is the newest checkpoint in the job's output directory"),
-        ("elsewhere", "resume_from"),
+        ("elsewhere", "the job has resume_from"),
     ]
     assert needed(tmp_path / "step-00000003", found) is None
     said = needed(tmp_path / "step-00000006", found)

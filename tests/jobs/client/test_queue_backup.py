@@ -113,16 +113,16 @@ def test_a_running_daemon_is_not_given_another_queue(state: Path, tmp_path: Path
         lock.write("4711\n")
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(BadRequest, match=r"a zerotoolsd, pid 4711, uses .*: stop it first"):
+        with pytest.raises(BadRequest, match=r"a zerotoolsd, pid 4711, uses .*; stop it first"):
             restore_queue(tmp_path / "copy.db", state)
 
 
 def test_what_cannot_be_copied_is_said(state: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match=r"zerotools\.db does not exist: name the daemon's"):
+    with pytest.raises(BadRequest, match=r"zerotools\.db does not exist; name the daemon's"):
         back_up_queue(state, tmp_path / "copy.db")
     fill(state).close()
     (tmp_path / "there").touch()
-    with pytest.raises(BadRequest, match="there exists: name a file that does not exist"):
+    with pytest.raises(BadRequest, match="there exists; name a file that does not exist"):
         back_up_queue(state, tmp_path / "there")
     with pytest.raises(BadRequest, match="cannot be written: No such file or directory"):
         back_up_queue(state, tmp_path / "no" / "copy.db")

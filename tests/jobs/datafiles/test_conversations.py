@@ -98,7 +98,7 @@ def test_parts_calls_weights_and_tools_are_read() -> None:
         ([ASKED, {"content": "b"}], 'x: turn 2 has no "role" and no "from"; it has content'),
         (
             [{"role": "critic", "content": "a"}],
-            'x: turn 1 has the role "critic"; the supported roles are',
+            'x: turn 1 has the role "critic", which is not supported; use',
         ),
         ([ASKED, {"role": "assistant", "content": 3}], 'turn 2: "content" is a number, not text'),
         (
@@ -111,12 +111,12 @@ def test_parts_calls_weights_and_tools_are_read() -> None:
         ),
         (
             [ASKED, {**SAID, "tool_calls": [{"function": {}}]}],
-            'x: turn 2 has a tool call that gives no "name" of a "function"',
+            'x: turn 2 has a tool call without a "name" in its "function"',
         ),
         ([ASKED, {**SAID, "tool_calls": 7}], 'x: turn 2: "tool_calls" is a number, not a list'),
         (
             [{"role": ["user"], "content": "a"}],
-            'x: turn 1 has the role ["user"]; the supported roles are',
+            'x: turn 1 has the role ["user"], which is not supported; use',
         ),
         ([{"role": "user", "content": b"a"}], 'x: turn 1: "content" is bytes, not text'),
     ],

@@ -48,8 +48,8 @@ def test_what_is_written_is_read(
         (b'a,b\n1,"2\n', "is not CSV: unexpected end of data"),
         (b"a,b\n1,\xe9\n", "a.csv, line 2: is not UTF-8 (0xe9"),
         (b'a,b\n"\n",2\n' * 200_000 + b"1,\xe9", "a.csv, line 600001: is not UTF-8 (0xe9"),
-        (b"\x1f\x8b\x08", "a.csv is compressed by gzip: unpack it"),
-        ("a,b\n".encode("utf-16"), "a.csv is UTF-16: convert it"),
+        (b"\x1f\x8b\x08", "a.csv is compressed by gzip; unpack it"),
+        ("a,b\n".encode("utf-16"), "a.csv is UTF-16; convert it"),
     ],
 )
 def test_a_slip_is_named(tmp_path: Path, content: bytes, sentence: str) -> None:

@@ -28,7 +28,7 @@ def test_bare_numbers_have_the_stated_type(tmp_path: Path) -> None:
     path = tmp_path / "ids.bin"
     path.write_bytes(bytes(12))
     assert read_token_header(path, "uint16") == TokenArray(path, 0, 6, "uint16")
-    with pytest.raises(BadFile, match="12 bytes, which is not a multiple of 8"):
+    with pytest.raises(BadFile, match="12 bytes, but needs a multiple of 8"):
         read_token_header(path, "int64")
     with pytest.raises(BadFile, match=r"set data\.token_type"):
         read_token_header(path, None)
@@ -53,7 +53,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     np.save(path, np.zeros(100, "u2"))
     whole = path.read_bytes()
     for damaged, sentence in (
-        (whole[:-1], "327 bytes, but its header needs 328: it is truncated"),
+        (whole[:-1], "327 bytes, but its header needs 328; copy or save"),
         (b"no numpy" + whole, "is not a .npy file"),
         (whole.replace(b"descr", b"wrong"), "its header does not describe a .npy array"),
         (whole[:8] + b"\xff\xff" + whole[10:], "its header does not describe a .npy array"),

@@ -14,7 +14,7 @@ from zerotools.jobs.jobfile_tables.metrics import MetricsSpec, check_metrics
     [
         ({"wandb": "a/b/c"}, "torch", 'metrics.wandb = "a/b/c": must be a project, or entity/'),
         ({"wandb": "team/"}, "torch", "must be a project, or entity/project"),
-        ({"wandb": "a:b"}, "torch", "at most 128 characters, and none of"),
+        ({"wandb": "a:b"}, "torch", "at most 128 characters, without any of"),
         ({"wandb": "p" * 129}, "torch", "at most 128 characters"),
         ({"wandb": " "}, "torch", "must be a name of printable characters"),
         ({"mlflow": "a\nb"}, "deepspeed", "must be a name of printable characters"),

@@ -55,7 +55,7 @@ def test_what_is_no_job_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_place_that_slurm_cannot_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="Slurm takes no %"):
+    with pytest.raises(BadRequest, match="Slurm does not allow %"):
         new_job_directory(tmp_path / "100%", "a", {}, None)
     (tmp_path / "file").touch()
     with pytest.raises(BadRequest, match="set ZEROTOOLS_SLURM_DIR"):

@@ -83,7 +83,7 @@ def test_a_job_that_slurm_does_not_know_is_judged_by_its_records() -> None:
     assert state_and_reason(known(view=RUNS, quiet_seconds=5.0))[0] == "running"
     state, reason = state_and_reason(known(view=RUNS, quiet_seconds=600.0))
     assert state == "failed"
-    assert "it has made no progress for 10 min" in (reason or "")
+    assert "its records have not changed for 10 min" in (reason or "")
     assert state_and_reason(known(submitted_seconds=5.0))[0] == "queued"
     assert state_and_reason(known(submitted_seconds=500.0))[0] == "failed"
     assert state_and_reason(known(view=RUNS, quiet_seconds=600.0, asked=True))[0] == "cancelled"

@@ -106,8 +106,8 @@ def command(
     _refuse_contradictions(references, outputs, logs_only)
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
         raise BadRequest(
-            "this needs a confirmation, which is not possible with --json or without a "
-            "terminal; give --yes to remove, or --dry-run to see the plan"
+            "clean asks before it removes, but it cannot ask with --json or without a terminal; "
+            "give --yes to remove without a question, or --dry-run to see the plan"
         )
     client = DaemonClient(socket)
     job_ids = finished_job_numbers(client, references)

@@ -171,7 +171,7 @@ def _of_copies(difference: CheckpointDiff, status: str) -> str:
     copies = sum(each.is_copy for each in difference.tensors if each.status == status)
     if status != diff_result.CAST or not copies:
         return ""
-    return f"; {copies} of them are 16-bit copies of masters that only the other checkpoint has"
+    return f"; {copies} of them are 16-bit copies in one checkpoint and masters in the other"
 
 
 _HEADERS = ("MAX ABS", "MAX ULP", "REL NORM", "ELEMENTS", "WHERE", "TENSOR")

@@ -118,7 +118,9 @@ def command(
 
 def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estimate:
     if configs.lenient and not configs.any:
-        raise BadRequest("--lenient is for a config; give --deepspeed or --accelerate")
+        raise BadRequest(
+            "--lenient repairs a config, and no config was given; give --deepspeed or --accelerate"
+        )
     machine = given_machine(given)
     named = is_job_file(Path(model))
     if not named and not configs.any:
@@ -165,12 +167,12 @@ def _chosen(found: Estimate, number: int | None) -> Way:
         raise BadRequest(f"--way {number}: only {fit}; name one of them")
     chosen = best if number is None else found.ways[number - 1]
     if chosen is None:
-        others = f"; --way 1 is {found.ways[0].words}" if found.ways else ""
+        others = f"; use --way 1 for {found.ways[0].words}" if found.ways else ""
         raise BadRequest(f"no config fits: {found.choice.reason}{others}")
     if found.machine.node_ranks is not None:
         raise BadRequest(
-            "--print and --write make the config of one machine, but this job has [rendezvous]; "
-            "change [zero] and [offload] of its file by hand"
+            "--print and --write make a config for one machine, but this job has [rendezvous]; "
+            "change [zero] and [offload] in its job file by hand"
         )
     return chosen
 
@@ -179,8 +181,8 @@ def _write(found: Estimate, path: Path, way: Way) -> None:
     tree = found.job_of(way)
     if "deepspeed" in tree:
         raise BadRequest(
-            "--write: the stage and offload of this job are in DeepSpeed's config; change them "
-            f"there: {keys_text(found.keys_of(way))}"
+            "--write: DeepSpeed's config sets the stage and offload of this job; change that "
+            f"config: {keys_text(found.keys_of(way))}"
         )
     text, said = to_toml(tree, {}), [f"wrote {path}"]
     if not tree["train"].keys() & {"steps", "epochs"}:  # not of a job file

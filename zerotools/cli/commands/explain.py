@@ -131,14 +131,14 @@ _PURPOSES = {
 
 
 def _describe_preemption(room: Mapping[str, Any], own: int) -> str:
-    whose = "" if room["job_id"] == own else f"by job {room['job_id']}, "
+    whose = "" if room["job_id"] == own else f"of job {room['job_id']}, "
     said = f"{whose}attempt {room['attempt']}, {render.moment(room['asked'])}"
     if room["for_job"] not in (None, own):
         said += f", for job {room['for_job']}"
     elif room["for_job"] is None:
         said += f", {_PURPOSES.get(room['purpose'], '')}"
     if room["ended"] is None:
-        return f"{said}: it saves"
+        return f"{said}: the attempt is saving"
     if room["steps_lost"] is not None:
         saved = "" if room["saved_step"] is None else f"step {room['saved_step']} saved, "
         lost = "1 step lost" if room["steps_lost"] == 1 else f"{room['steps_lost']} steps lost"

@@ -118,7 +118,7 @@ def _sources(plan: GatherPlan) -> Iterator[str]:
     headers = ("SOURCE", "FILES", "SIZE", "FETCHED", "SIZE")
     yield from render.table(headers, rows, right=("FILES", "SIZE", "FETCHED"))
     if plan.survey.complete:
-        yield f"{count_text(len(plan.survey.complete), 'file')} complete before"
+        yield f"{count_text(len(plan.survey.complete), 'file')} already complete"
 
 
 def _report(done: Gathered, *, fast: bool) -> Iterator[str]:
@@ -171,9 +171,9 @@ def _numbers(name: str, there: list[str]) -> str:
     only in a number, the phrase lists the numbers.
     """
     if not there:
-        return "none like it"
+        return "no similar file"
     numbers = varying_numbers(name, there)
-    return _some(there) if numbers is None else f"those of {render.spans(numbers)}"
+    return _some(there) if numbers is None else f"those with the numbers {render.spans(numbers)}"
 
 
 def _some(names: list[str] | tuple[str, ...]) -> str:

@@ -108,7 +108,8 @@ def command(
     """
     if configs.lenient and not configs.any:
         raise BadRequest(
-            "--lenient is for a config, and a page is always repaired; leave --lenient out"
+            "--lenient is for a config, because a page is always repaired; give --deepspeed or "
+            "--accelerate, or leave --lenient out"
         )
     if configs.any and blocks and (configs.launch_options.launch is None or len(blocks) > 1):
         raise BadRequest("--block is for a page or a script; leave out --block or the configs")
@@ -266,7 +267,10 @@ def _of_numbers(
     chosen = []
     for number in dict.fromkeys(numbers):
         if not 1 <= number <= len(blocks):
-            raise BadRequest(f"{OPTION} {number}: {source} has only the blocks 1 to {len(blocks)}")
+            raise BadRequest(
+                f"{OPTION} {number}: {source} has only the blocks 1 to {len(blocks)}; give the "
+                "number of one of them"
+            )
         chosen.append(blocks[number - 1])
     _refuse_two(chosen, source)
     return chosen
@@ -286,7 +290,7 @@ def _only_ones(blocks: Sequence[PageBlock], source: str) -> list[PageBlock]:
                 _launch_settings(block, source)
             except ZerotoolsError as error:
                 refusal = refusal or error
-                sys.stderr.write(f"#   line {block.line} is not read: {clean(str(error))}\n")
+                sys.stderr.write(f"#   line {block.line} is left out: {clean(str(error))}\n")
                 continue
         usable.append(block)
     if refusal is not None and not usable:
@@ -300,8 +304,8 @@ def _refuse_two(blocks: Sequence[PageBlock], source: str) -> None:
     for kind in BlockKind:
         if kinds.count(kind) > 1:
             raise BadRequest(
-                f"{source}: has {kinds.count(kind)} {kind.value}s; choose those that you "
-                f"want to import together: {OPTION} N,N, with the numbers above"
+                f"{source}: has {kinds.count(kind)} {kind.value}s; choose the blocks to import "
+                f"together with {OPTION} N,N (the list above has their numbers)"
             )
 
 
@@ -340,7 +344,9 @@ def script_import(
             continue
         path = (output.parent / f"{output.stem}-{Path(name).name}").absolute()
         files[path], paths[name] = text, path
-        findings.steps.append(f"{path.name} next to the job file is the program's file {name}")
+        findings.steps.append(
+            f"the program reads {path.name}, next to the job file, instead of {name}"
+        )
     imported = import_script(job, settings, paths, findings)
     if imported.problem is None:
         lines = [f"# {settings.source}", *report_lines(findings, written=True, wording=WORDING)]

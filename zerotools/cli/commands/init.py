@@ -183,7 +183,7 @@ def _model(given: Path | None, *, yes: bool) -> Path:
             "this directory has no model (a directory with config.json); name one with --model"
         )
     if not given.exists():
-        raise BadRequest(f"{given}: this model directory does not exist")
+        raise BadRequest(f"{given}: this model directory does not exist; correct the path")
     if given.is_dir() and not (given / CONFIG).is_file():
         raise BadRequest(f"{given}: has no config.json; pass the path of a model directory")
     return given
@@ -210,8 +210,8 @@ def _data(given: str | None, *, yes: bool) -> FoundData:
     if found is None:
         raise BadRequest(
             f"{given}: has no supported data; give .txt files, or .jsonl, .json, .csv or .parquet "
-            "files with the fields messages, or prompt and response, or instruction and output, "
-            "or prompt, chosen and rejected, or text"
+            "files with the fields (text), (messages), (prompt, response), (instruction, output) "
+            "or (prompt, chosen, rejected)"
         )
     return replace(found, pattern=str(Path(found.pattern).absolute()))
 
@@ -220,7 +220,7 @@ def _method(*, yes: bool) -> str:
     if yes:
         return FULL
     answer: str = click.prompt(
-        "Train all weights (full), adapters (lora) or adapters in 4 bits (qlora)?",
+        "Train all weights (full), adapters (lora) or adapters of a base model in 4 bits (qlora)?",
         FULL,
         type=click.Choice(METHODS),
         show_choices=False,

@@ -279,7 +279,7 @@ def _parameters(run: CheckpointSummary) -> str:
     if run.frozen:
         parts.append(f"{run.frozen:,} frozen")
     if run.shared:
-        parts.append(f"{run.shared:,} under tied names, not counted")
+        parts.append(f"{run.shared:,} more under tied names are not counted")
     return f"{run.parameters:,}" + (f" ({', '.join(parts)})" if parts else "")
 
 

@@ -235,7 +235,7 @@ def _print_checks(
             _print_names("unknown", each.unknown)
             for name, shape, expected in each.wrong[:_MOST_NAMED]:
                 click.echo(
-                    f"    {render.clean(name)} has shape {list(shape)}, and config.json gives it "
+                    f"    {render.clean(name)} has shape {list(shape)}, but config.json gives it "
                     f"{list(expected)}"
                 )
 

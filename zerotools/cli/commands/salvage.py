@@ -68,7 +68,7 @@ def describe(found: Salvage) -> Iterator[str]:
     yield from _lost(found)
     if found.unnamed:
         some = ", ".join(found.unnamed[:MAX_LISTED])
-        yield f"the names of the weights in these files are not known: {render.clean(some)}"
+        yield f"the names of the weights in these lost files are not known: {render.clean(some)}"
     yield from _filled(found)
     yield from _list_omitted(found)
     unchecked = found.examined.unchecked

@@ -37,9 +37,11 @@ def command(socket: Path | None, as_json: bool) -> None:
     columns = render.terminal_columns(sys.stdout)
     rows = [_row(user) for user in found["users"]]
     render.print_lines(render.table(HEADERS, rows, right=HEADERS[1:], columns=columns))
-    click.echo(f"after {duration_text(found['half_life_seconds'])}, used GPU time counts only half")
+    click.echo(
+        f"GPU time counts only half {duration_text(found['half_life_seconds'])} after its use"
+    )
     if not found["fair"]:
-        click.echo("jobs start in the order of their numbers, because [shares] fair is false")
+        click.echo("jobs start in the order of their numbers, because [shares] has fair = false")
 
 
 def _row(user: Mapping[str, Any]) -> tuple[str, ...]:

@@ -124,7 +124,8 @@ def _check_options(
         raise BadRequest(f"-o {output}: needs --plot; give both")
     if plot and as_json:
         raise BadRequest(
-            "--plot draws, and has no JSON; read the numbers in metrics.jsonl in the output_dir"
+            "--plot draws a chart and prints no JSON; leave --json out, or read the numbers in "
+            "metrics.jsonl in the output_dir"
         )
     if output is not None:
         job_curves.check_name(output)
@@ -179,7 +180,10 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
     if found := job.get("evaluated_by"):
         yield "tasks", _tasks(found)
     if not job["progress"] and has_no_heartbeat(job):
-        yield "heartbeat", "none: the program reports no steps; with zerotools.worker it can"
+        yield (
+            "heartbeat",
+            "none: the program reports no steps; call zerotools.worker in the program",
+        )
     if array := job.get("array"):
         label = f": {array['label']}" if array["label"] else ""
         yield "array", f"@{array['id']}, {array['index'] + 1} of {array['size']}{label}"
@@ -273,7 +277,7 @@ def _seen_by_others(job: Job) -> Iterator[tuple[str, str]]:
     yield from _times(job)
     if job["attempt"]:
         yield "GPUs", ", ".join(job["attempt"]["gpu_uuids"])
-    yield "the rest", "only its owner and administrators see the rest"
+    yield "the rest", "only the job's owner and administrators see the rest"
 
 
 def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:
@@ -344,8 +348,8 @@ def suspects(
             continue
         if age > OLD_SECONDS:
             yield (
-                f"{path}, {render.duration(age)} old: torch waits for this lock; if no process "
-                "is compiling, a killed process left it: remove it"
+                f"{path}, {render.duration(age)} old: torch waits until this lock is gone; if no "
+                "process is compiling, remove the lock, which a killed process left"
             )
 
 

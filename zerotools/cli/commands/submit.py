@@ -241,7 +241,9 @@ def command(
         raise BadRequest("--follow follows one job; wait for an array with zerotools wait @JOB")
     sweep = array.sweep()
     if dry_run and follow:
-        raise BadRequest("--dry-run starts no job that --follow could follow; leave one out")
+        raise BadRequest(
+            "--dry-run starts no job that --follow could follow; leave one of the two out"
+        )
     if show is not None and (not dry_run or array.is_given or work.convert):
         raise BadRequest(
             "--show works only with --dry-run and job files; add --dry-run, or leave --show out"
@@ -313,8 +315,8 @@ def _refuse_of_training(
         raise BadRequest("--convert queues one job; use --parts N instead of --array to divide it")
     if machine is not None:
         raise BadRequest(
-            "--convert tries the conversion on this machine, but --host names another; run the "
-            "command on that machine"
+            "--convert tries the conversion on this machine, but --host names another machine; "
+            "run the command on that machine"
         )
 
 
@@ -365,15 +367,15 @@ def _job(
     job = replace(job, tree=slurm.applied(job.tree))
     if configs.any or look_up(job.tree, CONFIG) is not None:
         raise BadRequest(
-            f"{name}: --host cannot send the config of another launcher; make one job file of "
-            "both with zerotools import, and submit that"
+            f"{name}: --host cannot send the config of another launcher; put the config into a "
+            "new job file with zerotools import, and submit that file"
         )
     try:
         return job_from_tree(job.tree, source=job.source, base_dir=None, text=job.text)
     except BadRequest as error:
         if "must be an absolute path" not in str(error):
             raise
-        raise BadRequest(f"{error} (with --host, it is a path on {machine.host})") from None
+        raise BadRequest(f"{error} (with --host, the path is on {machine.host})") from None
 
 
 def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> JobSpec:
@@ -388,7 +390,8 @@ def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> Job
     config = look_up(job.tree, CONFIG)
     if configs.lenient and not configs.any and not isinstance(config, str):
         raise BadRequest(
-            f"{name}: --lenient is for a config in a file; give --deepspeed or --accelerate"
+            f"{name}: --lenient repairs a config in a file, and no such file was given; give "
+            "--deepspeed or --accelerate"
         )
     if not configs.any and config is None:
         return job_from_tree(job.tree, source=job.source, base_dir=job.base_dir, text=job.text)

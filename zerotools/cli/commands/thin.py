@@ -86,7 +86,7 @@ def _described(found: ThinResult, *, yes: bool) -> Iterator[str]:
     if planned and not found.jobs_checked:
         yield (
             "note: no daemon answers, so it is not known whether a job would resume from "
-            f"{'it' if len(planned) == 1 else 'them'}"
+            f"{'this checkpoint' if len(planned) == 1 else 'these checkpoints'}"
         )
     if planned and not yes:
         yield "nothing was changed; run it again with --yes"

@@ -58,7 +58,7 @@ def command(
             raise
         # This command ended the request itself, so the error is not the daemon's.
         if watch is None or not isinstance(error.__cause__, TimeoutError):
-            raise TimedOut(f"--timeout {timeout}: passed; {error}") from error
+            raise TimedOut(f"--timeout {timeout} has passed; {error}") from error
         watch.timed_out = True
     finally:
         if as_json:
@@ -66,7 +66,7 @@ def command(
     if watch.timed_out:
         numbers = ", ".join(map(str, sorted(watch.open)))
         missing = f"job {numbers}" if len(watch.open) == 1 else f"jobs {numbers}"
-        raise TimedOut(f"--timeout {timeout}: passed before the end of {missing}")
+        raise TimedOut(f"--timeout {timeout} has passed before the end of {missing}")
     if bad := [job for job in ended if job["state"] != SUCCEEDED]:
         listed = ", ".join(f"{job['id']} ({_state(job)})" for job in bad)
         advice = "; see why: zerotools explain JOB" if any(map(waits_for_user, bad)) else ""

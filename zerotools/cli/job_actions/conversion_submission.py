@@ -57,8 +57,8 @@ def conversion_submission(
         print_message("note", "the conversion is queued without a trial run")
     if parts % nodes:
         raise BadRequest(
-            f"--parts {parts}: is not a multiple of --nodes {nodes}; all nodes do the same number "
-            "of parts"
+            f"--parts {parts}: must be a multiple of --nodes {nodes}, because all nodes do the "
+            "same number of parts; change one of the two numbers"
         )
     each = parts // nodes
     tree = conversion_tree(words, way, each, python=sys.executable, directory=directory)
@@ -94,5 +94,6 @@ def _tried(
     if done.returncode == 0:
         return way
     raise BadRequest(
-        "nothing was queued, because the conversion would fail with this error; correct it first"
+        "nothing was queued, because the conversion would fail with the error above; correct its "
+        "cause first"
     )

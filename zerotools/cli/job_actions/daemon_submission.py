@@ -189,7 +189,11 @@ def on_node_rank(submission: Submission, node_rank: int) -> JobSpec:
     spec = submission.spec
     nodes = spec.rendezvous.nodes
     if node_rank >= nodes:
-        has = "has no [rendezvous]" if nodes == 1 else f"has the nodes 0 to {nodes - 1}"
+        has = (
+            "has no [rendezvous]; leave the option out, or set rendezvous.nodes"
+            if nodes == 1
+            else f"has the nodes 0 to {nodes - 1}; give one of these numbers"
+        )
         raise BadRequest(f"{submission.source}: --node-rank {node_rank}: the job {has}")
     return with_key(spec, "rendezvous", node_rank=node_rank)
 

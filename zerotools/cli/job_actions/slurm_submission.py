@@ -208,15 +208,16 @@ def _must_wait_for(commands: SlurmCommands, jobs: SlurmJobs, number: str, condit
             return True
         if condition == "ok":
             raise BadRequest(
-                f"--after {number}: Slurm knows no job with this number, or has forgotten it"
+                f"--after {number}: Slurm has no job with this number, or has already forgotten "
+                "it; if the job has succeeded, leave --after out"
             ) from None
         return False
     if view["state"] not in states.TERMINAL:
         return True
     if condition == "ok" and view["state"] != states.SUCCEEDED:
         raise BadRequest(
-            f"--after {view['id']}: that job has not succeeded, it is "
-            f"{states.display_text(view['state'])}; retry it first, or give "
+            f"--after {view['id']}: waits for success, but job {view['id']} is "
+            f"{states.display_text(view['state'])}; retry that job first, or give "
             f"--after {view['id']}:any"
         )
     return False
@@ -276,8 +277,8 @@ def _report_queued(
         print_message(
             "warning",
             f"{title(job)}: Slurm's controller did not answer, so it is not known whether the job "
-            f"is queued; run {command_name()} queue when it answers again; the job is never queued "
-            "twice",
+            f"is queued; when the controller answers again, {command_name()} queue shows the "
+            "state of the job, which is never queued twice",
         )
     elif not as_json:
         click.echo(f"{title(job)} is {states.display_text(job['state'])}: {plan(job)}")

@@ -64,7 +64,7 @@ def verdict(found: Estimate) -> str:
 
 def _verdict(found: Estimate) -> str:
     model, best = _name(found.work.model.source), found.search.best
-    at_least = "" if found.work.model.architecture is not None else ", activations aside"
+    at_least = "" if found.work.model.architecture is not None else ", not counting activations"
     if found.asked is not None and found.asked.fits is not False:
         return f"yes: the job fits as it is written{at_least}"
     if best is None:

@@ -173,7 +173,7 @@ def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[tuple[
     """
     snapshot = view.snapshot
     if not snapshot.gpus:
-        return [(f"GPUs  {snapshot.gpus_error or 'NVML answers, and reports none'}", "")]
+        return [(f"GPUs  {snapshot.gpus_error or 'NVML works, but reports no GPU'}", "")]
     lines = list[tuple[str, str]]()
     if snapshot.gpus_error:
         age = render.duration(snapshot.gpus_age_seconds)

@@ -37,8 +37,8 @@ _VERBS = """
     delete describe download export fetch free give hold install leave let list load lower make map
     merge move name pass paste pick pipe point print put raise read redistribute release remove
     rename repair repeat report reshard resume retry run save say see select send serve set split
-    start state stop submit switch take thin train try turn type update upgrade use verify wait
-    write zerotools
+    start state stop submit switch take thin train try turn type unpack update upgrade use verify
+    wait write zerotools
 """
 _PHRASES = (
     *("did you mean", "end it", "go on", "is it", "is zerotoolsd", "its log", "its tags"),

@@ -162,7 +162,7 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield Path(str(reported["path"])), "it is the newest checkpoint that the job reported"
     attempts = job.get("attempts") or ()
     if attempts and (before := attempts[-1].get("resumed_from")):
-        yield Path(str(before)), "the job's attempt started from it"
+        yield Path(str(before)), "the newest attempt of the job started from it"
     if job.get("output_dir"):
         yield from _own(Path(str(job["output_dir"])))
     spec = job.get("spec") or {}
@@ -170,9 +170,9 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if directory := script.get("checkpoint_dir"):
         newest = _newest_entry(Path(str(directory)))
         if newest is not None:
-            yield newest, f"it is the newest in script.checkpoint_dir = {directory}"
+            yield newest, f"it is the newest checkpoint in script.checkpoint_dir = {directory}"
     if given := spec.get("resume_from"):
-        yield _checkpoint_of(Path(str(given))), f"resume_from = {given}"
+        yield _checkpoint_of(Path(str(given))), f"the job has resume_from = {given}"
 
 
 def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:

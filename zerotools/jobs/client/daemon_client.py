@@ -174,7 +174,10 @@ class DaemonRequests:
                     f"'zerotoolsd'{install}, or set {daemon_address.SOCKET_VARIABLE} to its socket"
                 )
             case PermissionError():
-                why = f"the daemon at {self.shown} belongs to another user (permission denied)"
+                why = (
+                    f"the daemon at {self.shown} belongs to another user (permission denied); "
+                    "start your own zerotoolsd, or let its owner give you access"
+                )
             case TimeoutError():
                 return AnswerLost(
                     f"the daemon at {self.shown} did not answer within {waited:.3g} s"

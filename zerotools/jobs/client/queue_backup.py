@@ -66,9 +66,9 @@ def back_up_queue(state_dir: Path, out: Path) -> QueueCopy:
     """
     database = state_dir / DATABASE
     if not database.is_file():
-        raise BadRequest(f"{database} does not exist: name the daemon's --state-dir")
+        raise BadRequest(f"{database} does not exist; name the daemon's --state-dir")
     if os.path.lexists(out):
-        raise BadRequest(f"{out} exists: name a file that does not exist")
+        raise BadRequest(f"{out} exists; name a file that does not exist")
     try:
         return _copy(database, out)
     except OSError as error:
@@ -190,7 +190,7 @@ def _locked(state_dir: Path) -> Iterator[None]:
     except BlockingIOError:
         pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
         raise BadRequest(
-            f"a zerotoolsd, pid {pid}, uses {state_dir}: stop it first (its jobs continue), "
+            f"a zerotoolsd, pid {pid}, uses {state_dir}; stop it first (its jobs continue), "
             "and start it again afterwards"
         ) from None
     finally:

@@ -166,8 +166,8 @@ class SshTunnel:
         if done.returncode != 0:
             raise DaemonUnreachable(
                 f"{self.host.shown} does not forward sockets over ssh: "
-                f"{done.stderr.decode('utf-8', 'replace').strip()}; does its sshd_config "
-                "allow AllowStreamLocalForwarding?"
+                f"{done.stderr.decode('utf-8', 'replace').strip()}; check that its sshd_config "
+                "has AllowStreamLocalForwarding yes"
             )
         return there
 

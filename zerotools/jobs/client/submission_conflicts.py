@@ -79,8 +79,8 @@ def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadReques
         if other is job or not _is_moved_by(given, place):
             continue
         yield BadRequest(
-            f"{job.source}: resume_from = {given}: {other.source} writes checkpoints there, so it "
-            "is not known which of them the job would resume from; submit the job when "
+            f"{job.source}: resume_from = {given}: {other.source} writes checkpoints there, so "
+            "the newest checkpoint can change before the job starts; submit the job when "
             f"{other.source} has ended, or name one checkpoint that exists now (step-...)"
         )
 

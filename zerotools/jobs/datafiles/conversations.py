@@ -78,7 +78,7 @@ def conversation_of(place: str, turns: Any, system: str, tools: Any) -> Conversa
     if not any(turn["role"] == ASSISTANT for turn, _ in read):
         raise BadFile(
             f"{place}: the conversation has no turn of the assistant, so there is nothing to "
-            "learn; leave it out"
+            "learn; remove the conversation"
         )
     offered = None if tools in (None, "", []) else _list(f"{place}: the tools", tools, "tools")
     return Conversation(
@@ -112,7 +112,9 @@ def _turn(place: str, turn: Any) -> tuple[Turn, bool]:
     names = ("role", "content") if "role" in turn or "from" not in turn else ("from", "value")
     role, content = turn.get(names[0]), turn.get(names[1])
     if role is None:
-        raise BadFile(f'{place} has no "role" and no "from"; it has {shown_names(turn)}')
+        raise BadFile(
+            f'{place} has no "role" and no "from"; it has {shown_names(turn)}; add one of the two'
+        )
     rest = {}
     if turn.keys() != {*names}:  # most turns have nothing else
         known = (*names, "weight")
@@ -121,8 +123,8 @@ def _turn(place: str, turn: Any) -> tuple[Turn, bool]:
         return {"role": ASSISTANT, "content": "", "tool_calls": _called(place, content)}, True
     if not isinstance(role, str) or role not in ROLES:
         raise BadFile(
-            f"{place} has the role {json.dumps(role, ensure_ascii=False)}; the supported roles "
-            f"are {', '.join(ROLES)}"
+            f"{place} has the role {json.dumps(role, ensure_ascii=False)}, which is not "
+            f"supported; use one of {', '.join(ROLES)}"
         )
     text = _content(place, names[1], content)
     if "tool_calls" in rest:
@@ -148,7 +150,10 @@ def _part(place: str, part: Any) -> str:
     if isinstance(part, Mapping) and part.get("type") == "text":
         return checked_text(f'{place}: "text"', part.get("text"))
     kind = part.get("type") if isinstance(part, Mapping) else kind_in_words(part)
-    raise BadFile(f"{place} has a part that is not text ({kind}); only text can be trained on")
+    raise BadFile(
+        f"{place} has a part that is not text ({kind}); only text can be trained on; remove the "
+        "part"
+    )
 
 
 def _called(place: str, value: Any) -> list[Any]:
@@ -166,7 +171,7 @@ def _with_arguments(place: str, call: Any) -> dict[str, Any]:
     """
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise BadFile(f'{place} has a tool call that gives no "name" of a "function"')
+        raise BadFile(f'{place} has a tool call without a "name" in its "function"; add the name')
     arguments = function.get("arguments", {})
     if isinstance(arguments, str) and arguments:
         arguments = _from_json(f"{place}: the arguments of {function['name']}", arguments)

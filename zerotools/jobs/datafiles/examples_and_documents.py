@@ -248,7 +248,7 @@ def _history(
     pairs = []
     for number, turn in enumerate(turns, 1):
         if not isinstance(turn, list) or len(turn) != 2:
-            raise BadFile(f"{what}: turn {number} is not a pair [prompt, response]")
+            raise BadFile(f"{what}: turn {number} is not a pair; write [prompt, response]")
         pairs.append((checked_text(f"{what}: turn {number}", turn[0]), checked_text(what, turn[1])))
     return tuple(pairs)
 

@@ -30,15 +30,15 @@ _SPACE = re.compile(r"\s*")
 
 
 _OTHERS = (
-    (b"\x1f\x8b", "is compressed by gzip: unpack it (gunzip -k)"),
-    (b"\x28\xb5\x2f\xfd", "is compressed by zstd: unpack it (unzstd)"),
-    (b"\xfd7zXZ\0", "is compressed by xz: unpack it (unxz -k)"),
-    (b"BZh", "is compressed by bzip2: unpack it (bunzip2 -k)"),
-    (b"PK\3\4", "is a zip archive: unpack it (unzip)"),
-    (b"PAR1", "is Parquet: give it a name that ends in .parquet"),
-    (b"ARROW1", "is Arrow: give it a name that ends in .arrow"),
-    (b"\xff\xfe", "is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"),
-    (b"\xfe\xff", "is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"),
+    (b"\x1f\x8b", "is compressed by gzip; unpack it (gunzip -k)"),
+    (b"\x28\xb5\x2f\xfd", "is compressed by zstd; unpack it (unzstd)"),
+    (b"\xfd7zXZ\0", "is compressed by xz; unpack it (unxz -k)"),
+    (b"BZh", "is compressed by bzip2; unpack it (bunzip2 -k)"),
+    (b"PK\3\4", "is a zip archive; unpack it (unzip)"),
+    (b"PAR1", "is Parquet; give it a name that ends in .parquet"),
+    (b"ARROW1", "is Arrow; give it a name that ends in .arrow"),
+    (b"\xff\xfe", "is UTF-16; convert it (iconv -f UTF-16 -t UTF-8)"),
+    (b"\xfe\xff", "is UTF-16; convert it (iconv -f UTF-16 -t UTF-8)"),
 )
 """The first bytes of a file of another kind -> the name of the kind, and the advice in the
 message.

@@ -254,7 +254,10 @@ def column_value(place: str, tree: Mapping[str, Any], name: str, key: str) -> An
         BadFile: the record has no such column.
     """
     if name not in tree:
-        raise BadFile(f'{place}: has no column "{name}" ({key}); it has {shown_names(tree)}')
+        raise BadFile(
+            f'{place}: has no column "{name}" ({key}); it has {shown_names(tree)}; set {key} to '
+            "another column, or correct the record"
+        )
     return tree[name]
 
 
@@ -278,7 +281,7 @@ def checked_text(what: str, value: Any) -> str:
     except UnicodeEncodeError as error:
         half = f"\\u{ord(value[error.start]):04x}"
         raise BadFile(
-            f"{what} has {half}, which is only half of a character: write the other half, too"
+            f"{what} has {half}, which is only half of a character; write the other half, too"
         ) from None
     return value
 

@@ -50,13 +50,16 @@ def read_token_header(path: Path, stated: str | None) -> TokenArray:
                 return _bare(path, size, stated)
             start = file.read(12)
             if len(start) < 12 or not start.startswith(_MAGIC):
-                raise BadFile(f"{path} is not a .npy file: it does not begin with {_MAGIC!r}")
+                raise BadFile(
+                    f"{path} is not a .npy file, because it does not begin with {_MAGIC!r}; save "
+                    "the array again, or rename the file if it holds only token ids"
+                )
             wide = start[6] >= 2
             length = struct.unpack("<I" if wide else "<H", start[8 : 12 if wide else 10])[0]
             if length > _LONGEST_HEADER:
                 raise BadFile(
-                    f"{path}: its header has {length} bytes; a header may have at most "
-                    f"{_LONGEST_HEADER}"
+                    f"{path}: its header has {length} bytes, but may have at most "
+                    f"{_LONGEST_HEADER}; save the array again"
                 )
             offset = (12 if wide else 10) + length
             file.seek(offset - length)
@@ -67,11 +70,12 @@ def read_token_header(path: Path, stated: str | None) -> TokenArray:
 
 def _bare(path: Path, size: int, stated: str | None) -> TokenArray:
     if stated is None:
-        raise BadFile(f"{path} does not record the type of its token ids: set data.token_type")
+        raise BadFile(f"{path} does not record the type of its token ids; set data.token_type")
     if size % ITEM_BYTES[stated]:
         raise BadFile(
-            f"{path} has {size} bytes, which is not a multiple of {ITEM_BYTES[stated]} "
-            f'(data.token_type = "{stated}"): it is truncated, or has another type'
+            f"{path} has {size} bytes, but needs a multiple of {ITEM_BYTES[stated]} "
+            f'(data.token_type = "{stated}"); set another data.token_type, or copy the file again '
+            "if it is truncated"
         )
     return TokenArray(path, 0, size // ITEM_BYTES[stated], stated)
 
@@ -88,11 +92,16 @@ def _numpy(path: Path, size: int, offset: int, header: bytes) -> TokenArray:
     if name is None:
         raise BadFile(
             f"{path} holds values of type {kind!r}, but token ids are {', '.join(TOKEN_TYPES)}, "
-            "little-endian: save it as one of these"
+            "little-endian; save the array as one of these types"
         )
     if len(shape) != 1 or type(shape[0]) is not int or shape[0] < 0:
-        raise BadFile(f"{path} has shape {shape}, but token ids need one dimension: flatten it")
+        raise BadFile(
+            f"{path} has shape {shape}, but token ids need one dimension; save the array "
+            "with one dimension"
+        )
     need = offset + shape[0] * ITEM_BYTES[name]
     if size < need:
-        raise BadFile(f"{path} has {size} bytes, but its header needs {need}: it is truncated")
+        raise BadFile(
+            f"{path} has {size} bytes, but its header needs {need}; copy or save the file again"
+        )
     return TokenArray(path, offset, shape[0], name)

@@ -161,8 +161,8 @@ def check_gpu_locks(
         return
     yield warning(
         what,
-        f"two daemons may give one GPU to two jobs: {why}; a daemon then notices jobs of "
-        "other daemons only by the GPU memory that NVML shows",
+        f"two daemons may give one GPU to two jobs: {why}; a daemon then sees a job of another "
+        "daemon only by its GPU memory",
         f"as root: install -d -m 1777 {place or directory}, and for the next boot zerotoolsd "
         "--print-unit tmpfiles > /etc/tmpfiles.d/zerotools.conf (zerotools help share-gpus)",
     )

@@ -114,7 +114,7 @@ def _gpu_build(python: str, answer: Mapping[str, Any]) -> Iterator[DoctorFinding
     elif not answer.get("gpus"):
         yield problem(
             "torch",
-            f"{answer['torch']} (CUDA {answer['cuda']}) sees no GPU, but NVML does",
+            f"{answer['torch']} (CUDA {answer['cuda']}) sees no GPU, but NVML sees GPUs",
             "the driver may be too old for this CUDA, or CUDA_VISIBLE_DEVICES is set; see "
             "nvidia-smi",
         )

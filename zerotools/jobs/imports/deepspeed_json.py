@@ -45,8 +45,8 @@ from zerotools.jobs.launcher_keys.deepspeed_releases import (
 from zerotools.jobs.text.config_document import Document, Trail
 
 FIRST_STEP = (
-    "in bf16 at this stage, DeepSpeed first takes an extra optimizer step with zero gradients "
-    "(not at stages 1 to 3): the weights decay once more, and the first updates are smaller"
+    "in bf16 at stage 0, DeepSpeed first takes an extra optimizer step with zero gradients: the "
+    "weights decay once more, and the first updates are smaller (stages 1 to 3 have no such step)"
 )
 """Source: `initialize_optimizer_states` in runtime/fp16/unfused_optimizer.py and
 fused_optimizer.py, which DeepSpeed calls at stage 0 only (`_do_optimizer_sanity_check` in

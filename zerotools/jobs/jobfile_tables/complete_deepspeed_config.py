@@ -150,8 +150,9 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
     yield from _contradictions(spec)
     if spec.train.precision == "fp16" and spec.zero.stage == 0:
         yield (
-            "deepspeed.config fp16: at zero_optimization.stage 0 DeepSpeed 0.19 divides the "
-            "gradients by a loss scale that it never multiplied the loss by; set stage 1, or bf16"
+            "deepspeed.config fp16: at zero_optimization.stage 0, DeepSpeed 0.19 divides the "
+            "gradients by the loss scale, but does not multiply the loss by it; set stage 1, or "
+            "bf16"
         )
     yield from check_config(spec.deepspeed.tree)
     yield from _check_adapters(spec)

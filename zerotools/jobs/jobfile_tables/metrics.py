@@ -89,7 +89,6 @@ def _check_project(named: str) -> Iterator[str]:
         yield f"metrics.wandb = {format_value(named)}: must be a project, or entity/project"
     elif len(project) > _LONGEST_PROJECT or not _NOT_IN_PROJECTS.isdisjoint(named):
         yield (
-            f"metrics.wandb = {format_value(named)}: a project has at most {_LONGEST_PROJECT} "
-            "characters, "
-            f"and none of {' '.join(sorted(_NOT_IN_PROJECTS))}"
+            f"metrics.wandb = {format_value(named)}: a project must have at most "
+            f"{_LONGEST_PROJECT} characters, without any of {' '.join(sorted(_NOT_IN_PROJECTS))}"
         )

@@ -127,14 +127,14 @@ def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
     together = spec.zero.same_data_ranks
     if ranks % together:
         raise BadRequest(
-            f"{ranks} ranks are not a multiple of the {together} that compute the same sequences "
-            f"together; ask for {together * max(1, ranks // together)}"
+            f"{ranks} ranks are not a multiple of the {together} ranks that compute the same "
+            f"sequences together; use {together * max(1, ranks // together)} ranks"
         )
     if spec.train.batch_size % (ranks // together):
         whose = "" if together == 1 else f" in groups of {together}"
         raise BadRequest(
             f"train.batch_size = {spec.train.batch_size} cannot be divided evenly among {ranks} "
-            f"ranks{whose}; ask for a number of ranks that divides it"
+            f"ranks{whose}; use a number of ranks that divides it"
         )
     if spec.device == "cpu":
         return replace(spec, ranks=ranks)

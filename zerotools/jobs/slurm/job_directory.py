@@ -195,7 +195,7 @@ def new_job_directory(
     path = home / (keyed_name(key) if key else f"{stamp}-{_word(name)}-{secrets.token_hex(3)}")
     if re.search(r"[\n%\\]", str(path)):
         raise BadRequest(
-            f"{home}: Slurm takes no % and no \\ in the paths of logs; set {HOME_VARIABLE} to "
+            f"{home}: Slurm does not allow % or \\ in the paths of logs; set {HOME_VARIABLE} to "
             "another directory"
         )
     directory = JobDirectory(path)

@@ -107,7 +107,10 @@ class SlurmCommands:
             said = self._run("sbatch", ["--version"]).strip()
             found = re.search(r"(\d+)\.(\d+)", said)
             if found is None:
-                raise Unsupported(f"sbatch --version prints {said[:100]!r}, not a version of Slurm")
+                raise Unsupported(
+                    f"sbatch --version prints {said[:100]!r}, not a version of Slurm; correct "
+                    "PATH, so that sbatch is Slurm's"
+                )
             self._version = int(found[1]), int(found[2])
         if self._version < _LEAST:
             year, month = self._version

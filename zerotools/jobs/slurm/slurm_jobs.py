@@ -358,7 +358,7 @@ class SlurmJobs:
         view, directory = self.job(job_id), self.directory(job_id)
         if view["state"] in states.TERMINAL:
             raise BadRequest(
-                f"job {view['id']} is over ({states.display_text(view['state'])}): there is "
+                f"job {view['id']} is over ({states.display_text(view['state'])}), so there is "
                 "nothing to cancel"
             )
         directory.request_stop(submitter_name())
@@ -366,7 +366,7 @@ class SlurmJobs:
         if number is None:
             raise SlurmUnreachable(
                 f"job {view['id']} was asked to end on its nodes; Slurm does not answer, so the "
-                "job may still be in Slurm's queue: cancel it again later"
+                "job may still be in Slurm's queue; cancel the job again later"
             )
         try:
             found = own_of(directory, self._commands.jobs([number]).get(number))
@@ -378,7 +378,7 @@ class SlurmJobs:
                 }  # its nodes read the request in its directory
             raise SlurmUnreachable(
                 f"job {view['id']} was asked to end on its nodes; Slurm does not answer, so the "
-                "job may still be in Slurm's queue: cancel it again later"
+                "job may still be in Slurm's queue; cancel the job again later"
             ) from None
         if found is not None and found.waits:
             self._commands.cancel(number)

@@ -146,15 +146,15 @@ def _unknown_to_slurm(known: Known, state: str, reason: str | None) -> tuple[str
             return states.QUEUED, "Slurm does not list the job yet"
         return (
             states.FAILED,
-            "Slurm does not know the job, and the job never began: Slurm lost it, or never got it",
+            "the job is lost: it never began, and Slurm does not know it",
         )
     if known.quiet_seconds < FRESH_SECONDS:
         return state, reason or "Slurm does not list the job, but it runs"
     if known.asked:
-        return states.CANCELLED, "cancelled; it wrote no report of its end"
+        return states.CANCELLED, "cancelled; the job wrote no report of its end"
     return states.FAILED, (
-        "Slurm does not know the job any more, and it has made no progress for "
-        f"{known.quiet_seconds / 60:.0f} min: the job is lost"
+        "the job is lost: Slurm does not know it any more, and its records have not changed "
+        f"for {known.quiet_seconds / 60:.0f} min"
     )
 
 
@@ -170,7 +170,7 @@ def _ended_by_slurm(
         where = f"; {reason}" if reason else ""
         return states.CANCELLED, f"Slurm ended the job as cancelled{told}{where}"
     if found.reason == "DependencyNeverSatisfied":
-        return states.CANCELLED, "the job that it waited for has failed"
+        return states.CANCELLED, "it waited for a job that has failed"
     said = f"; {reason}" if reason else ""
     if found.state == "COMPLETED":
         return states.FAILED, f"its batch script ended before it recorded how the job ended{said}"

@@ -103,7 +103,7 @@ def test_curves_of_another_job_are_not_shown() -> None:
 def test_what_could_not_be_read_is_said() -> None:
     job = job_of(3)
     look = a_look(
-        job, chosen=JobDetails(3, trouble="only its owner and administrators see the rest")
+        job, chosen=JobDetails(3, trouble="only the job's owner and administrators see the rest")
     )
     lines = detail_lines(look, job, 80, 9, NOW)
     assert meaning_in(lines[3], "its owner") == "warning"
@@ -111,7 +111,7 @@ def test_what_could_not_be_read_is_said() -> None:
 
 def test_of_somebody_elses_job_only_what_is_seen_is_shown() -> None:
     job = {**job_of(9, name="job-9", phase=None, progress=None), "masked": True, "spec": {}}
-    found = JobDetails(9, trouble="only its owner and administrators see the rest")
+    found = JobDetails(9, trouble="only the job's owner and administrators see the rest")
     lines = [text_of(line) for line in detail_lines(a_look(job, chosen=found), job, 80, 9, NOW)]
     assert lines[1:] == ["host peak 6.0 GiB", found.trouble]
 

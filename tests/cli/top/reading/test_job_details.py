@@ -79,7 +79,7 @@ def test_no_checkpoint(latest: object) -> None:
 def test_of_somebody_elses_job_nothing_is_asked(client: DaemonClient) -> None:
     job = completed([{"id": 9, "masked": True}])[0]
     found = JobDetailsReader(client, None, lambda: 0.0).read(job)
-    assert found.trouble == "only its owner and administrators see the rest"
+    assert found.trouble == "only the job's owner and administrators see the rest"
 
 
 def test_what_the_daemon_refuses_is_said(client: DaemonClient) -> None:

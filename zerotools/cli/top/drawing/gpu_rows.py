@@ -89,7 +89,7 @@ def gpu_lines(data: ScreenData, columns: int, rows: int, *, headed: bool) -> lis
     """Return at most `rows` rows for the GPUs. If no GPUs are known, return the reason."""
     snapshot = data.snapshot
     if not snapshot.gpus:
-        said = plain(snapshot.gpus_error or "NVML answers, and reports none")
+        said = plain(snapshot.gpus_error or "NVML works, but reports no GPU")
         return [cut([("GPUs  ", "strong"), (said, "quiet")], columns)]
     lines: list[Line] = []
     if snapshot.gpus_error:

@@ -68,7 +68,8 @@ class JobDetailsReader:
         """Return the current details of the job."""
         number = int(job["id"])
         if job.get("masked"):
-            return JobDetails(number, trouble="only its owner and administrators see the rest")
+            trouble = "only the job's owner and administrators see the rest"
+            return JobDetails(number, trouble=trouble)
         reader = self._readers.pop(number, None) or ReportReader(self._client, number)
         self._readers[number] = reader
         if len(self._readers) > REMEMBERED:

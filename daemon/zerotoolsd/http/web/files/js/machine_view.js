@@ -57,7 +57,7 @@ export class MachineView {
     const machine = this.#page.store.machine;
     if (!machine?.snapshot) return;
     const { gpus, gpus_error: why, host } = machine.snapshot;
-    if (!gpus.length) fill(this.#gpus, h("p", { class: "quiet" }, `No GPU is shown: ${plainName(why ?? "NVML answers, and reports none")}`));
+    if (!gpus.length) fill(this.#gpus, h("p", { class: "quiet" }, `No GPU is shown: ${plainName(why ?? "NVML works, but reports no GPU")}`));
     else {
       if (!this.#cards.size) fill(this.#gpus);
       for (const gpu of gpus) this.#drawGpu(gpu, machine.leases);
