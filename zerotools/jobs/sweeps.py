@@ -73,7 +73,7 @@ def count_of(sweep: Mapping[str, Sequence[Any]], count: int | None) -> int:
         if not values:
             raise BadRequest(f"sweep: {key} has no values")
         if len({format_value(value) for value in values}) < len(values):
-            raise BadRequest(f"sweep: {key} has a value twice")
+            raise BadRequest(f"sweep: {key} has a value twice; name each value once")
     members = math.prod(len(values) for values in sweep.values()) * (1 if count is None else count)
     if not 1 <= members <= MOST_MEMBERS:
         raise BadRequest(

@@ -69,7 +69,7 @@ def test_a_job_starts_at_another_time_or_at_any(zerotools: Command, jobs: FakeSe
         ("+99999999999999d", "--begin +99999999999999d: "),
         ("nan", "--begin nan: is not a time"),
         ("-5", "--begin -5: is not a time"),
-        ("2001-01-01", "--begin 2001-01-01: is in the past; it is"),
+        ("2001-01-01", "--begin 2001-01-01: is in the past (it is now"),
     ):
         done = zerotools("edit", "tiny", "--begin", given)
         assert (done.status, said in done.err) == (2, True), done.err

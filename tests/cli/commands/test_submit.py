@@ -108,7 +108,8 @@ def test_follow_is_for_one_job(zerotools: Command, job_file: Path) -> None:
     done = zerotools("submit", "-f", str(job_file), str(job_file))
     assert (done.status, done.err) == (
         2,
-        "error: --follow is for one job file, but 2 are given\n",
+        "error: --follow is for one job file, but 2 are given\n"
+        "hint: submit each file with a separate command\n",
     )
 
 

@@ -42,7 +42,7 @@ def test_what_is_written_is_read(
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"a,b\n1,2\n3\n", "a.csv, line 3: has 1 fields, and the header has 2"),
+        (b"a,b\n1,2\n3\n", "a.csv, line 3: has 1 fields, but the header has 2"),
         (b"a,a\n1,2\n", 'a.csv: its header has the column "a" twice'),
         (b'a,b\n1,"2"x\n', "a.csv, line 2: is not CSV: "),
         (b'a,b\n1,"2\n', "is not CSV: unexpected end of data"),
@@ -117,7 +117,7 @@ def test_a_dataset_that_datasets_saved(pyarrow: Any) -> None:
     ]
     rows = [row for path in files for row in read_columnar(path)]
     assert rows == json.loads((SAVED / "truth.json").read_text())
-    with pytest.raises(BadFile, match=r"with splits \(train, test\): name one of them, such as"):
+    with pytest.raises(BadFile, match=r"with splits \(train, test\); name one of them, such as"):
         saved_files(SAVED)
 
 

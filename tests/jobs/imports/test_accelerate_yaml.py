@@ -340,4 +340,4 @@ def test_modules_of_experts_are_leaves_to_deepspeed() -> None:
     older = import_configs(
         a_job('engine = "deepspeed"\n' + FREE), accelerate=document, release=(0, 17)
     )
-    assert "needs DeepSpeed 0.18.0, and the job's Python has 0.17" in said(older)
+    assert "needs DeepSpeed 0.18.0, but the job's Python has 0.17" in said(older)

@@ -54,8 +54,8 @@ def test_absolute_paths_and_urls_are_taken(words: str) -> None:
         ("consolidate /a /b --map m.toml", "'m.toml' is a relative path"),
         ("consolidate /a /b --base=base", "'base' is a relative path"),
         ("consolidate -- /a out", "'out' is a relative path"),
-        ("consolidate /a --adapter-only out", "takes 2 absolute paths, and 1 is given"),
-        ("verify", "takes 1 absolute path, and 0 are given"),
+        ("consolidate /a --adapter-only out", "takes 2 absolute paths, but 1 is given"),
+        ("verify", "takes 1 absolute path, but 0 are given"),
     ],
 )
 def test_relative_paths_are_refused(words: str, why: str) -> None:

@@ -92,7 +92,9 @@ def test_nodes_with_fewer_ranks_than_a_sequence_takes() -> None:
 
 def test_an_estimate_for_other_ranks() -> None:
     asked = together(2, train={"batch_size": 1}, ranks=2)
-    with pytest.raises(BadRequest, match=r"3 ranks are not a multiple of the 2 that .* ask for 2"):
+    with pytest.raises(
+        BadRequest, match=r"3 ranks are not a multiple of the 2 ranks that .* use 2 ranks"
+    ):
         with_ranks(asked, 3)
     with pytest.raises(BadRequest, match="cannot be divided evenly among 4 ranks"):
         with_ranks(asked, 4)

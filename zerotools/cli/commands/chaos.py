@@ -59,7 +59,7 @@ SHOWN = 5
     metavar="N",
     default=4,
     show_default=True,
-    help="Number of toy jobs that run at the same time.",
+    help="Number of toy jobs at the same time.",
 )
 @click.option(
     "--directory",

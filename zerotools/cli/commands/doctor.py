@@ -148,7 +148,7 @@ def _write(
     except FileExistsError:
         raise BadRequest(f"{path} exists; name another file for the report") from None
     except OSError as error:
-        raise BadRequest(f"{path} cannot be written: {error.strerror}") from None
+        raise BadRequest(f"{path} cannot be written: {error.strerror}; name another file") from None
     click.echo(f"wrote {path}; read it before you publish it", err=True)
 
 

@@ -118,10 +118,14 @@ def _from_editor(job: Job) -> dict[str, Any]:
         after = json.loads(text)
     except ValueError as error:
         raise BadRequest(
-            f"the text from the editor is not JSON: {error}; nothing was changed"
+            f"the text from the editor is not JSON: {error}; nothing was changed; run the command "
+            "again"
         ) from None
     if not isinstance(after, dict):
-        raise BadRequest("the text from the editor is not a JSON object; nothing was changed")
+        raise BadRequest(
+            "the text from the editor is not a JSON object; nothing was changed; run the command "
+            "again"
+        )
     old, new = dict(_flat(before)), dict(_flat(after))
     changed = {key: value for key, value in new.items() if key not in old or old[key] != value}
     gone = [key for key in old if key not in new]

@@ -194,7 +194,9 @@ def _write(found: Estimate, path: Path, way: Way) -> None:
     except FileExistsError:
         raise BadRequest(f"{path}: exists already; name another file with --write") from None
     except OSError as error:
-        raise BadRequest(f"{path}: cannot be written: {error.strerror}") from None
+        raise BadRequest(
+            f"{path}: cannot be written: {error.strerror}; name another file"
+        ) from None
     sys.stderr.writelines(f"{line}\n" for each in said for line in wrapped(each))
     command = f"zerotools submit {shlex.quote(str(path))} --dry-run"
     sys.stderr.write(f"next: {render.clean(command)}\n")

@@ -60,13 +60,17 @@ def command(
     from_start = from_start or output_dir is not None
     of_array = reference is not None and reference.startswith("@")
     if of_array and nodes is not None:
-        raise BadRequest("--nodes is for one job, not for an array")
+        raise BadRequest(
+            "--nodes is for one job, not for an array; leave --nodes out, or name one job"
+        )
     if not from_start and not of_array:
         asked = {} if nodes is None else nodes_of(nodes)
         continue_job(socket, reference, asked=asked, as_json=as_json)
         return
     if nodes is not None:
-        raise BadRequest("--nodes is for a job that continues from its newest checkpoint")
+        raise BadRequest(
+            "--nodes is for a job that continues from its newest checkpoint; leave --nodes out"
+        )
     client, place = DaemonClient(socket), output_dir
     if place is not None and machine_behind(socket) is None:
         place = str(Path.cwd() / place)

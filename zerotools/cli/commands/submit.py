@@ -236,7 +236,10 @@ def command(
         and len(job_files) > 1
         and (option := next(filter(single.get, single), None))
     ):
-        raise BadRequest(f"{option} is for one job file, but {len(job_files)} are given")
+        raise BadRequest(
+            f"{option} is for one job file, but {len(job_files)} are given; submit each file with "
+            "a separate command"
+        )
     if array.is_given and follow:
         raise BadRequest("--follow follows one job; wait for an array with zerotools wait @JOB")
     sweep = array.sweep()

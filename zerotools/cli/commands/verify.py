@@ -167,7 +167,7 @@ def _unchecked(found: Verification) -> Iterator[str]:
     essential = [name for name in essential if name not in unsure and name not in doubts]
     if unsure:
         yield (
-            "there is no manifest, so these files may be from different saves: "
+            "without a manifest, these files may be from different saves: "
             f"{count_text(len(unsure), 'file')}: {_some(unsure)}"
         )
     for name in doubts[:MAX_NAMED]:

@@ -111,7 +111,9 @@ def continue_job(
 def refuse_nodes(asked: Mapping[str, Any]) -> None:
     """Raise BadRequest if the user gave a number of nodes for a job of the daemon."""
     if asked:
-        raise BadRequest("--nodes is only for jobs submitted to Slurm without a daemon")
+        raise BadRequest(
+            "--nodes is only for jobs submitted to Slurm without a daemon; leave --nodes out"
+        )
 
 
 def restart_words(job: Job) -> str:

@@ -179,7 +179,7 @@ def _first_of(client: DaemonClient, reference: str) -> dict[str, Any]:
     word = reference[1:]
     first = find_job(client, word if is_number(word) else f"{word}-0")
     if first.get("array") is None:
-        raise BadRequest(f"{reference}: job {first['id']} is not part of an array")
+        raise BadRequest(f"{reference}: job {first['id']} is not part of an array; leave the @ out")
     return first
 
 

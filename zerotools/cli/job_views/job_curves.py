@@ -238,7 +238,9 @@ def save(named: Sequence[tuple[str, Curves]], path: Path) -> None:
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
-        raise BadRequest(f"-o {path}: cannot be written: {error.strerror}") from None
+        raise BadRequest(
+            f"-o {path}: cannot be written: {error.strerror}; name another file"
+        ) from None
 
 
 def _text(title: str) -> str:

@@ -288,7 +288,7 @@ def time_of(text: str, now: float) -> float:
         ) from None
     if found < now:
         shown = datetime.fromtimestamp(now).isoformat(sep=" ", timespec="seconds")
-        raise BadRequest(f"--begin {text}: is in the past; it is {shown}")
+        raise BadRequest(f"--begin {text}: is in the past (it is now {shown}); give a later time")
     return found
 
 
@@ -308,10 +308,14 @@ def dependencies(
             reference, condition = text, CONDITIONS[0]
         elif condition not in CONDITIONS:
             if reference.isdecimal():
-                raise BadRequest(f"--after {text}: {condition!r} is neither ok nor any")
+                raise BadRequest(
+                    f"--after {text}: {condition!r} is neither ok nor any; write one of the two"
+                )
             reference, condition = text, CONDITIONS[0]  # a name may have a colon
         for job_id in numbers_of(reference):
             if job_id in found and found[job_id]["condition"] != condition:
-                raise BadRequest(f"--after {text}: job {job_id} is named twice, as ok and as any")
+                raise BadRequest(
+                    f"--after {text}: job {job_id} is named twice, as ok and as any; name it once"
+                )
             found[job_id] = {"job": job_id, "condition": condition}
     return list(found.values())

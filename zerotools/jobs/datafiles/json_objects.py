@@ -22,7 +22,7 @@ from zerotools.io.files.regular_files import open_regular
 LARGEST = 64 << 20
 """The size limit of one object, in bytes. Larger objects are refused."""
 PIECE = 1 << 20
-FORM = "examples are one JSON object per line, or one JSON array of objects"
+FORM = "write one JSON object per line, or one JSON array of objects"
 _NEAR_THE_END = 16
 Seen = Callable[[int], None]
 """A callback that is called with the number of bytes that were read from a file so far."""
@@ -117,11 +117,16 @@ def _array(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int
                         f"{text.location}: no example follows the comma; remove the comma"
                     )
             elif head not in ("]", ""):
-                raise BadFile(f"{text.location}: a comma is missing between two examples")
+                raise BadFile(
+                    f"{text.location}: a comma is missing between two examples; write one there"
+                )
     except _OverBudget:
         return
     if text.peek() == "" and not text.is_over_budget:
-        raise BadFile(f"{text.location}: the array is not closed; the file ends before its ]")
+        raise BadFile(
+            f"{text.location}: the array is not closed: the file ends before its ]; add "
+            "the ], or copy the file again"
+        )
     if text.peek() == "]":
         text.skip("]")
         if text.peek():

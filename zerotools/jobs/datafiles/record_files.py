@@ -135,12 +135,14 @@ def _rows(path: Path, lines: _Lines) -> Iterator[tuple[int, dict[str, str]]]:
                 header = row
                 twice = next((name for name in header if header.count(name) > 1), None)
                 if twice is not None:
-                    raise BadFile(f'{path}: its header has the column "{twice}" twice')
+                    raise BadFile(
+                        f'{path}: its header has the column "{twice}" twice; rename one of the two'
+                    )
                 continue
             if len(row) != len(header):
                 raise BadFile(
-                    f"{path}, line {reader.line_num}: has {len(row)} fields, and the header has "
-                    f"{len(header)}"
+                    f"{path}, line {reader.line_num}: has {len(row)} fields, but the header has "
+                    f"{len(header)}; correct the line"
                 )
             yield reader.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
@@ -159,7 +161,7 @@ def saved_files(directory: Path) -> list[Path] | None:
         names = _json(directory / SPLITS).get("splits")
         splits = [str(name) for name in names] if isinstance(names, list) else []
         raise BadFile(
-            f"{directory} is a saved dataset with splits ({', '.join(splits) or 'none'}): name "
+            f"{directory} is a saved dataset with splits ({', '.join(splits) or 'none'}); name "
             f"one of them, such as {directory / (splits[0] if splits else 'train')}"
         )
     if not (directory / STATE).is_file():

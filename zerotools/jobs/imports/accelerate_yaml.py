@@ -256,8 +256,8 @@ def _leaf_modules(
     if reading.release < LEAF_MODULES:
         reading.findings.unsupported.append(
             f"{given.label} = {format_value(given.value)}: needs DeepSpeed "
-            f"{release_said(LEAF_MODULES)}, "
-            f"and the job's Python has {release_said(reading.release)}"
+            f"{release_said(LEAF_MODULES)}, but the job's Python has "
+            f"{release_said(reading.release)}; upgrade it, or remove the key"
         )
         return
     trail = ("zero_optimization", "leaf_module")

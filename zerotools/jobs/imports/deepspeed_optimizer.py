@@ -125,7 +125,7 @@ def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:
 
 
 def _read_muon(reading: ConfigReading, kind: ConfigValue) -> None:
-    reading.map(kind, OPTIMIZER, "muon", "computed by torch's Muon, whose iterations are in bf16")
+    reading.map(kind, OPTIMIZER, "muon", "computed by torch's Muon, which iterates in bf16")
     reading.default("optimizer.type", "train.muon_scale", "original", "DeepSpeed's Muon")
     decoupled = reading.pop(_DECOUPLED)
     if decoupled is not None and decoupled.value is False:

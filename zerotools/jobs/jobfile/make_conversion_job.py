@@ -88,8 +88,8 @@ def refuse_relative_paths(words: Sequence[str]) -> None:
     absolute = [word for word in may_be_arguments if _is_absolute(word)]
     if len(absolute) < (wanted := PATHS[words[0]]):
         raise BadRequest(
-            f"convert: {words[0]} takes {wanted} absolute path{'s' * (wanted > 1)}, and "
-            f"{len(absolute)} {'is' if len(absolute) == 1 else 'are'} given"
+            f"convert: {words[0]} takes {wanted} absolute path{'s' * (wanted > 1)}, but "
+            f"{len(absolute)} {'is' if len(absolute) == 1 else 'are'} given; write each path from /"
         )
 
 

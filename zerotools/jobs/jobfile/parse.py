@@ -435,7 +435,9 @@ def _absolute(
     if name == "python" and "/" not in path and not path.startswith("~"):
         found = shutil.which(path)
         if found is None:
-            wrong.append(f"python = {format_value(path)}: no such program in PATH")
+            wrong.append(
+                f"python = {format_value(path)}: PATH has no such program; write its absolute path"
+            )
         return found or path
     try:
         return os.path.normpath(base_dir.absolute() / expand_home(path))

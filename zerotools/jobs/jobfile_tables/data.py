@@ -353,7 +353,7 @@ def _check_mixture(data: DataSpec) -> Iterator[str]:
     if len(weights) != len(patterns):
         yield (
             f"{what}: has {len(weights)} weights, but data.{kind_of(data)} has {len(patterns)} "
-            "entries: give one weight for each entry"
+            "entries; give one weight for each entry"
         )
     elif min(weights) <= 0:
         yield f"{what}: each weight must be above 0; leave out the files that you do not want"

@@ -64,7 +64,7 @@ def check_backend(spec: JobSpec) -> Iterator[str]:
             f"number; set {wanted} = {spec.world_size}, and slurm.nodes to the number of nodes"
         )
     if spec.script.adopted is not None:
-        yield "script.adopted: a running process cannot be given to Slurm"
+        yield 'script.adopted: a running process cannot be given to Slurm; set backend = "local"'
     if spec.script.evaluates is not None:
         yield (
             'script.evaluates: works only with backend = "local", because a daemon exports the '

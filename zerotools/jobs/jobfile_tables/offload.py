@@ -18,8 +18,8 @@ class OffloadSpec:
     """
 
     optimizer: str = key(
-        "The memory in which the fp32 master weights and the optimizer state are kept and "
-        "updated. `none`: the memory of the weights; `cpu`: host memory; `disk`: memory-mapped "
+        "The memory for the fp32 master weights and the optimizer state, which are updated "
+        "there. `none`: the memory of the weights; `cpu`: host memory; `disk`: memory-mapped "
         "files.",
         default="none",
         allowed=STATE_PLACES,

@@ -67,8 +67,7 @@ class SlurmSpec:
         imported=False,
     )
     nodes: int = key(
-        "The number of nodes. Each node has as many GPUs or ranks as `gpus` or `ranks` says; "
-        "`--nodes`.",
+        "The number of nodes, each with as many GPUs or ranks as in `gpus` or `ranks`; `--nodes`.",
         default=1,
         stored_default=1,
         minimum=1,

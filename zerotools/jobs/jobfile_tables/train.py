@@ -285,7 +285,7 @@ def check_length(train: TrainSpec) -> Iterator[str]:
     of steps.
     """
     if train.steps is None and train.epochs is None:
-        yield "train: one of train.steps and train.epochs is needed"
+        yield "train: needs train.steps or train.epochs; set one of them"
     if train.warmup_ratio > 1:
         yield f"train.warmup_ratio = {train.warmup_ratio}: must be at most 1"
     if train.warmup_ratio and train.warmup_steps:

@@ -45,7 +45,7 @@ accelerate refuses each of these keys together with `deepspeed_config_file` (uti
 _MACHINES = "here the daemon starts the ranks, on one machine"
 _HABITS = "controls how accelerate starts a program; here the daemon starts the ranks"
 _SHARDED = "no rank ever holds the whole model, and checkpoints are sharded"
-_WRAPPING = "the model says which blocks to shard"
+_WRAPPING = "the model determines which blocks are sharded"
 
 IGNORED = {
     **dict.fromkeys(

@@ -58,7 +58,7 @@ def _model(spec: JobSpec, *, asks: bool) -> ModelShape:
     else:
         named = config if spec.model.path is None else spec.model.path
         if named is None:
-            raise BadRequest("the job has no model: set model.path or model.config")
+            raise BadRequest("the job has no model; set model.path or model.config")
         if not Path(named).exists():
             raise BadRequest(
                 f"model.path = {named}: does not exist; download the model first, or run "

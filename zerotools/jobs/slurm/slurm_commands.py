@@ -142,7 +142,8 @@ class SlurmCommands:
         number = lines[-1].partition(";")[0] if lines else ""
         if not number.isdecimal():
             raise SlurmUnreachable(
-                f"sbatch did not print the number of the job that it queued: {answer[:200]!r}"
+                f"sbatch did not print the number of the job that it queued: {answer[:200]!r}; "
+                "check with squeue whether the job is queued"
             )
         return number
 

@@ -365,7 +365,7 @@ class SlurmJobs:
         number = view["slurm"]["id"]
         if number is None:
             raise SlurmUnreachable(
-                f"job {view['id']} was asked to end on its nodes; Slurm does not answer, so the "
+                f"job {view['id']} got the request to end, but Slurm does not answer, so the "
                 "job may still be in Slurm's queue; cancel the job again later"
             )
         try:
@@ -377,7 +377,7 @@ class SlurmJobs:
                     "state": states.STOPPING,
                 }  # its nodes read the request in its directory
             raise SlurmUnreachable(
-                f"job {view['id']} was asked to end on its nodes; Slurm does not answer, so the "
+                f"job {view['id']} got the request to end, but Slurm does not answer, so the "
                 "job may still be in Slurm's queue; cancel the job again later"
             ) from None
         if found is not None and found.waits:
@@ -403,8 +403,8 @@ class SlurmJobs:
             return self.job(job_id)
         if view["state"] not in states.TERMINAL:
             raise BadRequest(
-                f"job {view['id']} is {states.display_text(view['state'])}; only a finished job "
-                "can be resumed"
+                f"job {view['id']} is {states.display_text(view['state'])}, but only a finished "
+                "job can be retried; wait until the job has ended"
             )
         if view["state"] == states.SUCCEEDED and spec.engine != "script":
             raise BadRequest(

@@ -170,7 +170,7 @@ def _ended_by_slurm(
         where = f"; {reason}" if reason else ""
         return states.CANCELLED, f"Slurm ended the job as cancelled{told}{where}"
     if found.reason == "DependencyNeverSatisfied":
-        return states.CANCELLED, "it waited for a job that has failed"
+        return states.CANCELLED, "a job that it depends on has failed"
     said = f"; {reason}" if reason else ""
     if found.state == "COMPLETED":
         return states.FAILED, f"its batch script ended before it recorded how the job ended{said}"

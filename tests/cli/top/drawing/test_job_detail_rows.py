@@ -106,7 +106,7 @@ def test_what_could_not_be_read_is_said() -> None:
         job, chosen=JobDetails(3, trouble="only the job's owner and administrators see the rest")
     )
     lines = detail_lines(look, job, 80, 9, NOW)
-    assert meaning_in(lines[3], "its owner") == "warning"
+    assert meaning_in(lines[3], "owner") == "warning"
 
 
 def test_of_somebody_elses_job_only_what_is_seen_is_shown() -> None:

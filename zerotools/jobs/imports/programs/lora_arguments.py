@@ -135,7 +135,7 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
                 given, "lora.target_modules", ALL_LINEAR[kind], f"all linear layers of {kind}"
             )
         elif named:
-            why = f"the model's name says that it is a {named}"
+            why = f"{named}, according to the name of the model"
             reading.config.map(given, "lora.target_modules", ALL_LINEAR[named], why)
         else:
             whose = f"of a {kind}" if kind else "of a model without a config"
