@@ -110,7 +110,9 @@ def test_what_re_takes_years_for() -> None:
 def test_what_is_none(pattern: str, says: str) -> None:
     with pytest.raises(re.error):
         re.compile(pattern)
-    with pytest.raises(BadFile, match=f"^F: its pattern '.*' {says}: it is not a regular"):
+    with pytest.raises(
+        BadFile, match=f"^F: its pattern '.*' is not a regular expression: it {says}$"
+    ):
         NamePatterns([pattern], "F")
 
 

@@ -104,7 +104,7 @@ def test_pieces() -> None:
     [
         (Split(2), [(2, 2)], "has no dimension 2"),
         (Split(0), [(2, 2), (2, 3)], "cannot be joined along dimension 0"),
-        (Replicated(), [(2,), (3,)], "copies of a replicated tensor have different shapes"),
+        (Replicated(), [(2,), (3,)], "a replicated tensor must have the same shape on all ranks"),
         (
             Fused(0, (3, 3)),
             [(3, 1), (3, 1)],

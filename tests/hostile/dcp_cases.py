@@ -97,7 +97,7 @@ CASES: Sequence[Case] = (
     Case(
         "a command in place of a tensor",
         holding(metadata_bytes([chunk(length=len(COMMAND))], None), COMMAND),
-        "holds os.system instead of w",
+        "holds os.system instead of the tensor w",
         WRITE,
     ),
     Case(
@@ -112,7 +112,7 @@ CASES: Sequence[Case] = (
         "w is incomplete: 8 of 16 elements are in no file",
         WRITE,
     ),
-    Case("a chunk outside of its tensor", saying(chunk((1, 0))), "which is outside it"),
+    Case("a chunk outside of its tensor", saying(chunk((1, 0))), "which is outside of this shape"),
     Case("a chunk behind the end of its file", saying(chunk(offset=2**40)), "truncated", WRITE),
     Case(
         "a chunk of another shape than its item",
@@ -129,20 +129,20 @@ CASES: Sequence[Case] = (
     Case("a file above the directory", _other_directory, BELOW),
     Case("an absolute file", saying(chunk(file="/etc/passwd")), BELOW),
     Case("a file of the name ..", saying(chunk(file="..")), BELOW),
-    Case("an offset below 0", described(offset=-1), "instead of counts of w"),
+    Case("an offset below 0", described(offset=-1), "as sizes or offsets of w"),
     Case(
         "a size below 0",
         described(size=Size((-2, 2))),
-        "instead of a count|instead of counts of w",
+        "instead of a count|as sizes or offsets of w",
     ),
-    Case("a size of 2 ** 70", described(size=(2**70, 2)), "instead of counts of w"),
+    Case("a size of 2 ** 70", described(size=(2**70, 2)), "as sizes or offsets of w"),
     Case(
         "a tensor of 4 exabytes",
         saying(chunk(shape=(2**59, 2))),
         "w is incomplete: .* elements are in no file",
         WRITE,
     ),
-    Case("offsets that are text", described(offsets=("a", "b")), "instead of counts of w"),
+    Case("offsets that are text", described(offsets=("a", "b")), "as sizes or offsets of w"),
     Case("metadata of a gigabyte, of which nothing is there", _sparse, FILLS),
     Case("metadata of 3 million dicts", holding(b"\x80\x04" + b"}" * 3_000_000), FILLS),
 )

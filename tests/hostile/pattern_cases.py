@@ -59,12 +59,12 @@ CASES = (
     Case(
         "a thousand groups in one another",
         replicated("(" * 990 + "a" + ")" * 990),
-        r"pattern '\(\(+ nests groups more than 40 levels deep: it",
+        r"pattern '\(\(+ is not a regular expression: it nests groups more than 40 levels deep",
     ),
     Case("a pattern of a megabyte", replicated("a" * 2**20), "has 1048576 characters, but zero"),
     Case("a pattern that looks ahead", replicated("(?=a)b"), r"'\(\?=a\)b' has \(\?=", status=4),
     Case("a pattern that looks back", replicated(r"(.*)\1"), r"has \\1, which zerotools", status=4),
-    Case("a pattern that is none", replicated("a("), rf"mp_rank_00.*'a\(' has a \(.*{BAD}"),
+    Case("a pattern that is none", replicated("a("), rf"mp_rank_00.*'a\(' {BAD}: it has a \("),
     Case("a pattern that is no text", replicated(5), "patterns' is not a list of texts"),
     Case("an affine map of a number", _affine(7), "patterns that are not text"),
     Case(

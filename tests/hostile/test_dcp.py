@@ -86,7 +86,7 @@ def test_a_command_in_place_of_a_tensor_or_a_value(tmp_path: Path) -> None:
     place, box = Item("__0_0.distcp", 0, len(item)), Box((0,), (2,))
     tensor = WrittenItem("w", place, dtypes.INT8, (2,), box)
     checkpoint = read_dcp(_with_item(tmp_path, item, tensor))
-    with pytest.raises(BadFile, match=r"holds [a-z]+\.system instead of w"):
+    with pytest.raises(BadFile, match=r"holds [a-z]+\.system instead of the tensor w"):
         list(checkpoint.tensors[Key("w", "param")].chunks)
     value = read_dcp(_with_item(tmp_path, item, WrittenItem("v", place))).state["v"]
     assert isinstance(value, Opaque)

@@ -114,10 +114,10 @@ def test_arguments_that_contain_themselves(tmp_path: Path) -> None:
     ("shape", "said"),
     [
         ((3, 48, 16), "but its stored parts have the shape"),
-        ((2, -48, -16), "instead of counts of"),
-        ((2**70,), "instead of counts of"),
-        ("abc", "instead of counts of"),
-        ({}, "instead of counts of"),
+        ((2, -48, -16), "as sizes or offsets of"),
+        ((2**70,), "as sizes or offsets of"),
+        ("abc", "as sizes or offsets of"),
+        ({}, "as sizes or offsets of"),
     ],
 )
 def test_true_shapes_that_cannot_be(shape: Any, said: str) -> None:

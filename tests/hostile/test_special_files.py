@@ -86,7 +86,7 @@ def test_it_is_named(tmp_path: Path, kind: str) -> None:
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12345")
     assert read_regular(tmp_path / "a", 5) == b"12345"
-    with pytest.raises(BadFile, match="has 5 bytes; a file of its kind may have at most 4"):
+    with pytest.raises(BadFile, match="has 5 bytes, but a file of its kind may have at most 4"):
         read_regular(tmp_path / "a", 4)
 
 

@@ -98,20 +98,26 @@ CASES = (
     Case(
         "a header that reaches into the next record",
         changed(_header_over_the_next),
-        r"reaches beyond byte \d+, the start of the next record or of the zip directory",
+        r"reaches beyond byte \d+, where the next record or the zip directory begins",
     ),
     Case(
-        "a record of 4 GB in a file of 300 bytes", changed(_terabyte), "the start of the directory"
+        "a record of 4 GB in a file of 300 bytes",
+        changed(_terabyte),
+        "where the zip directory begins",
     ),
     Case(
         "a zip64 record of a terabyte",
         file_of(zip64(48, 84, length=TERABYTE)),
-        rf"record 'a/data.pkl' of {TERABYTE} bytes at 0 reaches beyond byte",
+        rf"record 'a/data.pkl' of {TERABYTE} bytes at byte 0 reaches beyond byte",
     ),
     Case("a zip64 directory at 2 ** 63", file_of(zip64(2**63, 84)), "bytes were removed or added"),
     Case("a zip64 directory of 2 ** 63", file_of(zip64(48, 2**63)), "bytes were removed or added"),
     Case("two directories", _torchs_own(_two_directories), "the file is damaged"),
-    Case("more entries than there are", changed(_many_entries), "lists 2 records, not 60000"),
+    Case(
+        "more entries than there are",
+        changed(_many_entries),
+        "lists 2 records, but should list 60000",
+    ),
     Case(
         "a record above the directory",
         file_of(zip_bytes({**PAIR, "a/../../evil": b"x"})),

@@ -54,7 +54,7 @@ def test_what_the_nearest_layout_lacks_is_said() -> None:
     have = held("other")
     del have["block.0.q"]
     have["block.0.qq"] = (4, 4)
-    with pytest.raises(BadRequest, match=r"1 tensor missing .*block.0.q.* the nearest"):
+    with pytest.raises(BadRequest, match=r"lacks 1 tensor .*block.0.q.* the nearest"):
         detect_layout(FAMILY, CONFIG, {}, have)
 
 

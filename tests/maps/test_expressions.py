@@ -42,14 +42,14 @@ def test_words_nest_and_sizes_may_have_brackets_and_commas() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "a tensor or a function is missing"),
+        ("", "a tensor or a function is expected"),
         ("pairs(a; 2", "lacks its closing bracket"),
         ("pairs(a)", "lacks a semicolon"),
-        ("pairs(a; 2) b", "'b' after"),
+        ("pairs(a; 2) b", "'b' cannot follow"),
         ("pirs(a; 2)", "pirs(...) does not exist; the nearest is pairs"),
         ("pairs(a; 2, 3)", "takes 1 sizes, but has 2"),
         ("pairs(a, b; 2)", "takes 1 tensor, but has 2"),
-        ("pairs(a; import)", "is not an expression"),
+        ("pairs(a; import)", "is not a valid expression"),
         ("pairs(" * 100 + "a", "more than 64 operations"),
     ],
 )
@@ -112,5 +112,5 @@ def test_what_is_no_size_is_refused(text: str, said: str) -> None:
     ],
 )
 def test_nothing_else_of_python_is_understood(text: str) -> None:
-    with pytest.raises(ValueError, match=r"maps do not support|is not an expression"):
+    with pytest.raises(ValueError, match=r"maps do not support|is not a valid expression"):
         value_of(text, NAMES)

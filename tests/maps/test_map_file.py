@@ -43,14 +43,14 @@ def test_a_map_has_its_layouts_and_abbreviations_in_full() -> None:
         (("pairs($L.q;", "pairs($L.q, $L.kv;"), "takes 1 tensor, but has 2"),
         (("2 * hidden, hidden", "2 ** hidden, hidden"), "Pow|maps do not take"),
         (("hidden_size", "open('x')"), "has Call, which maps do not support"),
-        (('same_as = "other"', 'same_as = "othr"'), "same_as othr"),
-        (('"block.{i}.query" = "block.{i}.q"', '"b.query" = "block.{i}.q"'), "different indices"),
+        (('same_as = "other"', 'same_as = "othr"'), "same_as = othr"),
+        (('"block.{i}.query" = "block.{i}.q"', '"b.query" = "block.{i}.q"'), "the same indices"),
         (('= "block.{i}.q"', '= "block.{i}.qu"'), "the nearest is block"),
         (('"block.{i}.bias" = "$L', '"block.{i+size}.bias" = "$L'), "size is not known in .sizes"),
         (("[short]", 'may_lack = ["n"]\n[short]'), "n is not known in .indices"),
         (("[optional]", '[copies]\n"again" = "hed"\n[optional]'), "hed is not known in .hf.; the"),
-        (("[layouts.twin]", "[layouts.hf]"), "has no separate table"),
-        (('about = "another program"', "ignored = 3"), "not TOML"),
+        (("[layouts.twin]", "[layouts.hf]"), "remove its second table"),
+        (('about = "another program"', "ignored = 3"), "not valid TOML"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -60,7 +60,7 @@ def test_a_mistake_is_said_with_its_line(change: tuple[str, str], said: str) -> 
 
 
 def test_what_is_not_toml_is_refused() -> None:
-    with pytest.raises(BadRequest, match=r"x\.toml is not TOML"):
+    with pytest.raises(BadRequest, match=r"x\.toml is not valid TOML"):
         read_map(b"\xff", "x.toml")
     with pytest.raises(BadRequest, match="has no model_types"):
         read_map(b"[sizes]\n", "x.toml")
@@ -147,7 +147,7 @@ def test_a_mistake_is_said(head: str, more: str, said: str) -> None:
 
 def test_words_that_grow_without_end_are_refused() -> None:
     short = "".join(f'w{n} = "{f"$w{n + 1}" * 40}"\n' for n in range(7))
-    with pytest.raises(BadRequest, match="refer to each other, or become too long"):
+    with pytest.raises(BadRequest, match="refer to each other, or are too long when expanded"):
         read(f'[short]\n{short}w7 = "x"\nL = "$w0"\n')
 
 
@@ -156,7 +156,7 @@ def test_parts_that_disagree_are_refused() -> None:
     map_file._merge(changed, {"hf": {"a": "1", "b": "2"}}, "second")
     assert changed == {"hf": {"a": "1", "b": "2"}}
     with pytest.raises(
-        ValueError, match="the part third and a part before it have different values of b"
+        ValueError, match="the part third gives b another value than an earlier part"
     ):
         map_file._merge(changed, {"hf": {"b": "3"}}, "third")
 

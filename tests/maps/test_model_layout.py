@@ -83,7 +83,7 @@ def test_two_rules_for_one_name_are_both_named() -> None:
     change = ('"block.{i}.bias" =', '"once" = "$L.kv"\n"block.{i}.bias" =')
     assert "once: layer.{i}.kv uses the index i, which neither the name" in refused(change)
     said = refused(('"block.{i}.bias" =', '"block.0.q" = "head"\n"block.{i}.bias" ='))
-    assert "block.0.q is ambiguous: the rules block.{i}.q and block.0.q" in said
+    assert "block.0.q is ambiguous, because the rules block.{i}.q and block.0.q" in said
 
 
 def test_sizes_that_do_not_fit_are_said_with_both_numbers() -> None:
@@ -105,7 +105,7 @@ def test_only_part_of_what_a_tensor_is_made_of_is_no_model() -> None:
     said = refused(
         change, ('"block.{i}.q" = "pairs($L.q; heads)"\n', ""), ('"block.{i}.query"', "#")
     )
-    assert "consists of layer.0.q and layer.0.bias" in said
+    assert "of layer.0.q and layer.0.bias" in said
 
 
 def test_rows_that_are_not_padding_are_refused_with_the_numbers() -> None:

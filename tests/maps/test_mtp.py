@@ -82,12 +82,12 @@ def test_a_model_without_it_is_whole_and_one_with_a_part_of_it_is_not(model: Any
     assert found.given == {"mtp": 0}
     for name in ("model.layers.2.eh_proj.weight", "model.layers.2.mlp.experts.3.up_proj.weight"):
         part = {n: s for n, s in shapes.items() if n != name}
-        with pytest.raises(BadRequest, match=f"1 tensor missing .{name}"):
+        with pytest.raises(BadRequest, match=f"lacks 1 tensor .{name}"):
             detect_layout(family, config, {}, part)
     wrong = {**shapes, COPIES[0]: (7, 32)}
     with pytest.raises(BadRequest, match=rf"{COPIES[0]} has shape \[7, 32\]"):
         check_complete(detect_layout(family, config, {}, wrong), family)
-    with pytest.raises(BadRequest, match=r"missing .*model\.layers\.3\."):
+    with pytest.raises(BadRequest, match=r"lacks .*model\.layers\.3\."):
         detect_layout(family, config, {"mtp": 2}, shapes)
     assert detect_layout(family, {**config, "num_nextn_predict_layers": 0}, {"mtp": 1}, shapes)
 

@@ -49,7 +49,7 @@ def test_names_of_neither_layout_are_refused(names: PrefixMap) -> None:
     for strange in ([*IN_MEMORY[names.name], *ON_HUB[names.name]], ["module.lm_head.weight"]):
         if names is QWEN2 or len(strange) > 1:
             with pytest.raises(
-                BadRequest, match=r"neither layout of the map .* is not a name of mem"
+                BadRequest, match=r"neither layout of the map .* is not a name in the layout mem"
             ):
                 names.layout_of(strange)
 

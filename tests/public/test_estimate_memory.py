@@ -108,7 +108,7 @@ def test_what_a_desktop_holds_is_not_there(given: dict[str, Any]) -> None:
     """Jobs end, and a desktop does not."""
     found = given_machine(bind_options(MachineOptions, given)).machine(look=two_cards)
     assert (found.gpus, found.gpu_memory, found.host_memory) == (2, 22 * GIB, 64 * GIB)
-    assert "without 2.0 GiB that a desktop holds" in found.notes[1]
+    assert "without 2.0 GiB that a desktop uses" in found.notes[1]
 
 
 def test_a_bare_number_of_ram_is_in_gigabytes() -> None:

@@ -187,7 +187,7 @@ def test_a_renamed_checkpoint_is_passed_over(tmp_path: Path) -> None:
     make(tmp_path, 10).rename(tmp_path / checkpoint_dirs.directory_name(11))
     choice = checkpoint_dirs.newest_valid(tmp_path)
     assert choice.path is None
-    assert "is of step 10, not of step 11" in choice.skipped[0].why
+    assert "is of step 10, but its directory is of step 11" in choice.skipped[0].why
 
 
 def test_promised_random_number_states_must_be_there(tmp_path: Path) -> None:
@@ -209,13 +209,15 @@ def test_resuming_takes_a_checkpoint_or_a_directory_of_them(tmp_path: Path) -> N
 def test_resuming_from_nothing_is_a_bad_request(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="is not a directory"):
         checkpoint_dirs.resolve_resume_from(tmp_path / "nowhere")
-    with pytest.raises(BadRequest, match="is not a job's checkpoint"):
+    with pytest.raises(BadRequest, match="is not a checkpoint: it has no"):
         checkpoint_dirs.resolve_resume_from(tmp_path)
 
 
 def test_resuming_from_damage_is_a_bad_file(tmp_path: Path) -> None:
     (make(tmp_path, 10) / checkpoint_dirs.RECORD).write_text("{}")
-    with pytest.raises(BadFile, match=r"no checkpoint in .* is complete; the newest: .*job\.json"):
+    with pytest.raises(
+        BadFile, match=r"no checkpoint in .* is complete; the newest has this fault: .*job\.json"
+    ):
         checkpoint_dirs.resolve_resume_from(tmp_path)
 
 

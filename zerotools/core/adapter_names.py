@@ -90,9 +90,9 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
             others.append(key.name)
     if others:
         raise Unsupported(
-            f"{path} has {others[0]}, which does not belong to a LoRA adapter; zerotools reads "
-            "LoRA, also with DoRA, modules_to_save and trainable tokens: save the adapter with "
-            "PEFT's save_pretrained"
+            f"{path} has {others[0]}, which is not part of a LoRA adapter, and zerotools reads "
+            "only LoRA (also with DoRA, modules_to_save and trainable tokens); save the adapter "
+            "with PEFT's save_pretrained"
         )
     lora = {name: each for name, each in found.items() if any(_is_lora(one) for one in each)}
     if not lora:

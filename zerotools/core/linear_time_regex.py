@@ -234,8 +234,8 @@ class _Automaton:
         self._work += work
         if self._work > _MOST_WORK:
             raise BadFile(
-                f"{self._path}: its patterns of names would take very long to match; no program "
-                "writes such patterns: do not use this file"
+                f"{self._path}: its patterns of names would take very long to match, and no "
+                "program writes such patterns; take another file"
             )
 
 
@@ -361,7 +361,7 @@ def parse_pattern(pattern: str, path: object) -> PatternPart:
     if len(pattern) > _LONGEST:
         raise BadFile(
             f"{path}: its pattern {pattern!r:.60} has {len(pattern)} characters, but zerotools "
-            f"reads at most {_LONGEST}; no program writes such patterns"
+            f"reads at most {_LONGEST}, and no program writes longer ones; take another file"
         )
     return _Parser(pattern, path).parse()
 
@@ -522,7 +522,7 @@ class _Parser:
 
     def _bad(self, why: str) -> NoReturn:
         raise BadFile(
-            f"{self._path}: its pattern {self._text!r:.60} {why}: it is not a regular expression"
+            f"{self._path}: its pattern {self._text!r:.60} is not a regular expression: it {why}"
         )
 
     def _unknown(self, what: str) -> NoReturn:

@@ -75,8 +75,8 @@ def whole_shape(rule: ShardingRule, shards: Sequence[tuple[int, ...]]) -> tuple[
     if isinstance(rule, Replicated):
         if any(shape != first for shape in shards):
             raise ValueError(
-                f"the ranks' copies of a replicated tensor have different shapes, {first} and "
-                "others"
+                f"a replicated tensor must have the same shape on all ranks, but has {first} on "
+                "the first and another shape on others"
             )
         return first
     if not 0 <= rule.dim < len(first):

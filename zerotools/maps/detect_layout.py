@@ -164,18 +164,19 @@ def check_complete(found: FoundLayout, family: FamilyMap) -> None:
     said = []
     if stored.missing:
         said.append(
-            f"{count_text(len(stored.missing), 'tensor')} missing ({_some(stored.missing)})"
+            f"it lacks {count_text(len(stored.missing), 'tensor')} ({_some(stored.missing)})"
         )
     if stored.unknown:
         near = nearest_of(stored.unknown[0], layout.tensors)
         said.append(
-            f"{count_text(len(stored.unknown), 'tensor')} unknown ({_some(stored.unknown)}; the "
-            f"nearest to the first is {near})"
+            f"it has {count_text(len(stored.unknown), 'tensor')} that the layout does not have "
+            f"({_some(stored.unknown)}; the nearest name in the layout is {near})"
         )
     if said:
         raise BadRequest(
-            f"the checkpoint does not have {where}: {' and '.join(said)}; give the config.json of "
-            "this model, or a map with these names with --map FILE"
+            f"the checkpoint does not fit {where}: {' and '.join(said)}; give the config.json of "
+            "this "
+            "model, or a map with these names with --map FILE"
         )
 
 

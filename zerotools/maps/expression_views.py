@@ -81,7 +81,7 @@ def _shapes(bound: BoundExpression) -> list[tuple[int, Shape]]:
 def _dim(view: View, dim: int, word: str) -> int:
     if dim >= len(view.shape):
         raise BadRequest(
-            f"{word}(...) has no dimension {dim} in a tensor of shape {list(view.shape)}"
+            f"{word}(...) uses dimension {dim}, but its tensor has the shape {list(view.shape)}"
         )
     return dim
 
@@ -102,8 +102,8 @@ def _check_alike(word: str, views: Sequence[View], dim: int) -> None:
     for view in views:
         if others(view.shape) != others(first):
             raise BadRequest(
-                f"{word}(...) cannot join shapes {list(first)} and {list(view.shape)}: they "
-                "differ in another dimension"
+                f"{word}(...) cannot join tensors of the shapes {list(first)} and "
+                f"{list(view.shape)}: another dimension than the joined one differs"
             )
 
 

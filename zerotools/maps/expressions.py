@@ -110,7 +110,7 @@ def parse_tensor_expression(text: str) -> TensorExpression:
     reader = _Reader(text)
     found = reader.expression()
     if reader.rest():
-        raise ValueError(f"{reader.rest()!r} after {text[: reader.at]!r} is not expected")
+        raise ValueError(f"{reader.rest()!r} cannot follow {text[: reader.at]!r}")
     return found
 
 
@@ -133,7 +133,7 @@ class _Reader:
         self._next()
         found = _NAME.match(self.text, self.at)
         if found is None:
-            raise ValueError(f"a tensor or a function is missing at {self.rest()!r}")
+            raise ValueError(f"a tensor or a function is expected at {self.rest()!r}")
         self.at = found.end()
         if self._next() != "(":
             return TensorName(found[0])
@@ -218,7 +218,7 @@ def parse_size_expression(text: str) -> ast.expr:
             warnings.simplefilter("error", SyntaxWarning)
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError):
-        raise ValueError(f"{text!r} is not an expression") from None
+        raise ValueError(f"{text!r} is not a valid expression") from None
     for node in ast.walk(tree):
         if not isinstance(node, _TAKEN):
             raise ValueError(f"{text!r} has {type(node).__name__}, which maps do not support")

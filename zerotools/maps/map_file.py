@@ -154,7 +154,9 @@ def _filled_text(text: str, words: Words) -> str:
         if len(text) + sum(len(words[word]) for word in found) > _LONGEST:
             break
         text = _WORD.sub(lambda word: words[word[1]], text)
-    raise ValueError(f"words of [{SHORT}] refer to each other, or become too long: {text[:60]!r}")
+    raise ValueError(
+        f"words of [{SHORT}] refer to each other, or are too long when expanded: {text[:60]!r}"
+    )
 
 
 def _merge(into: dict[str, Any], part: Mapping[str, Any], name: str) -> None:
@@ -162,7 +164,10 @@ def _merge(into: dict[str, Any], part: Mapping[str, Any], name: str) -> None:
         if isinstance(value, dict) and isinstance(into.setdefault(key, {}), dict):
             _merge(into[key], value, name)
         elif into.setdefault(key, value) != value:
-            raise ValueError(f"the part {name} and a part before it have different values of {key}")
+            raise ValueError(
+                f"the part {name} gives {key} another value than an earlier part; remove one of "
+                "the two"
+            )
 
 
 def _updated_tables(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +278,7 @@ def read_map(text: bytes, name: str) -> FamilyMap:
         source = text.decode()
         tree = tomllib.loads(source)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadRequest(f"{name} is not TOML: {error!s:.200}") from None
+        raise BadRequest(f"{name} is not valid TOML: {error!s:.200}") from None
     return _MapReader(source, name).family(tree)
 
 
@@ -314,7 +319,9 @@ class _MapReader:
         found = {key: self._layout(key, layouts[key], hub, indices) for key in layouts}
         for key, layout in found.items():
             if layout.same_as is not None and layout.same_as not in found:
-                self._fail(key, f"layout {key} is same_as {layout.same_as}, which does not exist")
+                self._fail(
+                    key, f"layout {key} has same_as = {layout.same_as}, but no layout has this name"
+                )
         return FamilyMap(
             name=self._name.rsplit("/", 1)[-1].removesuffix(".toml"),
             about=str(tree.get("about", "")),
@@ -340,9 +347,9 @@ class _MapReader:
         self, name: str, tree: Any, hub: Mapping[str, FamilyTensor], indices: Mapping[str, str]
     ) -> MapLayout:
         if not isinstance(tree, dict):
-            self._fail(name, f"layouts.{name} is not a table")
+            self._fail(name, f"layouts.{name} must be a table")
         if name == HUB:
-            self._fail(name, f"{HUB} is the layout of [{HUB}], and has no separate table")
+            self._fail(name, f"the layout {HUB} is written in [{HUB}]; remove its second table")
         self._known(tree, LAYOUT_KEYS, f"layouts.{name}")
         condition = str(tree.get("if", "True"))
         self._expression(name, condition)
@@ -355,12 +362,13 @@ class _MapReader:
             self._known([meant], tensors, f"the tensors of layouts.{name}")
             more = sorted({*indices_of(key)} - {*indices_of(meant)})
             if {*indices_of(meant)} - {*indices_of(key)} or len(more) > (key in also):
-                self._fail(key, f"{key} and {meant} have different indices")
+                self._fail(key, f"{key} and {meant} must have the same indices")
             self._known(more, indices, "[indices]")
             if any(index in more for index, _ in shifts_of(key)):
                 self._fail(
                     key,
-                    f"{key} must not compute the index of its parts from a size",
+                    f"{key} must name its parts by plain indices, and not compute an index from a "
+                    "size",
                 )
         stacked = tree.get("stacked", [])
         stacked = [stacked] if isinstance(stacked, str) else stacked
@@ -369,7 +377,11 @@ class _MapReader:
             self._known(indices_of(f"{{{text}}}") or [text], indices, "[indices]")
         stacked_dim = tree.get("stacked_dim", 0)
         if type(stacked_dim) is not int or not 0 <= stacked_dim <= _MOST_DIMENSIONS:
-            self._fail(name, f"stacked_dim is {stacked_dim!r:.60}, but must be a small number")
+            self._fail(
+                name,
+                f"stacked_dim is {stacked_dim!r:.60}, but must be a whole number from 0 to "
+                f"{_MOST_DIMENSIONS}",
+            )
         return MapLayout(
             name=name,
             about=str(tree.get("about", "")),
@@ -413,7 +425,9 @@ class _MapReader:
         for name in names:
             for index in indices_of(name):
                 if index not in indices:
-                    self._fail(name, f"{name} has the index {{{index}}}, not in [indices]")
+                    self._fail(
+                        name, f"{name} uses the index {{{index}}}, but [indices] does not define it"
+                    )
             for index, text in shifts_of(name):
                 self._expression(name, text)
                 self._known(size_names_in(text) - {index}, self._sizes, "[sizes]")

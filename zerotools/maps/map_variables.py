@@ -95,7 +95,8 @@ class MapSizes:
         count = prod(self.counts[name] for name in names)
         if count > MOST_TENSORS:
             raise BadRequest(
-                f"config.json gives {count} tensors {pattern}, more than any model has"
+                f"config.json gives {count} tensors {pattern}, more than any model has; correct "
+                "config.json"
             )
         for values in product(*(range(self.counts[name]) for name in names)):
             found: dict[str, int] = {}

@@ -67,8 +67,8 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
             used.add(place[0])
             if name in found:
                 raise BadRequest(
-                    f"{name} of the layout {layout.name} is ambiguous: the checkpoint has both "
-                    f"{found[name][0]} and {place[0]}"
+                    f"{name} of the layout {layout.name} is ambiguous, because the checkpoint has "
+                    f"both {found[name][0]} and {place[0]}; rename one of the two"
                 )
             found[name] = place
     counts = stacked_counts(layout)
@@ -136,8 +136,8 @@ def _stored_in_parts(
                 continue
             if name in found:
                 raise BadRequest(
-                    f"{name} of the layout {layout.name} is ambiguous: the checkpoint has both "
-                    f"{found[name][0]} and {first}"
+                    f"{name} of the layout {layout.name} is ambiguous, because the checkpoint has "
+                    f"both {found[name][0]} and {first}; rename one of the two"
                 )
             apart[name] = parts
     return apart

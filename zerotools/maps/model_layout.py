@@ -105,7 +105,7 @@ def layout_of_model(
     if unmet := unmet_part(layout.condition, sizes.values):
         raise BadRequest(
             f"the layout {name} of the map {family.name} is only for models with {unmet} in "
-            "config.json"
+            "config.json; choose another layout"
         )
     return _Maker(family, layout, sizes, hub, optional, rows or {}).made()
 
@@ -218,7 +218,10 @@ class _Maker:
         name = with_indices(pattern, indices)
         if name in self.bound:
             first = self.patterns[name][0]
-            raise BadRequest(f"{name} is ambiguous: the rules {first} and {pattern} both make it")
+            raise BadRequest(
+                f"{name} is ambiguous, because the rules {first} and {pattern} both make it; "
+                "correct the map"
+            )
         binding = _Binding(self, name, indices)
         try:
             made = binding.bind(expression, {})
@@ -227,8 +230,9 @@ class _Maker:
             if there is None:
                 return
             raise BadRequest(
-                f"{name} consists of {there} and {lacking.name}, but according to config.json the "
-                f"model has only {there}: the map {self.family.name} does not fit"
+                f"the map {self.family.name} does not fit: it makes {name} of {there} and "
+                f"{lacking.name}, but according to config.json the model has only {there}; choose "
+                "another map, or give the config.json of this model"
             ) from None
         self.bound[name] = made, tuple(binding.names)
         self.patterns[name] = pattern, indices
@@ -255,7 +259,8 @@ class _Maker:
             near = ", ".join(list(self.bound)[:1])
             raise BadRequest(
                 f"the layout {self.layout.name} of the map {self.family.name} is incomplete: no "
-                f"rule uses {name}, so it would be lost (the first rule makes {near})"
+                f"rule uses {name}, so it would be lost; add a rule for it (the first rule makes "
+                f"{near})"
             )
         found = _proved(tuple(pieces for pieces, _ in parts), self.hub[name])
         if isinstance(found, Hole):
@@ -387,8 +392,8 @@ def _rows_with_zeros(name: str, rows: int, there: int | None, padded: int) -> in
     """
     if padded < rows:
         raise BadRequest(
-            f"{name} has {rows} rows according to config.json, but the program gives it only "
-            f"{padded}"
+            f"{name} has {rows} rows according to config.json, but only {padded} rows with the "
+            "padding of the program; correct vocab_size"
         )
     if there not in (None, rows, padded):
         raise BadRequest(

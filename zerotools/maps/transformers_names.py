@@ -63,9 +63,9 @@ class PrefixMap:
             strange = list(self._strange(names, layout, other))
             if not strange:
                 return layout
-            faults.append(f"{strange[0]} is not a name of {layout}")
+            faults.append(f"{strange[0]} is not a name in the layout {layout}")
         raise BadRequest(
-            f"the checkpoint has neither layout of the map {self.name}: {' and '.join(faults)}; "
+            f"the tensors have neither layout of the map {self.name} ({' and '.join(faults)}); "
             "rename the tensors first with consolidate --rename or --strip-prefix"
         )
 

@@ -78,7 +78,8 @@ class ComparedOptions(TypedDict, total=False):
         Option(
             group=NAMES,
             metavar="REGEX=REPL",
-            help="Change names of A, or of B if none of A matches; may be repeated.",
+            help="Rename the tensors of A; if no name in A matches, rename those of B. May be "
+            "repeated.",
         ),
     ]
 

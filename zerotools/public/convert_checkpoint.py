@@ -188,8 +188,8 @@ class TargetOptions(TypedDict, total=False):
         Size | None,
         Option(
             group=OUTPUT,
-            help="Largest file of tensors (safetensors, megatron, orbax). Default: 5GB; orbax: "
-            "256MiB.",
+            help="Maximum size of a file of tensors (safetensors, megatron, orbax). Default: 5GB; "
+            "orbax: 256MiB.",
         ),
     ]
 
@@ -210,8 +210,8 @@ class OptimizerOptions(TypedDict, total=False):
         int | None,
         Option(
             group=TRAINING,
-            help="Number of expert-parallel ranks of the run that loads the optimizer "
-            "(megatron). Default: as in the source, else more than 1.",
+            help="Number of expert-parallel ranks of the run that will load the optimizer "
+            "(megatron). Default: as in the source; if unknown, more than 1.",
         ),
     ]
     lr: Annotated[

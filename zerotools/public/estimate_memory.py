@@ -119,7 +119,7 @@ class GivenMachine:
                     if least
                     else "80 GiB, because this machine has no visible GPU"
                 )
-                what += f", without {drawn / 2**30:.1f} GiB that a desktop holds" if drawn else ""
+                what += f", without {drawn / 2**30:.1f} GiB that a desktop uses" if drawn else ""
                 notes.append(f"GPU memory: {what}; --gpu-memory sets another value")
         return Machine(count or 1, memory or 0, host, on_gpu, tuple(notes))
 
@@ -241,14 +241,14 @@ class ShownOptions(TypedDict, total=False):
 
     stage: Annotated[
         Literal[0, 1, 2, 3, "all"],
-        Option(group=OUTPUT, default="all", help="Show one ZeRO stage."),
+        Option(group=OUTPUT, default="all", help="Show only this ZeRO stage."),
     ]
     offload: Annotated[
         Words,
         Option(
             group=OUTPUT,
             choices=OFFLOADS,
-            help="Show this kind of offload; may be repeated.  [default: all kinds]",
+            help="Show only this kind of offload; may be repeated.  [default: all kinds]",
         ),
     ]
 

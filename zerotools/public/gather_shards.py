@@ -45,7 +45,8 @@ class FetchOptions(TypedDict, total=False):
         bool,
         Option(
             group=OUTPUT,
-            help="Compute digests only of files on several nodes, and check only the structure.",
+            help="Compute digests only of files that several nodes have, and check only the "
+            "structure.",
         ),
     ]
     force: Annotated[

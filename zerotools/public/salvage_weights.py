@@ -50,8 +50,8 @@ class FillOption(TypedDict, total=False):
             group=WHAT,
             metavar="OTHER",
             help="Fill lost values from this checkpoint or model, of any format. "
-            "zerotools-salvage.json lists the filled values. "
-            "--strip-prefix and --rename also apply to its names.",
+            "zerotools-salvage.json lists the filled values. --strip-prefix and --rename also "
+            "change the names in OTHER.",
         ),
     ]
 

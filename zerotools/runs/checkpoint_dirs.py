@@ -158,7 +158,7 @@ def verify_checkpoint_files(directory: Path, *, digests: bool = True) -> JobReco
         if missing:
             raise BadFile(
                 f"{directory / missing[0]} is missing, but {RECORD} lists the random number state "
-                f"of {count_text(record.world_size, 'rank')}"
+                f"of {count_text(record.world_size, 'rank')}; copy or download the file again"
             )
     return record
 
@@ -215,9 +215,14 @@ def newest_valid(
                 path, digests=digests, trusting=trusting, structure=structure
             )
             if record.step != step:
-                raise BadFile(f"{path / RECORD} is of step {record.step}, not of step {step}")
+                raise BadFile(
+                    f"{path / RECORD} is of step {record.step}, but its directory is of step "
+                    f"{step}; take another checkpoint"
+                )
             if is_thinned(path) and not thinned:
-                raise BadFile(f"{path} holds only the weights: it was thinned")
+                raise BadFile(
+                    f"{path} was thinned and holds only the weights; take another checkpoint"
+                )
             return ResumeChoice(path, record, tuple(skipped), how)
         except BadFile as error:
             skipped.append(SkippedCheckpoint(path, str(error)))
@@ -253,7 +258,9 @@ def resolve_resume_from(
     """
     path = resolve_hint(path)
     if not path.is_dir():
-        raise BadRequest(f"resume_from: {path} is not a directory")
+        raise BadRequest(
+            f"resume_from: {path} is not a directory; name the directory of a checkpoint"
+        )
     if (path / RECORD).exists() or (path / DCP).is_dir():
         record, how = check_and_explain(
             path, digests=digests, trusting=trusting, structure=structure
@@ -261,12 +268,16 @@ def resolve_resume_from(
         return ResumeChoice(path, record, how=how)
     if not list_checkpoints(path):
         raise BadRequest(
-            f"resume_from: {path} is not a job's checkpoint (it has no {RECORD}), not a directory "
-            "of them (it has no step-…), and not a checkpoint of another program"
+            f"resume_from: {path} is not a checkpoint: it has no {RECORD} (a checkpoint of a job), "
+            "no step-… (a directory of such checkpoints), and no files of another program that "
+            "zerotools reads; name another directory"
         )
     choice = newest_valid(path, digests=digests, trusting=trusting, structure=structure)
     if choice.path is None:
-        raise BadFile(f"no checkpoint in {path} is complete; the newest: {choice.skipped[0].why}")
+        raise BadFile(
+            f"no checkpoint in {path} is complete; the newest has this fault: "
+            f"{choice.skipped[0].why}"
+        )
     return choice
 
 

@@ -140,12 +140,15 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
             f"{directory} has no {MANIFEST}: the checkpoint was never finished; take an older one"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is not JSON: {error}") from None
+        raise BadFile(f"{path} is not JSON: {error}; copy or download it again") from None
     if not isinstance(tree, dict) or tree.get("version") != VERSION:
-        raise BadFile(f"{path} is not a manifest of version {VERSION}")
+        raise BadFile(
+            f"{path} is not a manifest of version {VERSION}, the only one that this zerotools "
+            "reads; use the version of zerotools that wrote it, or copy it again"
+        )
     files = tree.get("files")
     if not isinstance(files, dict):
-        raise BadFile(f"{path} lists no files")
+        raise BadFile(f"{path} lists no files; copy or download it again")
     is_here = tree.get("boot") is not None and tree["boot"] == _boot()
     return {name: _entry(path, name, value, is_here) for name, value in files.items()}
 
@@ -230,14 +233,17 @@ def _compare(directory: Path, name: str, entry: ManifestEntry, digests: bool) ->
 
 def _entry(path: Path, name: str, value: Any, is_here: bool) -> ManifestEntry:
     if not stays_below_root(name):
-        raise BadFile(f"{path} names {name!r}, which is not a file below its directory")
+        raise BadFile(
+            f"{path} names {name!r}, which is not a file below its directory; copy or download it "
+            "again"
+        )
     if isinstance(value, Mapping):
         size, digest = value.get("size"), value.get("sha256")
         if type(size) is int and size >= 0 and isinstance(digest, str):
             found = value.get("stamp")
             stamp = tuple(found) if is_here and isinstance(found, list) else None
             return ManifestEntry(size, digest, stamp)
-    raise BadFile(f"{path} does not give {name!r} a size and a sha256")
+    raise BadFile(f"{path} gives no size or no sha256 for {name!r}; copy or download it again")
 
 
 def _regular_files(directory: Path) -> Iterator[str]:
@@ -246,7 +252,9 @@ def _regular_files(directory: Path) -> Iterator[str]:
             path = Path(folder, name)
             relative = path.relative_to(directory).as_posix()
             if not stat.S_ISREG(path.lstat().st_mode):
-                raise BadFile(f"{path} is not a regular file, so {MANIFEST} cannot list it")
+                raise BadFile(
+                    f"{path} is not a regular file, so {MANIFEST} cannot list it; remove it"
+                )
             if relative != MANIFEST and not name.startswith(_ABOUT_WRITING):
                 yield relative
 

@@ -269,7 +269,7 @@ def read_record(directory: Path) -> JobRecord:
     except (FileNotFoundError, NotADirectoryError):
         raise BadFile(f"{directory} has no {RECORD}: it is not a checkpoint of a job") from None
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is not JSON: {error}") from None
+        raise BadFile(f"{path} is not JSON: {error}; copy or download it again") from None
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
         raise BadFile(f'{path} does not have "format": "{FORMAT}": it is not a record of a job')
     if tree.get("version") != VERSION:

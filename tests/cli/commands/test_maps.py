@@ -234,7 +234,7 @@ def test_rows_that_are_no_padding_are_refused_with_the_numbers(
         (("--map", "own.toml"), "--map needs --map-to"),
         (("--map-arg", "a=1"), "--map-arg needs --map-to"),
         (("--map-to", "titan", "--map-arg", "a=b"), "--map-arg 'a=b' is not NAME=NUMBER"),
-        (("--map-to", "titan", "--map-from", "megatron"), "does not have the layout megatron"),
+        (("--map-to", "titan", "--map-from", "megatron"), "does not fit the layout megatron"),
         (("--map-to", "titan", "--adapter-only"), "has no tensor of a LoRA adapter"),
         (
             ("--map-to", "titan", "--dtype", "mxfp8"),

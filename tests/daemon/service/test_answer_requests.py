@@ -197,7 +197,7 @@ def test_a_damaged_checkpoint_to_resume_from_is_refused(tmp_path: Path) -> None:
             "has 7; name another checkpoint"
         )
         message = await refusal(submit(it, resume_from=str(tmp_path)), BadRequest)
-        assert "is not a job's checkpoint" in message
+        assert "is not a checkpoint: it has no" in message
 
     tell(tmp_path / "state", story)
 

@@ -56,7 +56,7 @@ def test_a_short_data_file_is_a_problem_with_both_sizes(copied: Path) -> None:
     checkpoint = read_dcp(copied)
     (problem,) = checkpoint.problems
     assert "has 5000 bytes" in problem.message
-    assert "ends at 41710" in problem.message
+    assert "ends at byte 41710" in problem.message
     held = [chunk for tensor in checkpoint.tensors.values() for chunk in tensor.chunks]
     assert max(chunk.offset for chunk in held if chunk.file == "__1_0.distcp") < 5000
     assert len(inspect(checkpoint).incomplete) > 0
@@ -123,18 +123,19 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], type[Exception], st
         lambda s: _info(s, relative_path="../../etc/passwd"), BadFile, "below its directory"),
     "an absolute name": (
         lambda s: _info(s, relative_path="/etc/passwd"), BadFile, "below its directory"),
-    "a negative offset": (lambda s: _info(s, offset=-1), BadFile, "counts of"),
-    "a length that is text": (lambda s: _info(s, length="1"), BadFile, "counts of"),
+    "a negative offset": (lambda s: _info(s, offset=-1), BadFile, "sizes or offsets of"),
+    "a length that is text": (lambda s: _info(s, length="1"), BadFile, "sizes or offsets of"),
     "transformed items": (
         lambda s: _info(s, transform_descriptors=["stream.zstd/1"]), Unsupported, "zstd"),
     "items of bare length": (lambda s: _info(s, length=400), Unsupported, "SAFETENSORS"),
     "a chunk outside its tensor": (
-        lambda s: _chunk(s, offsets=(90, 0)), BadFile, "outside it"),
+        lambda s: _chunk(s, offsets=(90, 0)), BadFile, "outside of this shape"),
     "a chunk of other dimensions": (
         lambda s: _chunk(s, offsets=(34,), sizes=(34,)), BadFile, "1 dimensions"),
     "a chunk that is stored nowhere": (
         lambda s: _chunk(s, offsets=(33, 0)), BadFile, "does not say where the chunk at"),
-    "a chunk of text": (lambda s: _chunk(s, sizes=("a", 3)), BadFile, "counts of model.scale"),
+    "a chunk of text": (lambda s: _chunk(s, sizes=("a", 3)), BadFile, "sizes or offsets of "
+    "model.scale"),
     "no storage": (lambda s: s.update(storage_data=None), BadFile, "storage_data"),
     "entries of another class": (
         lambda s: s["state_dict_metadata"].update(x=Opaque("m", "Odd")), BadFile, "instead of"),

@@ -60,7 +60,7 @@ def test_a_checkpoint_written_by_hand(tmp_path: Path) -> None:
 def test_the_shipped_table_has_no_toy(tmp_path: Path) -> None:
     path = example(tmp_path / "a")
     assert formats.detect(path, table=TABLE).format == "toy"
-    with pytest.raises(BadFile, match=r"rank-0\.bin .* not a torch file"):
+    with pytest.raises(BadFile, match=r"rank-0\.bin .* not a file of torch.save"):
         formats.read_any(path)
 
 

@@ -56,7 +56,7 @@ ONLY_OURS = (
 
 ONLY_THEIRS = (
     ", but the metadata has",  # an item of another type, which torch casts without a word
-    "which is outside it",  # a chunk beyond its tensor, of which torch takes what overlaps
+    "outside of this shape",  # a chunk beyond its tensor, of which torch takes what overlaps
     "is incomplete",  # torch leaves what is in no file as it was: memory that nobody wrote
 )
 """Parts of what ours says where only the peer accepts a directory."""

@@ -103,7 +103,8 @@ def test_a_longer_file_with_values_at_other_places_is_of_another_save(copied: Pa
     (problem,) = read_dcp(copied).problems
     assert problem.file == "__1_0.distcp"
     assert (
-        f"{len(written) + 64} bytes, but its last value ends at {len(written)}" in problem.message
+        f"{len(written) + 64} bytes, but its last value ends at byte {len(written)}"
+        in problem.message
     )
     assert "lists there: the file and the metadata are from different saves" in problem.message
 

@@ -41,7 +41,7 @@ def test_a_number_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "f").unlink()
     with pytest.raises(BadFile, match="cannot be read"):
         read_scalar(tmp_path, scalar(dtypes.FLOAT32))
-    with pytest.raises(BadFile, match="no file holds a number"):
+    with pytest.raises(BadFile, match="a number of the optimizer's state is in no file"):
         read_scalar(tmp_path, Tensor(dtypes.FLOAT32, (), []))
 
 
@@ -60,5 +60,5 @@ def test_tensors_are_read_when_they_are_asked_for_and_once(tmp_path: Path) -> No
     three = Scalar(3.0, dtypes.FLOAT32)
     assert [scalars[there], scalars[there], scalars[plain]] == [three, three, Scalar(7)]
     assert read == [there]
-    with pytest.raises(BadFile, match="no file holds a number"):
+    with pytest.raises(BadFile, match="a number of the optimizer's state is in no file"):
         scalars[lost]

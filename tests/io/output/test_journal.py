@@ -59,7 +59,9 @@ def test_another_output_is_refused_with_what_differs(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="had other options; leave --resume out"):
         Journal(tmp_path, {**IDENTITY, "options": "3"}, resume=True)
     (tmp_path / NAME).write_text('{"schema": "zerotools.journal/9"}\n')
-    with pytest.raises(BadRequest, match="started by another version; leave --resume out"):
+    with pytest.raises(
+        BadRequest, match="another version of zerotools started it; leave --resume out"
+    ):
         Journal(tmp_path, IDENTITY, resume=True)
 
 
@@ -70,7 +72,9 @@ def test_another_output_is_refused_with_what_differs(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_one_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text, "latin-1")
-    with pytest.raises(BadRequest, match="cannot be resumed: its journal is damaged; leave"):
+    with pytest.raises(
+        BadRequest, match="cannot be resumed: its record of finished files is damaged; leave"
+    ):
         Journal(tmp_path, IDENTITY, resume=True)
 
 

@@ -142,12 +142,12 @@ def with_(**keys: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[dict[str, Array], dict[str, Any], type[Exception], str]] = {
     "no adapter": (base(Q), CONFIG, BadRequest, "has no tensor of a LoRA adapter"),
-    "IA3": ({f"{Q}.ia3_l.default": noise(4)}, CONFIG, Unsupported, "not belong to a LoRA"),
+    "IA3": ({f"{Q}.ia3_l.default": noise(4)}, CONFIG, Unsupported, "not part of a LoRA"),
     "AdaLoRA": (
         {**half(Q), f"{Q}.lora_E.default": noise(2, 1)},
         CONFIG,
         Unsupported,
-        "q.lora_E.default, which does not belong to a LoRA",
+        "q.lora_E.default, which is not part of a LoRA",
     ),
     "config of IA3": (half(Q), with_(peft_type="IA3"), Unsupported, "is of a IA3 adapter"),
     "half": (

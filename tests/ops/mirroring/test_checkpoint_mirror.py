@@ -264,7 +264,7 @@ def test_a_run_does_not_begin_anew_where_its_start_is_not_there(
 
 def test_a_start_that_is_none_is_refused(store: GcsServer, tmp_path: Path) -> None:
     store.put("other/model.safetensors", b"x")
-    with pytest.raises(BadRequest, match="is not a job's checkpoint"):
+    with pytest.raises(BadRequest, match="is not a checkpoint: it has no"):
         start_of(place("other"))
     with pytest.raises(BadRequest, match="is not a directory"):
         start_of(place("nothing"))

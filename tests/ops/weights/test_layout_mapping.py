@@ -92,7 +92,7 @@ def test_a_layout_that_it_has_already_is_said_and_changes_nothing(tmp_path: Path
 def test_a_layout_that_is_said_is_checked(tmp_path: Path) -> None:
     source = toy(tmp_path)
     assert mapped_checkpoint(source, request(source, source="hf")).is_changed
-    with pytest.raises(BadRequest, match="does not have the layout other of the map toy"):
+    with pytest.raises(BadRequest, match="does not fit the layout other of the map toy"):
         mapped_checkpoint(source, request(source, "hf", source="other"))
     with pytest.raises(BadRequest, match="no layout othr; the nearest is other"):
         mapped_checkpoint(source, request(source, "othr"))
@@ -108,7 +108,9 @@ def test_tensors_that_no_rule_knows_are_refused(tmp_path: Path) -> None:
     source = toy(tmp_path)
     stray = source.tensors[Key("layer.0.q", "param")]
     more = replace(source, tensors={**source.tensors, Key("layer.0.qq", "param"): stray})
-    with pytest.raises(BadRequest, match=r"1 tensor unknown \(layer.0.qq; the nearest"):
+    with pytest.raises(
+        BadRequest, match=r"has 1 tensor that the layout does not have \(layer.0.qq; the nearest"
+    ):
         mapped_checkpoint(more, request(source))
     more = replace(source, tensors={**source.tensors, Key("stray", "exp_avg"): stray})
     with pytest.raises(BadRequest, match=r"has stray \(exp_avg\), but no weight stray"):

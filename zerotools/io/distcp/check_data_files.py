@@ -67,10 +67,17 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
     problems, longer = list[Problem](), dict[str, int]()
     for file, (end, key) in ends.items():
         if file not in files:
-            problems.append(Problem(f"{root / file} is missing, but the metadata lists it", file))
+            problems.append(
+                Problem(
+                    f"{root / file} is missing, but the metadata lists it; copy or download it "
+                    "again",
+                    file,
+                )
+            )
         elif end > files[file]:
             message = (
-                f"{root / file} has {files[file]} bytes, but {key} ends at {end}: it is truncated"
+                f"{root / file} has {files[file]} bytes, but {key} ends at byte {end}: it is "
+                "truncated; copy or download it again"
             )
             problems.append(Problem(message, file, key, is_loss=True))
         elif last[file] < files[file]:
@@ -78,9 +85,10 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
     strange = _files_with_non_archives(root, metadata, longer)
     for file in strange:
         message = (
-            f"{root / file} has {files[file]} bytes, but its last value ends at {longer[file]}, "
-            f"and byte {strange[file]} does not begin the archive that the metadata lists there: "
-            "the file and the metadata are from different saves"
+            f"{root / file} has {files[file]} bytes, but its last value ends at byte "
+            f"{longer[file]}, and byte {strange[file]} does not begin the archive that the "
+            "metadata lists there: the file and the metadata are from different saves; take "
+            "another checkpoint"
         )
         problems.append(Problem(message, file))
     left = {file: files[file] - end for file, end in longer.items() if file not in strange}

@@ -60,7 +60,8 @@ def joined_metadata(parts: list[Metadata], directory: Path) -> Metadata:
             known = tensors.get(key, saved)
             if (known.dtype, known.shape) != (saved.dtype, saved.shape):
                 raise BadFile(
-                    f"{directory}: its .metadata files have different dtypes or shapes for {key}"
+                    f"{directory}: its .metadata files have different dtypes or shapes for {key}; "
+                    "take another checkpoint"
                 )
             more = saved.parts if key in tensors else ()
             tensors[key] = replace(known, parts=(*known.parts, *more))

@@ -171,8 +171,8 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
     window, record = archive.window, archive.records["data.pkl"]
     if record.length > _LARGEST_TENSOR_PICKLE:
         raise BadFile(
-            f"{window}: the pickle of {key} has {record.length} bytes, but the pickle of a "
-            f"tensor has at most {_LARGEST_TENSOR_PICKLE}"
+            f"{window}: the pickle of {key} has {record.length} bytes, but the pickle of a tensor "
+            f"has at most {_LARGEST_TENSOR_PICKLE}; copy or download the file again"
         )
     try:
         tensor = _tree(read_entry(window, record))
@@ -181,7 +181,10 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
     if not isinstance(tensor, StoredTensor):
         if (why := why_unread(tensor)) is not None:
             raise Unsupported(f"{window}: {key} is {why}")
-        raise BadFile(f"{window} holds {kind_text(tensor)} instead of {key}")
+        raise BadFile(
+            f"{window} holds {kind_text(tensor)} instead of the tensor {key}; copy or download the "
+            "file again"
+        )
     return tensor
 
 
@@ -206,7 +209,9 @@ class _opened:
         try:
             self._source = open_source(self._path)
         except FileNotFoundError:
-            raise BadFile(f"{self._path} is missing, but the metadata lists it") from None
+            raise BadFile(
+                f"{self._path} is missing, but the metadata lists it; copy or download it again"
+            ) from None
         except OSError as error:
             raise BadFile(f"{self._path} cannot be opened: {error.strerror}") from None
         return FileRange(self._source, self._path, self._item.offset, self._item.length)
@@ -221,10 +226,14 @@ def _check_agrees(
     if tensor.dtype != dtype or tensor.shape != box.shape:
         raise BadFile(
             f"{window} holds {tensor.dtype} of shape {tensor.shape}, but the metadata has {dtype} "
-            f"of shape {box.shape} for {key}"
+            f"of shape {box.shape} for {key}: they are from different saves; take another "
+            "checkpoint"
         )
     if any(step == 0 and n > 1 for n, step in zip(tensor.shape, tensor.strides, strict=True)):
-        raise BadFile(f"{window}: {key} has a stride of 0, so it would repeat its elements")
+        raise BadFile(
+            f"{window}: {key} has a stride of 0, so it would repeat its elements; save it "
+            "contiguous"
+        )
 
 
 def archives_of(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
@@ -291,9 +300,9 @@ def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
     """
     if item.length <= nbytes:
         raise Unsupported(
-            f"{path}: {key} has {nbytes} bytes, but its item has {item.length}, so it is not a "
-            "torch.save archive; a checkpoint saved with SerializationFormat.SAFETENSORS is not "
-            "supported, save it with TORCH_SAVE"
+            f"{path}: {key} needs {nbytes} bytes, but its item has {item.length}, so it is not a "
+            "torch.save archive, and zerotools does not read the form "
+            "SerializationFormat.SAFETENSORS; save the checkpoint with TORCH_SAVE"
         )
 
 

@@ -117,7 +117,7 @@ def read_metadata(path: Path) -> Metadata:
     if not may_be_read(size := path.stat().st_size, data_size):
         raise BadFile(
             f"{path} has {size} bytes, more than in any real checkpoint with {data_size()} bytes "
-            "of data: it is made to fill the memory; do not use it"
+            "of data: the file was made to fill the memory; do not use it"
         )
     tree = loads(read_regular(path, LARGEST_METADATA), source=path, data_size=data_size)
     return _Reader(path).metadata(tree)
@@ -141,7 +141,7 @@ class _Reader:
         blobs: dict[str, Item] = {}
         for key, entry in entries.items():
             if not isinstance(key, str):
-                raise self._bad(f"has the key {key!r:.40}, which is not text")
+                raise self._bad(f"has the key {key!r:.40} instead of a name")
             if isinstance(entry, Opaque) and entry.name == "BytesStorageMetadata":
                 blobs[key] = self._item(items, key, None)
             else:
@@ -183,7 +183,7 @@ class _Reader:
             at = self._state(index, "MetadataIndex")
             key, offset = at.get("fqn"), at.get("offset")
             if not isinstance(key, str) or not (offset is None or isinstance(offset, tuple)):
-                raise self._bad("has a storage entry without a name")
+                raise self._bad("has a stored item without a name")
             place = None if offset is None else self._counts(key, offset)
             items[key, place] = self._info(key, self._state(info, "_StorageInfo"))
         return items
@@ -226,7 +226,9 @@ class _Reader:
             raise self._bad(f"gives {key} of shape {shape} a chunk of {len(sizes)} dimensions")
         box = Box(start, sizes)
         if not Box.whole(shape).contains(box):
-            raise self._bad(f"gives {key} of shape {shape} the chunk {box}, which is outside it")
+            raise self._bad(
+                f"gives {key} of shape {shape} the chunk {box}, which is outside of this shape"
+            )
         return box
 
     def _dtype(self, key: str, properties: Any) -> DType:
@@ -236,7 +238,8 @@ class _Reader:
             dtype = state.get("dtype")
         if not isinstance(dtype, DType):
             raise Unsupported(
-                f"{self._path}: {key} has the dtype {dtype!s:.60}, which zerotools does not know"
+                f"{self._path}: {key} has the dtype {dtype!s:.60}, which zerotools does not know; "
+                "save it in another dtype"
             )
         return dtype
 
@@ -255,7 +258,7 @@ class _Reader:
             parts = path if isinstance(path, tuple) else (path,)
             if not isinstance(key, str) or not all(isinstance(part, str | int) for part in parts):
                 raise self._bad(
-                    f"gives {key!r:.60} a path with parts that are not names or numbers"
+                    f"gives {key!r:.60} a path with parts that are neither names nor numbers"
                 )
             paths[key] = parts
         return paths
@@ -263,7 +266,9 @@ class _Reader:
     def _counts(self, key: str, values: Any) -> tuple[int, ...]:
         if isinstance(values, tuple) and all(type(v) is int and 0 <= v < 2**62 for v in values):
             return tuple(values)
-        raise self._bad(f"has {values!r:.60} instead of counts of {key}")
+        raise self._bad(
+            f"has {values!r:.60} as sizes or offsets of {key}, but they must be whole numbers"
+        )
 
     def _state(self, value: Any, name: str) -> Mapping[str, Any]:
         """Return the attributes of an unpickled object. Its class must have the name `name`; the
@@ -281,4 +286,4 @@ class _Reader:
         raise self._bad(f"has {kind_text(value)} instead of {name}")
 
     def _bad(self, message: str) -> BadFile:
-        return BadFile(f"{self._path} {message}")
+        return BadFile(f"{self._path} {message}; copy or download it again")

@@ -141,7 +141,9 @@ class OpenFiles:
                 else LocalSource(open_regular(path, self._flags))
             )
         except FileNotFoundError:
-            raise BadFile(f"{path} is missing, but {self._named_by} lists it") from None
+            raise BadFile(
+                f"{path} is missing, but {self._named_by} lists it; copy or download it again"
+            ) from None
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
         self._open[file] = source
@@ -184,8 +186,8 @@ class OpenFiles:
                 ) from error
             if count == 0:
                 raise BadFile(
-                    f"{self._root / file} ends at byte {offset + done}, but {offset + len(buffer)} "
-                    "bytes were expected; it is truncated"
+                    f"{self._root / file} is truncated: it ends at byte {offset + done}, but "
+                    f"{offset + len(buffer)} bytes were expected; copy or download it again"
                 )
             done += count
             left = buffer[done:]

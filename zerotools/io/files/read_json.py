@@ -86,5 +86,5 @@ def _integer(digits: str) -> int:
 def _too_much(path: Path, length: int, data_size: int) -> BadFile:
     return BadFile(
         f"{path}: its {length} bytes of JSON would take more memory than in any real checkpoint "
-        f"with {data_size} bytes of data: it is made to fill the memory; do not use it"
+        f"with {data_size} bytes of data: the file was made to fill the memory; do not use it"
     )

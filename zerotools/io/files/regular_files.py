@@ -95,7 +95,11 @@ def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
     with source_file(path, is_source=is_source) as source:
         size = source.status().st_size
         if size > most:
-            raise BadFile(f"{path} has {size} bytes; a file of its kind may have at most {most}")
+            raise BadFile(
+                f"{path} has {size} bytes, but a file of its kind may have at most {most}; check "
+                "that "
+                "it is the right file"
+            )
         with source.stream() as stream:
             return stream.read(most)
 

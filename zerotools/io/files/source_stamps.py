@@ -219,8 +219,8 @@ class WrittenApart:
         """Return the note on these files."""
         more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
         return (
-            f"{', '.join(self.names[:3])}{more}: {self.when}, so from another save, unless the "
-            "files were copied one by one"
+            f"{', '.join(self.names[:3])}{more}: {self.when}, so they are from another save, "
+            "unless all files were copied one by one"
         )
 
 

@@ -35,7 +35,10 @@ def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[st
         if key.role not in ROLES:
             raise BadRequest(f"{key} is not a weight, and a model holds only weights")
         if key.name in keys:
-            raise BadRequest(f"{keys[key.name]} and {key} cannot both be written as {key.name}")
+            raise BadRequest(
+                f"{keys[key.name]} and {key} cannot both be written as {key.name}; rename one of "
+                "the two"
+            )
         if key.name in forbidden:
             raise BadRequest(f"a tensor cannot be called {key.name}; rename it")
         keys[key.name] = key

@@ -62,13 +62,16 @@ def read_index(path: Path) -> dict[str, str]:
     try:
         tree: Any = read_json(path, _LARGEST_INDEX)
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is not JSON: {error!s:.200}") from None
+        raise BadFile(f"{path} is not JSON: {error!s:.200}; copy or download it again") from None
     weight_map = tree.get("weight_map") if isinstance(tree, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise BadFile(f"{path} has no weight_map")
+        raise BadFile(f"{path} has no weight_map; copy or download it again")
     for name in weight_map.values():
         if not isinstance(name, str) or not stays_below_root(name):
-            raise BadFile(f"{path} names {name!r:.80}, which is not a file below its directory")
+            raise BadFile(
+                f"{path} names {name!r:.80}, which is not a file below its directory; copy or "
+                "download it again"
+            )
     return weight_map
 
 
@@ -141,7 +144,8 @@ def refuse_unlisted(
         if name not in listed and set_of(name) in sets:
             raise BadFile(
                 f"{directory / index} does not list {name}, which belongs to the same model "
-                "according to its number: the two files are from different saves"
+                "according to its number: the two files are from different saves; copy or "
+                "download the model again"
             )
 
 

@@ -68,11 +68,13 @@ def check_castable(source: DType, target: DType) -> None:
         return
     if not (source.is_float and target.is_float):
         raise Unsupported(
-            f"a cast from {source} to {target} would change the meaning of the numbers"
+            f"a cast from {source} to {target} would change the meaning of the numbers; keep the "
+            "dtype"
         )
     if target == FLOAT8_E8M0FNU:
         raise Unsupported(
-            f"{target} has only powers of two, for scales: a cast would lose all other values"
+            f"a cast to {target} would lose most values, because this dtype of scales has only "
+            "powers of two; choose another dtype"
         )
 
 

@@ -84,6 +84,6 @@ class NumberFile:
             if not count:
                 raise BadFile(
                     f"{self._path} ends at byte {at + done}, but had at least {at + len(view)} "
-                    "bytes at the start of the job: a program truncated the file"
+                    "bytes at the start of the job: a program truncated the file; copy it again"
                 )
             done += count

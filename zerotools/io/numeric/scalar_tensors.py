@@ -62,7 +62,10 @@ def read_scalar(root: Path, tensor: Tensor) -> Scalar:
     """
     chunk = next((chunk for chunk in tensor.chunks if not chunk.box.is_empty), None)
     if chunk is None:
-        raise BadFile(f"{root}: no file holds a number of the optimizer's state")
+        raise BadFile(
+            f"{root}: a number of the optimizer's state is in no file; copy or download the files "
+            "again"
+        )
     path = root / chunk.file
     try:
         with source_file(path) as source:
@@ -70,7 +73,10 @@ def read_scalar(root: Path, tensor: Tensor) -> Scalar:
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     if len(data) < tensor.dtype.itemsize:
-        raise BadFile(f"{path} ends before byte {chunk.offset + tensor.dtype.itemsize}")
+        raise BadFile(
+            f"{path} ends before byte {chunk.offset + tensor.dtype.itemsize}: it is truncated; "
+            "copy or download it again"
+        )
     return Scalar(_value(data, tensor.dtype), tensor.dtype)
 
 

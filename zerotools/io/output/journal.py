@@ -78,7 +78,10 @@ class Journal:
     def _append(self, line: Any) -> None:
         data = (json.dumps(line) + "\n").encode()
         if os.write(self._file, data) != len(data):
-            raise BadRequest(f"{self._path} cannot be written: the disk is full")
+            raise BadRequest(
+                f"{self._path} cannot be written because the disk is full; free some space, and "
+                "run the command again"
+            )
         os.fsync(self._file)
 
     def close(self) -> None:
@@ -121,19 +124,19 @@ def read_journal(
     except FileNotFoundError:
         return _NOTHING
     except (OSError, BadFile) as error:
-        raise unusable(f"its journal cannot be read ({error!s:.200})") from None
+        raise unusable(f"its record of finished files cannot be read ({error!s:.200})") from None
     data = data[: data.rfind(b"\n") + 1]
     try:
         lines = [json.loads(line) for line in data.splitlines()]
     except (ValueError, RecursionError):
-        raise unusable("its journal is damaged") from None
+        raise unusable("its record of finished files is damaged") from None
     if not lines:
         return _NOTHING
     if not isinstance(lines[0], dict) or lines[0].get("schema") != SCHEMA:
-        raise unusable("it was started by another version")
+        raise unusable("another version of zerotools started it")
     before = lines[0].get("identity")
     if not isinstance(before, dict) or not all(map(_is_record, lines[1:])):
-        raise unusable("its journal is damaged")
+        raise unusable("its record of finished files is damaged")
     refuse_another(path.parent, before, identity, start_over)
     return JournalContents({line["file"]: line["noted"] for line in lines[1:]}, len(data))
 

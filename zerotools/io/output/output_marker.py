@@ -139,7 +139,9 @@ def read_written(directory: Path) -> Written | None:
         }
         return Written(str(tree["command"]), str(tree["algorithm"]), files)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadFile(f"{path} is not a marker that zerotools wrote: {error!r:.200}") from None
+        raise BadFile(
+            f"{path} is not a marker that zerotools wrote ({error!r:.200}); {_WITHOUT_MARKER}"
+        ) from None
 
 
 def was_made_of(directory: Path, made_of: str) -> bool:

@@ -185,7 +185,8 @@ class Staging:
         if self._destination_exists():
             if self._check_replaced is None:
                 raise BadRequest(
-                    f"{self.destination} was created by another program during this run"
+                    f"{self.destination} was created by another program during this run; choose "
+                    "another output"
                 )
             self._replace(self._check_replaced)
         else:

@@ -22,13 +22,19 @@ def read_writing(directory: Path) -> dict[str, Any]:
     try:
         tree: Any = read_json(path, _LARGEST, is_source=False)
     except (OSError, BadFile, ValueError) as error:
-        raise BadRequest(f"{path} cannot be read ({error!s:.200}); remove {directory}") from None
+        raise BadRequest(
+            f"the record of an unfinished output, {path}, cannot be read ({error!s:.200}); remove "
+            f"{directory}"
+        ) from None
     words = {"run": str, "identity": dict, "files": list, "done": dict}
     is_known = isinstance(tree, dict) and all(
         isinstance(tree.get(word), kind) for word, kind in words.items()
     )
     if not is_known or not all(map(_is_record, tree["done"].values())):
-        raise BadRequest(f"{path} was written by another version of zerotools; remove {directory}")
+        raise BadRequest(
+            f"the record of an unfinished output, {path}, is of another version of zerotools; "
+            f"remove {directory}"
+        )
     found: dict[str, Any] = tree
     return found
 

@@ -343,8 +343,8 @@ def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> Non
         return
     if MARKER not in names and WRITING not in names:
         raise ForeignObjects(
-            f"{destination} was not written by zerotools: it has neither {MARKER} nor {WRITING}; "
-            "its objects are kept"
+            f"{destination} was not written by zerotools: it has neither {MARKER} nor {WRITING}. "
+            "Its objects are kept"
         )
     own = marked_files(destination) if MARKER in names else set[str]()
     if WRITING in names:

@@ -105,8 +105,8 @@ class HubFiles:
         whole = answer.headers.get("content-range", "").rpartition("/")[2]
         if answer.status_code != 206 or whole != str(found.size):
             raise BadRequest(
-                f"{self.url}/{found.key}: the Hub answered a request for a range of the file's "
-                f"{found.size} bytes with status {answer.status_code} ({whole or 'none'}); "
+                f"{self.url}/{found.key}: the Hub cannot send a part of this file of {found.size} "
+                f"bytes: it answered with status {answer.status_code} ({whole or 'none'}); "
                 "download the file, and name the copy"
             )
         data = memoryview(answer.content)
@@ -127,7 +127,10 @@ class HubFiles:
         response: Any = getattr(error, "response", None)
         status = getattr(response, "status_code", None)
         if name == "RevisionNotFoundError":
-            return BadRequest(f"{self.url}: the repository has no revision {self._revision!r}")
+            return BadRequest(
+                f"{self.url}: the repository has no revision {self._revision!r}; correct the name "
+                "of the branch, tag or commit"
+            )
         if name == "OfflineModeIsEnabled":
             return BadRequest(f"{self.url} cannot be read: HF_HUB_OFFLINE is set; unset it")
         if name in ("GatedRepoError", "RepositoryNotFoundError") or status in (401, 403, 404):

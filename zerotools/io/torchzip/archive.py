@@ -76,7 +76,10 @@ class Archive:
         """
         archive = cls(window, records_of(window))
         if PICKLE not in archive.records:
-            raise BadFile(f"{window} is a zip without data.pkl: torch.save did not write it")
+            raise BadFile(
+                f"{window} is a zip without data.pkl, so torch.save did not write it; name a file "
+                "of torch.save"
+            )
         archive._refuse_big_endian()
         return archive
 
@@ -114,8 +117,8 @@ class Archive:
         if not may_be_read(record.length, data_size):
             raise BadFile(
                 f"{self.window}: its pickle has {record.length} bytes, more than in any real "
-                f"checkpoint with {data_size()} bytes of data: it is made to fill the memory; do "
-                "not use it"
+                f"checkpoint with {data_size()} bytes of data: the file was made to fill the "
+                "memory; do not use it"
             )
         return loads(read_entry(self.window, record), source=self.window, data_size=data_size)
 
@@ -127,11 +130,13 @@ class Archive:
         """
         record = self.records.get(f"data/{storage.key}")
         if record is None:
-            raise BadFile(f"{self.window} has no record of storage {storage.key!r}")
+            raise BadFile(
+                f"{self.window} has no record of storage {storage.key!r}; copy or download it again"
+            )
         if record.length != storage.nbytes:
             raise BadFile(
-                f"{self.window}: storage {storage.key!r} has {record.length} bytes, but its "
-                f"pickle gives {storage.nbytes}"
+                f"{self.window}: storage {storage.key!r} has {record.length} bytes, but its pickle "
+                f"gives {storage.nbytes}; copy or download the file again"
             )
         return self.window.offset + payload_of(self.window, record)
 
@@ -159,7 +164,9 @@ def recovered_records(window: FileRange) -> dict[str, ZipEntry]:
     for record in _records(window):
         _, _, name = record.name.partition("/")
         if name in records:
-            raise BadFile(f"{window}: it has {record.name!r} twice")
+            raise BadFile(
+                f"{window} has the record {record.name!r} twice; copy or download it again"
+            )
         records[name] = record
     if any(record.crc for record in records.values()):
         return records

@@ -54,8 +54,9 @@ class FileRange:
         data = self.source.read(count, self.offset + at)
         if len(data) != count:
             raise BadFile(
-                f"{self.path} ends at byte {self.source.status().st_size}, and {count} bytes "
-                f"are needed from {self.offset + at}: it is truncated"
+                f"{self.path} is truncated: it ends at byte {self.source.status().st_size}, but "
+                f"{count} bytes are needed from byte {self.offset + at} on; copy or download it "
+                "again"
             )
         return data
 

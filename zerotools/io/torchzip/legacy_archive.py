@@ -72,7 +72,7 @@ def read_legacy(window: FileRange) -> LegacyFile:
             if not may_be_read(size, window.other_data_size(size)):
                 raise BadFile(
                     f"{window}: its pickles have more than {size} bytes, more than in any real "
-                    "checkpoint: it is made to fill the memory; do not use it"
+                    "checkpoint: the file was made to fill the memory; do not use it"
                 ) from None
     return LegacyFile(tree, _offsets(window, _storages(window, tree), keys, end))
 
@@ -88,7 +88,7 @@ def _storages(window: FileRange, tree: Any) -> dict[str, Storage]:
         if isinstance(value, Storage) and found.setdefault(value.key, value).nbytes != value.nbytes:
             raise BadFile(
                 f"{window}: storage {value.key!r} has both {found[value.key].nbytes} and "
-                f"{value.nbytes} bytes in its pickle"
+                f"{value.nbytes} bytes in its pickle; copy or download the file again"
             )
     return found
 
@@ -101,7 +101,7 @@ def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
     if protocol != PROTOCOL:
         raise Unsupported(
             f"{window} has torch.save protocol {protocol!r:.20}, but zerotools reads only "
-            f"{PROTOCOL}"
+            f"{PROTOCOL}; save it again with torch.save"
         )
     if not isinstance(machine, dict) or machine.get("little_endian") is not True:
         raise Unsupported(
@@ -110,7 +110,7 @@ def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
     tree, at = loads_from(data, at, source=window, data_size=data_size)
     keys, at = loads_from(data, at, source=window, data_size=data_size)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise BadFile(f"{window}: its list of storages is damaged")
+        raise BadFile(f"{window}: its list of storages is damaged; copy or download the file again")
     return tree, keys, at
 
 
@@ -127,7 +127,10 @@ def _offsets(
     for key in keys:
         storage = storages.get(key)
         if storage is None:
-            raise BadFile(f"{window}: storage {key!r} belongs to no tensor, so its size is unknown")
+            raise BadFile(
+                f"{window}: storage {key!r} belongs to no tensor, so its size is unknown; copy or "
+                "download the file again"
+            )
         is_cut = at + _COUNT.size + storage.nbytes > window.length
         left = max(0, window.length - at)
         announced = window.read(at, _COUNT.size) if left >= _COUNT.size else None
@@ -136,7 +139,8 @@ def _offsets(
         if numel != storage.numel or is_cut:
             error = BadFile(
                 f"{window}: storage {key!r} of {storage.numel} elements is truncated or damaged: "
-                f"it announces {numel} elements, but {left} bytes are left in the file"
+                f"its header gives it {numel} elements, but {left} bytes are left in the file; "
+                "copy or download the file again"
             )
             if not is_cut:
                 raise error

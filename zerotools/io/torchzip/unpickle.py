@@ -97,18 +97,22 @@ def loads_from(
                 if machine.cost > most:
                     raise BadFile(
                         f"its first {at - begin} bytes build objects of {machine.cost} bytes, more "
-                        f"than in any real checkpoint with {given} bytes of data: it is made to "
-                        "fill the memory; do not use it"
+                        f"than in any real checkpoint with {given} bytes of data: the file was "
+                        "made to fill the memory; do not use it"
                     )
         return machine.stack.pop(), at
     except ZerotoolsError as error:
         raise type(error)(f"{source}: its pickle, near byte {at}: {error}") from None
     except (IndexError, struct.error):
         raise TruncatedPickle(
-            f"{source}: its pickle is truncated or damaged near byte {at}"
+            f"{source}: its pickle is truncated or damaged near byte {at}; copy or download the "
+            "file again"
         ) from None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadFile(f"{source}: its pickle is damaged near byte {at}: {error}") from None
+        raise BadFile(
+            f"{source}: its pickle is damaged near byte {at} ({error}); copy or download the file "
+            "again"
+        ) from None
 
 
 @on(b"a")

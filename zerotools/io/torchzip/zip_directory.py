@@ -72,26 +72,32 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
     tail = window.read(tail_at, window.length - tail_at)
     if len(tail) < _END.size or tail[-_END.size :][:4] != _LAST:
         raise BadFile(
-            f"{window} does not end in a zip directory: it is truncated, or not a torch file"
+            f"{window} does not end in a zip directory: it is truncated, or not a file of "
+            "torch.save; copy or download it again"
         )
     begin, size, count, end = _find_directory(window, tail)
     if begin + size != end or size > _LARGEST_DIRECTORY:
         raise BadFile(
-            f"{window}: its zip directory of {size} bytes at {begin} does not end at byte {end}, "
-            "the start of the end record: bytes were removed or added"
+            f"{window}: its zip directory of {size} bytes at byte {begin} does not end at byte "
+            f"{end}, where the end record begins: bytes were removed or added; {_COPY_AGAIN}"
         )
     if not may_be_read(_ENTRY_SHARE * size, window.other_data_size(size)):
         raise BadFile(
-            f"{window}: its zip directory has {size} bytes, more than in any real checkpoint: it "
-            "is made to fill the memory; do not use it"
+            f"{window}: its zip directory has {size} bytes, more than in any real checkpoint: the "
+            "file was made to fill the memory; do not use it"
         )
     data = tail[begin - tail_at :][:size] if begin >= tail_at else window.read(begin, size)
     entries = list(_entries(window, data, begin))
     inner = [name.partition("/")[2] for name, *_ in entries]
     if len(set(inner)) != len(inner):
-        raise BadFile(f"{window}: its zip directory lists {_repeated(entries, inner)!r} twice")
+        raise BadFile(
+            f"{window}: its zip directory lists {_repeated(entries, inner)!r} twice; {_COPY_AGAIN}"
+        )
     if len(entries) != count:
-        raise BadFile(f"{window}: its zip directory lists {len(entries)} records, not {count}")
+        raise BadFile(
+            f"{window}: its zip directory lists {len(entries)} records, but should list {count}; "
+            f"{_COPY_AGAIN}"
+        )
     limits = _limits(window, entries)
     has_crc = any(crc for _, _, _, crc in entries)
     return {
@@ -134,11 +140,13 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
         data
     )
     if signature != _LOCAL:
-        raise BadFile(f"{window}: record {record.name!r} has no header at byte {record.header}")
+        raise BadFile(
+            f"{window}: record {record.name!r} has no header at byte {record.header}; {_COPY_AGAIN}"
+        )
     if name != len(expected) or data[LOCAL_HEADER.size :] != expected:
         raise BadFile(
             f"{window}: according to the zip directory, record {record.name!r} begins at byte "
-            f"{record.header}, but another header is there: the file is damaged"
+            f"{record.header}, but another header is there: the file is damaged; {_COPY_AGAIN}"
         )
     said = (method, crc, packed, length)
     sizes = {record.length, _FULL32}
@@ -146,14 +154,16 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
         method or crc != record.crc or not {packed, length} <= sizes
     ):
         raise BadFile(
-            f"{window}: according to the zip directory, record {record.name!r} has {record.length} "
-            f"bytes and CRC-32 {record.crc:08x}, but its header has (method, CRC-32, sizes) {said}"
+            f"{window}: record {record.name!r} has {record.length} bytes and CRC-32 "
+            f"{record.crc:08x} according to the zip directory, but its header has (method, CRC-32, "
+            f"sizes) {said}; {_COPY_AGAIN}"
         )
     at = record.header + LOCAL_HEADER.size + int(name) + int(extra)
     if at + record.length > record.limit:
         raise BadFile(
-            f"{window}: record {record.name!r} of {record.length} bytes at {at} reaches beyond "
-            f"byte {record.limit}, the start of the next record or of the zip directory"
+            f"{window}: record {record.name!r} of {record.length} bytes at byte {at} reaches "
+            f"beyond byte {record.limit}, where the next record or the zip directory begins; "
+            f"{_COPY_AGAIN}"
         )
     return at
 
@@ -212,8 +222,8 @@ def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
         end = header + LOCAL_HEADER.size + len(name.encode()) + length
         if end > begin:
             raise BadFile(
-                f"{window}: record {name!r} reaches to byte {end}, but {other!r} begins at "
-                f"{begin}: they overlap"
+                f"{window}: record {name!r} reaches to byte {end}, but {other!r} begins at byte "
+                f"{begin}, so they overlap; {_COPY_AGAIN}"
             )
         limits[header] = begin
     return limits
@@ -227,31 +237,31 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
     if comment or disk != first_disk or here != count:
         raise BadFile(
             f"{window}: the end of its zip directory announces a comment of {comment} bytes, or "
-            f"several disks, but the file has neither: the file is damaged; {_COPY_AGAIN}"
+            f"several disks, but the file has neither: it is damaged; {_COPY_AGAIN}"
         )
     full = begin == _FULL32 or size == _FULL32 or count == _FULL16
     locator_at = window.length - _END.size - _END64_LOCATOR.size
     locator = tail[-_END.size - _END64_LOCATOR.size : -_END.size]
     if len(locator) < _END64_LOCATOR.size or locator[:4] != b"PK\x06\x07":
         if full:
-            raise BadFile(f"{window}: its zip64 locator is damaged")
+            raise BadFile(f"{window}: its zip64 locator is damaged; {_COPY_AGAIN}")
         return begin, size, count, window.length - _END.size
     # torch always writes one, with numbers in it only if they are needed.
     _, disk, end64, disks = _END64_LOCATOR.unpack(locator)
     if end64 + _END64.size != locator_at or disk or disks > 1:
-        raise BadFile(f"{window}: its zip64 locator is damaged")
+        raise BadFile(f"{window}: its zip64 locator is damaged; {_COPY_AGAIN}")
     signature, _, _, _, disk, first_disk, here, *numbers = _END64.unpack(
         window.read(end64, _END64.size)
     )
     if signature != b"PK\x06\x06" or disk != first_disk or here != numbers[0]:
-        raise BadFile(f"{window}: its zip64 directory is damaged")
+        raise BadFile(f"{window}: its zip64 directory is damaged; {_COPY_AGAIN}")
     # Programs may use the numbers of the zip64 end or of the classic end, so both must agree.
     narrow = ((count, _FULL16), (size, _FULL32), (begin, _FULL32))
     if any(said not in (wide, most) for (said, most), wide in zip(narrow, numbers, strict=True)):
         raise BadFile(
-            f"{window}: its zip directory has {size} bytes at {begin} according to its last "
-            f"record, but {numbers[1]} at {numbers[2]} according to its zip64 record: the file is "
-            "damaged"
+            f"{window}: its zip directory has {size} bytes at byte {begin} according to its last "
+            f"record, but {numbers[1]} at byte {numbers[2]} according to its zip64 record: the "
+            f"file is damaged; {_COPY_AGAIN}"
         )
     count, size, begin = numbers
     return begin, size, count, end64
@@ -264,7 +274,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
     at = 0
     while at < len(data):
         if len(data) - at < _ENTRY.size or data[at : at + 4] != b"PK\x01\x02":
-            raise BadFile(f"{window}: its zip directory is damaged at byte {at}")
+            raise BadFile(f"{window}: its zip directory is damaged at byte {at}; {_COPY_AGAIN}")
         # Unpacked in one step, because a DCP checkpoint has many thousand entries.
         _, flags, method, _, crc, packed, length, name_size, extra_size, comment_size, *rest = (
             _ENTRY.unpack_from(data, at)
@@ -290,22 +300,22 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
         if disk or attributes & _IS_DIRECTORY:
             raise BadFile(
                 f"{window}: record {name!r} is marked as a directory or as on another disk, which "
-                "torch.save never writes: the file is damaged"
+                f"torch.save never writes: the file is damaged; {_COPY_AGAIN}"
             )
         if flags & _UNREAD_FLAGS:
             _refuse_contradiction(window, name, header, "encrypted or a patch")
             raise Unsupported(
                 f"{window}: record {name!r} is encrypted, or stored as a patch, which zerotools "
-                "does not read"
+                "does not read; save it again with torch.save"
             )
         if header + LOCAL_HEADER.size + length > limit:
             raise BadFile(
-                f"{window}: record {name!r} of {length} bytes at {header} reaches beyond byte "
-                f"{limit}, the start of the directory"
+                f"{window}: record {name!r} of {length} bytes at byte {header} reaches beyond byte "
+                f"{limit}, where the zip directory begins; {_COPY_AGAIN}"
             )
         yield name, header, length, crc
     if at != len(data):
-        raise BadFile(f"{window}: its zip directory ends inside an entry")
+        raise BadFile(f"{window}: its zip directory ends inside an entry; {_COPY_AGAIN}")
 
 
 def _refuse_contradiction(window: FileRange, name: str, header: int, kind: str) -> None:
@@ -331,7 +341,9 @@ def _name(window: FileRange, data: bytes) -> str:
     try:
         name = data.decode()
     except UnicodeDecodeError:
-        raise BadFile(f"{window}: a record's name {data!r:.200} is not UTF-8") from None
+        raise BadFile(
+            f"{window}: the name {data!r:.200} of a record is not UTF-8; {_COPY_AGAIN}"
+        ) from None
     if not _is_usual(name):
         raise BadFile(
             f"{window}: torch.save never writes a record {name!r:.200}: the file is damaged, or "
@@ -366,4 +378,4 @@ def _zip64(
                 fields[i] = value
             return fields[0], fields[1], fields[2]
         at += 4 + size
-    raise BadFile(f"{window}: record {name!r} has no zip64 sizes")
+    raise BadFile(f"{window}: record {name!r} has no zip64 sizes; {_COPY_AGAIN}")

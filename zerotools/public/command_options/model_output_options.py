@@ -90,7 +90,7 @@ class ModelOptions(SelectionOptions, total=False):
         ),
     ]
     max_shard_size: Annotated[
-        Size, Option(group=OUTPUT, default="5GB", help="Largest weights file.")
+        Size, Option(group=OUTPUT, default="5GB", help="Maximum size of a weights file.")
     ]
 
 
@@ -102,7 +102,8 @@ class MergeOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="FILE|DIR",
-            help="The adapter_config.json of the adapter, if it is not in the run or above it.",
+            help="The adapter_config.json of the adapter, if neither the directory of the run nor "
+            "a directory above it has one.",
         ),
     ]
     adapter_name: Annotated[
@@ -158,7 +159,8 @@ class MastersOption(TypedDict, total=False):
             group=WHAT,
             flag="--from",
             default="masters",
-            help="Export the fp32 masters, if there are any, or the 16-bit weights.",
+            help="Export the fp32 masters, or the 16-bit weights. Without masters, the 16-bit "
+            "weights are exported.",
         ),
     ]
 
@@ -172,7 +174,7 @@ class FormatOption(TypedDict, total=False):
             group=OUTPUT,
             default="safetensors",
             choices=tuple(exported_formats()),
-            help="Files to write; torch is pytorch_model.bin.",
+            help="Format of the weights files; torch writes pytorch_model.bin.",
         ),
     ]
 

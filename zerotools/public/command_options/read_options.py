@@ -19,7 +19,7 @@ class TagOption(TypedDict, total=False):
 
     tag: Annotated[
         str | None,
-        Option(group=WHAT, metavar="TAG", help="Which tag of a DeepSpeed save directory."),
+        Option(group=WHAT, metavar="TAG", help="The tag to read in a save directory of DeepSpeed."),
     ]
 
 
@@ -31,7 +31,7 @@ class SectionOption(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="NAME",
-            help="Which model of a torch DCP that holds several (model, ema, generator).",
+            help="The model to read in a torch DCP that holds several (model, ema, generator).",
         ),
     ]
 

@@ -66,7 +66,7 @@ def _of_array(environ: Mapping[str, str]) -> tuple[int, int]:
     if step < 1 or (most - least) // step + 1 != tasks or (task - least) % step:
         raise BadRequest(
             f"--part-from slurm: the array has {tasks} tasks from {least} to {most}, with gaps, so "
-            "that their order is not known; use sbatch --array=1-N, or --part"
+            "their order is not known; use sbatch --array=1-N, or --part"
         )
     return (task - least) // step, tasks
 
@@ -124,7 +124,8 @@ class PartOptions(TypedDict, total=False):
         Literal["slurm", "torchrun"] | None,
         Option(
             group=RESOURCES,
-            help="Take I and N from the variables of Slurm (job arrays, srun) or of torchrun.",
+            help="Take I and N of --part from the variables of Slurm (job arrays, srun) or of "
+            "torchrun.",
         ),
     ]
 

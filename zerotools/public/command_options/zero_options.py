@@ -20,14 +20,15 @@ class ZeroOptions(TypedDict, total=False):
         Option(
             group=TRAINING,
             metavar="N",
-            help="Stage 3's sub_group_size to write. Default: as in the source.",
+            help="The sub_group_size of stage 3 to write. Default: as in the source.",
         ),
     ]
     round_robin: Annotated[
         Switch | None,
         Option(
             group=TRAINING,
-            help="round_robin_gradients of stages 1 and 2. Default: as in the source.",
+            help="Write stages 1 and 2 for round_robin_gradients, or not. Default: as in the "
+            "source.",
         ),
     ]
     ds_config: Annotated[
