@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 
 from tests.formats.elements import assert_true, elements
 from tests.golden_files import GOLDEN
-from tests.io.stores.far import put_directory, served
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, Unsupported
@@ -220,7 +219,7 @@ def test_a_newer_version_of_the_database_is_not_damage(database: Path) -> None:
     data = bytearray(path.read_bytes())
     data[12] = 9
     path.write_bytes(data)
-    with pytest.raises(Unsupported, match=r"cannot be opened: it was written in version 9 of its"):
+    with pytest.raises(Unsupported, match=r"cannot be read: it was written in version 9 of its"):
         formats.read(database)
 
 
@@ -234,16 +233,14 @@ def test_a_newer_version_of_zarr_is_not_damage(plain: Path) -> None:
 def test_a_damaged_manifest_is_refused(database: Path) -> None:
     path = database / "manifest.ocdbt"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
-    with pytest.raises(
-        BadFile, match=r"items: the array \S+ cannot be opened .*copy or download it again$"
-    ):
+    with pytest.raises(BadFile, match=r"manifest\.ocdbt is damaged: its checksum is wrong; copy"):
         formats.read(database)
 
 
 def test_a_lost_node_is_refused(database: Path) -> None:
     for path in (database / "d").iterdir():
         path.unlink()
-    with pytest.raises(BadFile, match=r"cannot be opened .*copy or download it again$"):
+    with pytest.raises(BadFile, match=r"items/d/\S+ is missing, but the OCDBT database lists it"):
         formats.read(database)
 
 
@@ -252,10 +249,10 @@ def test_lost_elements_are_found_and_no_output_is_kept(database: Path, tmp_path:
     for path in (database / "ocdbt.process_0" / "d").iterdir():
         path.unlink()
     found = carry_out_verify(prepare_verify(database), budget=ONE)
-    assert "cannot be read" in found.findings[0].message
+    assert "is missing, but the OCDBT database lists it" in found.findings[0].message
     done = consolidate.prepare_export(database, tmp_path / "out", consolidate.Options())
     assert isinstance(done, Conversion)
-    with pytest.raises(BadFile, match=r"cannot be read: a file of it is missing or empty; copy or"):
+    with pytest.raises(BadFile, match=r"is missing, but the OCDBT database lists it"):
         perform_conversion(done, budget=ONE, overwrite=False, verify=False)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -311,13 +308,6 @@ def test_a_number_of_chunks_that_no_array_has_is_refused(plain: Path) -> None:
     path.write_text(json.dumps(tree))
     with pytest.raises(BadFile, match=r"has 1000000000000000 chunks, but zerotools reads at most"):
         formats.read(plain)
-
-
-def test_compressed_arrays_in_a_store_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(monkeypatch) as store:
-        path = put_directory(store, ORBAX / "ocdbt" / "checkpoint", "run")
-        with pytest.raises(Unsupported, match=r"items: the array \S+ is compressed or in a data"):
-            formats.read(path)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/x", "a//b", ".", "a\0"])

@@ -12,12 +12,17 @@ A saved tree is an item. A `CheckpointManager` puts the items of a step into a d
 
 Arrays are stored as zarr, version 2 or 3. Orbax compresses their chunks, so elements have no
 positions in files. Each array is therefore read as if its decoded chunks were a file (`ArrayPath`).
-`lay_out` writes arrays that are not compressed (`plain_arrays`).
+All files are read by ranges through `OpenFiles`, on a disk and in an object store alike, and
+TensorStore only decodes chunks in memory. `lay_out` writes arrays that are not compressed
+(`plain_arrays`).
 
 file_names          names of directories and files that identify a checkpoint
 tree_metadata       `_METADATA`: the path and type of each value of the tree
 tree_names          the tensor name and role of each value
-tensorstore_arrays  arrays that TensorStore decodes, and `ArrayPath`
+ocdbt               the values of an OCDBT database: key -> range of a file
+item_values         the stored bytes of an item's arrays, by key
+tensorstore_arrays  arrays that TensorStore decodes
+array_paths         `ArrayPath`: an array as a file of its elements
 plain_arrays        zarr 2 arrays without compression
 read                directory -> Checkpoint
 training_state      Checkpoint -> TrainingState

@@ -157,6 +157,8 @@ def _fault(path: Path, names: set[str]) -> str | None:
     """
     if UNFINISHED in path.name:
         return f"its name has {UNFINISHED}"
+    if TREE in names and (fault := _fault_of_step(path.absolute().parent)) is not None:
+        return fault
     processes = sorted(name for name in names if PROCESS.fullmatch(name))
     if processes and DATABASE not in names:
         return f"it has {processes[0]} but no {DATABASE}, which is written later"
@@ -170,6 +172,17 @@ def _fault(path: Path, names: set[str]) -> str | None:
     if TREE not in names and DATABASE in names:
         return f"it has {DATABASE} but no {TREE}"
     return None
+
+
+def _fault_of_step(path: Path) -> str | None:
+    """Return a phrase that names the evidence that the save of the step with an item is not
+    finished; None if there is no such evidence. `path` is the directory above the item.
+    """
+    if UNFINISHED in path.name:
+        return f"the name of its directory has {UNFINISHED}"
+    if not (path / STEP).is_file() or (path / COMMITTED).is_file() or _has_commit_time(path / STEP):
+        return None
+    return f"{path / STEP} has no time of the commit, and {COMMITTED} is missing"
 
 
 def _has_commit_time(path: Path) -> bool:

@@ -175,6 +175,29 @@ class OpenFiles:
         with self.source(file) as source:
             self._read(source, file, offset, buffer)
 
+    def read_ranges(self, ranges: Sequence[NeededRange]) -> list[bytes]:
+        """Return the bytes of each range. If the files are in an object store, all ranges are
+        requested in parallel.
+
+        Raises:
+            BadFile: for the same reasons as `read_into`.
+        """
+        found = []
+        with self.holding() as held:
+            ready = held.with_bytes(lambda: ranges)
+            for file, begin, end in ranges:
+                with self.source(file) as source:
+                    size = source.status().st_size
+                if size < end:  # memory is not taken for bytes that do not exist
+                    raise BadFile(
+                        f"{self._root / file} has {size} bytes, but {self._named_by} names bytes "
+                        f"up to {end}; it is truncated: copy or download it again"
+                    )
+                data = bytearray(end - begin)
+                ready.read_into(file, begin, memoryview(data))
+                found.append(bytes(data))
+        return found
+
     def _read(self, source: OpenSource, file: str, offset: int, buffer: memoryview) -> None:
         done, left = 0, buffer
         while left:

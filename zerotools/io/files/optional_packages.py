@@ -28,7 +28,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "remote": {"huggingface_hub": "huggingface_hub>=1.0", "obstore": "obstore>=0.12.1"},
     "data": {"pyarrow": "pyarrow>=15"},
     "delta": {"zstandard": "zstandard>=0.22"},
-    "orbax": {"tensorstore": "tensorstore>=0.1.71"},
+    "orbax": {"tensorstore": "tensorstore>=0.1.71", "zstandard": "zstandard>=0.22"},
     "yaml": {"yaml": "PyYAML>=6.0"},
     "top": {"textual": "textual>=7.0"},
 }
