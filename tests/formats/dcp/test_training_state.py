@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +63,13 @@ def test_a_tied_weight_is_not_called_frozen() -> None:
     grouped = {name for group in formats.training_of(found).groups for name in group.params}
     assert "lm_head.weight" not in grouped
     assert not formats.training_of(found).knows_frozen
+
+
+def test_a_buffer_whose_file_is_lost_is_not_called_frozen(tmp_path: Path) -> None:
+    shutil.copytree(TORCH / "fsdp2-dcp-w3" / "checkpoint", tmp_path / "lost")
+    assert formats.training_of(formats.read(tmp_path / "lost")).knows_frozen
+    (tmp_path / "lost" / "pytorch_model_fsdp_0" / "__1_0.distcp").unlink()
+    assert not formats.training_of(formats.read(tmp_path / "lost")).knows_frozen
 
 
 def test_the_numbers_are_tensors_of_their_type() -> None:

@@ -71,6 +71,34 @@ def test_groups_have_their_hyperparameters_and_weights_their_group() -> None:
     assert set(of_weights) - {-1} == set(range(len(found["groups"])))
 
 
+@pytest.mark.parametrize(
+    ("case", "frozen"),
+    [
+        ("z2-bf16-w2", {"frozen.weight", "frozen.bias"}),
+        ("z3-bf16-w3-adapter", {"base.weight", "base.bias", "embed.weight"}),
+        ("z3-bf16-w2-exclude-frozen", set()),
+        ("z0-fp32-w2", None),
+    ],
+)
+def test_frozen_weights_are_those_that_the_checkpoint_records(
+    case: str, frozen: set[str] | None
+) -> None:
+    found = contents_of(DEEPSPEED / case / "checkpoint")
+    names = [tensor[0] for tensor in found["tensors"]]
+    shown = found["frozen"]
+    assert (None if shown is None else {names[index] for index in shown}) == frozen
+    if frozen:
+        truth = json.loads((DEEPSPEED / case / "truth.json").read_text())
+        assert frozen == set(truth["frozen"])
+        with_both = [index for index, name in enumerate(names) if name in frozen]
+        assert shown == with_both, "of weights in two roles, both tensors"
+
+
+def test_of_weights_alone_it_is_not_known_which_were_frozen(tmp_path: Path) -> None:
+    save_file({"a.weight": np.ones((4, 2), np.float32)}, tmp_path / "model.safetensors")
+    assert contents_of(tmp_path)["frozen"] is None
+
+
 def test_a_file_that_is_lost_is_listed_and_its_tensors_are_incomplete(tmp_path: Path) -> None:
     path = tmp_path / "step-00000003"
     shutil.copytree(JOB, path)

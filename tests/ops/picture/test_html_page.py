@@ -338,6 +338,77 @@ def test_tiles_of_the_map_have_different_names(browser: Any, tmp_path: Path) -> 
         assert "layer" not in names
 
 
+ADAPTER = DEEPSPEED / "z3-bf16-w3-adapter" / "checkpoint"
+MARKED = """(path) => {
+    const tile = document.querySelector(`#map [data-path="${path}"]`);
+    const drawn = ["::before", "::after"].map((name) => getComputedStyle(tile, name));
+    return drawn.map((style) => style.content !== "none" && style.backgroundImage !== "none");
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_frozen_and_tied_weights_have_marks_and_words(
+    browser: Any, tmp_path: Path, scheme: str
+) -> None:
+    html = zerotools.inspect(ADAPTER).to_html()
+    with opened(browser, tmp_path / "page.html", html, 1440, scheme) as page:
+        for path, marks, words in (
+            ("lora_a.weight", [False, False], "lora_a.weight, 172 B, 14 parameters"),
+            ("base.weight", [True, False], "base.weight, 266 B, 133 parameters, frozen"),
+            ("embed.weight", [True, True], ", 88 parameters, frozen, tied to head.weight"),
+        ):
+            tile = page.locator(f'#map [data-path="{path}"]')
+            assert page.evaluate(MARKED, path) == marks
+            assert tile.get_attribute("aria-label").endswith(words)
+        legend = page.locator("#legend")
+        assert "striped: frozen, 3 of 5 weights" in legend.inner_text()
+        assert "dotted: tied, 1 more name for the same bytes" in legend.inner_text()
+        assert legend.locator(".mark").count() == 2
+        rows = page.locator("#tree [role=treeitem]")
+        assert rows.filter(has_text="embed").inner_text().split() == [
+            *("▸", "embed", "frozen", "tied", "176", "B")
+        ]
+        assert "frozen" not in rows.filter(has_text="lora_a").inner_text()
+        page.get_by_label("find").fill("head.w")
+        assert rows.filter(has_text="weight").count() == 1, "found by its other name"
+        rows.filter(has_text="weight").click()
+        assert "param, frozen" in page.locator("#detail").inner_text()
+        assert "tied: head.weight = embed.weight" in page.locator("#detail").inner_text()
+        axe = script_of_axe()
+        if axe is not None:
+            page.evaluate(axe)
+            assert page.evaluate(SERIOUS) == []
+
+
+@pytest.mark.browser
+def test_a_tile_has_the_mark_of_most_of_its_bytes(browser: Any, tmp_path: Path) -> None:
+    contents = json.loads(values_of(zerotools.inspect(ADAPTER).to_html()))
+    names = {"base.weight": "block.a", "base.bias": "block.b", "lora_a.weight": "block.c"}
+    for tensor in contents["tensors"]:
+        tensor[0] = names.get(tensor[0], tensor[0])
+        tensor[5] = 1 << 30 if tensor[0].startswith("lora_b") else tensor[5]
+    with opened(browser, tmp_path / "page.html", page_of(contents), 390) as page:
+        tile = page.locator('#map [data-path="block"]')
+        assert tile.get_attribute("class").split() == ["frozen"]
+        assert tile.get_attribute("aria-label").endswith("2 of 3 weights frozen")
+
+
+@pytest.mark.browser
+def test_nothing_is_marked_that_the_checkpoint_does_not_record(
+    browser: Any, tmp_path: Path
+) -> None:
+    html = zerotools.inspect(deep_model(tmp_path / "model.safetensors")).to_html()
+    with opened(browser, tmp_path / "page.html", html, 1440) as page:
+        assert page.locator(".frozen, .tied, .mark").count() == 0
+        assert "frozen" not in page.locator("body").inner_text()
+    html = zerotools.verify(ADAPTER).to_html()
+    with opened(browser, tmp_path / "page.html", html, 1440) as page:
+        assert page.locator(".frozen, .tied, .mark").count() == 0, "colours show damage alone"
+        page.get_by_label("colour").select_option("role")
+        assert page.locator("#map .frozen").count() == 3
+
+
 @pytest.mark.browser
 def test_hyperparameters_have_six_digits(browser: Any, tmp_path: Path) -> None:
     contents = json.loads(values_of(zerotools.inspect(JOB).to_html()))

@@ -62,7 +62,10 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         is_ordered=_is_ordered(checkpoint),
         unnamed=unnamed,
         buffers=buffers or frozenset(),
-        knows_frozen=buffers is not None and not _has_copies(checkpoint, groups, buffers),
+        # A buffer with missing chunks does not look like one.
+        knows_frozen=buffers is not None
+        and not checkpoint.problems
+        and not _has_copies(checkpoint, groups, buffers),
     )
 
 

@@ -52,8 +52,8 @@ def summarize(checkpoint: Checkpoint, training: TrainingState) -> CheckpointSumm
     """Return the summary of a checkpoint with the given training state."""
     weights = _weights(checkpoint)
     parameters = {name: t for name, t in weights.items() if name not in training.buffers}
-    grouped = {name for group in training.groups for name in group.params}
-    trained = grouped & parameters.keys() or None
+    trained = _trained(parameters, training) or None
+    frozen = _frozen(parameters, training)
     states = tuple(sorted(optimizer_roles(checkpoint)))
     copies = _most(checkpoint, "param16", None)
     stored = _most(checkpoint, "param", trained)
@@ -63,7 +63,7 @@ def summarize(checkpoint: Checkpoint, training: TrainingState) -> CheckpointSumm
         training,
         parameters=_elements(parameters, parameters),
         trainable=None if trained is None else _elements(parameters, trained),
-        frozen=None if trained is None else _frozen(parameters, training, trained),
+        frozen=None if frozen is None else _elements(parameters, frozen),
         shared=_elements(weights, checkpoint.aliases.values()),
         weights_dtype=computes.name if computes else None,
         masters_dtype=stored.name if stored and is_updated else None,
@@ -82,11 +82,22 @@ def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return found
 
 
-def _frozen(
-    parameters: Mapping[str, Tensor], training: TrainingState, trained: Set[str]
-) -> int | None:
-    others = parameters.keys() - trained
-    return _elements(parameters, others) if training.knows_frozen or not others else None
+def frozen_weights(checkpoint: Checkpoint, training: TrainingState) -> set[str] | None:
+    """Return the names of the parameters that the run did not train; None if the checkpoint does
+    not record them.
+    """
+    return _frozen(_weights(checkpoint).keys() - training.buffers, training)
+
+
+def _trained(parameters: Iterable[str], training: TrainingState) -> set[str]:
+    grouped = {name for group in training.groups for name in group.params}
+    return grouped.intersection(parameters)
+
+
+def _frozen(parameters: Iterable[str], training: TrainingState) -> set[str] | None:
+    trained = _trained(parameters, training)
+    others = set(parameters) - trained
+    return others if trained and (training.knows_frozen or not others) else None
 
 
 def _elements(weights: Mapping[str, Tensor], names: Iterable[str]) -> int:

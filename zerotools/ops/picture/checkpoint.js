@@ -11,15 +11,29 @@
   const colourOf = (number) => byCheck() ? STATE_COLOURS[number] || "var(--none)" : number < 0 ? "var(--none)" : `hsl(${(number * 137.508 + 205) % 360} 55% 68%)`;
 
   // The modules: a node for each part of a name. A weight in two roles counts once as parameters.
-  const node = (name, path) => ({ name, path, children: new Map(), tensors: [], bytes: 0, elements: 0 });
+  // What is frozen, if the checkpoint records it, and what has other names too (tied weights)
+  const frozen = new Set(values.frozen || []);
+  const tiedNames = new Map();
+  values.aliases.forEach(([alias, name]) => tiedNames.set(name, [...(tiedNames.get(name) || []), alias]));
+  const node = (name, path) => ({ name, path, children: new Map(), tensors: [], bytes: 0, elements: 0, weights: 0, frozen: 0, tied: [], weightBytes: 0, frozenBytes: 0, tiedBytes: 0 });
   const root = node("the model", "");
   const counted = new Map();
   values.tensors.forEach((tensor, index) => {
     const isWeight = WEIGHTS.has(tensor[ROLE]);
     const elements = isWeight ? Math.max(0, tensor[ELEMENTS] - (counted.get(tensor[NAME]) || 0)) : 0;
+    const isFirst = isWeight && !counted.has(tensor[NAME]), names = isWeight && tiedNames.get(tensor[NAME]);
     if (isWeight) counted.set(tensor[NAME], Math.max(tensor[ELEMENTS], counted.get(tensor[NAME]) || 0));
     let here = root;
-    const add = () => { here.bytes += tensor[BYTES]; here.elements += elements; };
+    const add = () => {
+      here.bytes += tensor[BYTES];
+      here.elements += elements;
+      if (isFirst) here.weights += 1;
+      if (isFirst && frozen.has(index)) here.frozen += 1;
+      if (isFirst && names) here.tied.push(...names);
+      if (isWeight) here.weightBytes += tensor[BYTES];
+      if (frozen.has(index)) here.frozenBytes += tensor[BYTES];
+      if (names) here.tiedBytes += tensor[BYTES];
+    };
     add();
     const parts = tensor[NAME].split(".");
     parts.forEach((part, depth) => {
@@ -82,6 +96,14 @@
     walk(at);
     return [...sums].reduce((best, each) => each[1] > best[1] ? each : best, [-1, -1])[0];
   };
+
+  // The marks of a tile have the rule of its colour: most bytes of its weights. Their words count the weights.
+  const MARKS = ["frozen", "tied"];
+  const isMostly = (at, mark) => at[`${mark}Bytes`] * 2 > at.weightBytes;
+  const marksOf = (at) => [
+    at.frozen && (at.frozen === at.weights ? "frozen" : `${count(at.frozen)} of ${count(at.weights)} weights frozen`),
+    at.tied.length && (at.tied.length < 4 ? `tied to ${at.tied.join(", ")}` : `${count(at.tied.length)} tied names`),
+  ].filter(Boolean);
 
   // Squarified treemap (Bruls, Huizing, van Wijk 2000): rows with tiles close to squares.
   const squarify = (items, box) => {
@@ -147,17 +169,18 @@
         const button = make("button");
         const colour = colourOf(most(child));
         button.classList.toggle("plain", colour === "var(--none)");
+        MARKS.forEach((mark) => button.classList.toggle(mark, !byCheck() && isMostly(child, mark)));
         Object.assign(button.style, { left: `${tile.x}px`, top: `${tile.y}px`, width: `${tile.w}px`, height: `${tile.h}px`, background: colour });
         if (tile.w > 34 && tile.h > 15) named.push({ button, path: child.path.slice(open.path ? open.path.length + 1 : 0), width: tile.w });
         button.dataset.path = child.path;
-        button.setAttribute("aria-label", `${child.path}, ${size(child.bytes)}, ${count(child.elements)} parameters`);
+        button.setAttribute("aria-label", [child.path, size(child.bytes), `${count(child.elements)} parameters`, ...marksOf(child)].join(", "));
         button.setAttribute("aria-pressed", String(selected === child));
         button.addEventListener("click", () => choose(child, true));
         map.append(button);
       });
     };
     if (width && height) place(open, { x: 0, y: 0, w: width, h: height }, 0);
-    tileNames(named).forEach((name, n) => { named[n].button.textContent = name; });
+    tileNames(named).forEach((name, n) => { named[n].button.append(make("span", name)); });
     drawPath();
     drawLegend();
   };
@@ -185,6 +208,9 @@
       item.append(swatch, `${wordsOf(number) || "other"}: ${size(bytes)}`);
       legend.append(item);
     });
+    const mark = (name, words) => { const item = make("li"); item.append(make("span", undefined, `mark ${name}`), words); legend.append(item); };
+    if (root.frozen && !byCheck()) mark("frozen", `striped: frozen, ${count(root.frozen)} of ${count(root.weights)} weights`);
+    if (root.tied.length && !byCheck()) mark("tied", `dotted: tied, ${count(root.tied.length)} more ${root.tied.length === 1 ? "name" : "names"} for the same bytes`);
   };
 
   // The tree
@@ -194,7 +220,7 @@
     const text = byId("find").value.toLowerCase();
     if (!text) return;
     values.tensors.forEach((tensor) => {
-      if (!tensor[NAME].toLowerCase().includes(text)) return;
+      if (![tensor[NAME], ...(tiedNames.get(tensor[NAME]) || [])].some((name) => name.toLowerCase().includes(text))) return;
       let here = root;
       matches.add(here);
       tensor[NAME].split(".").forEach((part) => { here = here.children.get(part); matches.add(here); });
@@ -225,7 +251,7 @@
       if (each.children.size) row.setAttribute("aria-expanded", String(expanded.has(each) || matches.size > 0));
       row.tabIndex = each === at ? 0 : -1;
       row.style.paddingLeft = `${8 + depth * 14}px`;
-      row.append(make("span", `${each.children.size ? (expanded.has(each) || matches.size ? "▾ " : "▸ ") : ""}${each.name}`, "name"), make("span", measure() === "bytes" ? size(each.bytes) : count(each.elements), "number"));
+      row.append(make("span", `${each.children.size ? (expanded.has(each) || matches.size ? "▾ " : "▸ ") : ""}${each.name}`, "name"), ...MARKS.filter((mark) => each.weightBytes && each[`${mark}Bytes`] === each.weightBytes).map((mark) => make("span", mark, "muted")), make("span", measure() === "bytes" ? size(each.bytes) : count(each.elements), "number"));
       row.addEventListener("click", () => { if (each.children.size && (each === selected || !expanded.has(each))) toggle(each); choose(each); });
       row.addEventListener("keydown", (event) => onKey(event, each, shown));
       tree.append(row);
@@ -283,7 +309,7 @@
       const tensor = values.tensors[index];
       const row = make("tr");
       const name = selected.path ? tensor[NAME].slice(selected.path.length + 1) || tensor[NAME] : tensor[NAME];
-      row.append(make("td", name), make("td", values.roles[tensor[ROLE]]), make("td", values.dtypes[tensor[DTYPE]]), make("td", tensor[SHAPE].join(" x ") || "scalar"), make("td", `${size(tensor[BYTES])}${tensor[WHOLE] ? "" : ", incomplete"}`, "number"));
+      row.append(make("td", name), make("td", `${values.roles[tensor[ROLE]]}${frozen.has(index) ? ", frozen" : ""}`), make("td", values.dtypes[tensor[DTYPE]]), make("td", tensor[SHAPE].join(" x ") || "scalar"), make("td", `${size(tensor[BYTES])}${tensor[WHOLE] ? "" : ", incomplete"}`, "number"));
       if (checks) row.append(make("td", STATES[checks.tensors[index]], checks.tensors[index] === 2 ? "problem" : ""));
       if (statistics) row.append(...figuresOf(index).map((text) => make("td", text, "number")));
       body.append(row);
@@ -299,7 +325,7 @@
     tied.slice(0, 6).forEach(([alias, name]) => detail.append(make("p", `tied: ${alias} = ${name}`, "muted")));
     const groups = new Set(tensors.map((t) => values.tensors[t][GROUP]).filter((g) => g >= 0));
     if (groups.size) detail.append(make("p", `param ${groups.size === 1 ? "group" : "groups"} ${[...groups].join(", ")}`, "muted"));
-    else if (values.groups.length && tensors.some((t) => WEIGHTS.has(values.tensors[t][ROLE]))) detail.append(make("p", "in no param group: frozen, or not named by the optimizer", "muted"));
+    else if (values.groups.length && tensors.some((t) => WEIGHTS.has(values.tensors[t][ROLE]))) detail.append(make("p", values.frozen ? "in no param group" : "in no param group: frozen, or not named by the optimizer", "muted"));
   };
 
   // The statistics: [min, max, mean, norm, zeros, NaN, infinite, layer, kind, first, negative, positive] of a tensor

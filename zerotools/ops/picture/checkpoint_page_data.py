@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.formats import files_written_apart
 from zerotools.io.files.source_stamps import WrittenApart
-from zerotools.ops.inspection.checkpoint_summary import json_value
+from zerotools.ops.inspection.checkpoint_summary import frozen_weights, json_value
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.loss_curves import loss_curves
 from zerotools.ops.weights.merged_config import HEADS, is_token_embedding, model_config
@@ -56,8 +56,10 @@ def picture_contents(
             `strip`; None if the file does not exist.
         apart: the times of files that were not written together with the others, keyed by the
             file's index.
-        aliases: pairs of a tied name and the name that holds the bytes. They do not include an
-            output layer that is tied only by config.json.
+        aliases: pairs of a tied name and the name that holds the bytes, also for an output layer
+            that only config.json ties.
+        frozen: the indexes of the tensors that were not trained; None if the checkpoint does not
+            record them.
         statistics: the result of `statistics_contents`; None if no statistics were requested.
         curves: the loss of the run, with the name of its file; None if there is no such file.
     """
@@ -72,6 +74,7 @@ def picture_contents(
     apart = files_written_apart(checkpoint)
     group_of = {name: n for n, group in enumerate(training.groups) for name in group.params}
     incomplete, affected = set(inspection.incomplete), set(inspection.affected)
+    frozen = frozen_weights(checkpoint, training)
     cells = max(FEWEST_CELLS, min(MOST_CELLS, ALL_CELLS // max(1, len(names))))
     return {
         "title": str(checkpoint.origin.path),
@@ -115,6 +118,9 @@ def picture_contents(
         ],
         "apart": {} if apart is None else {number[name]: apart.when for name in apart.names},
         "aliases": [*map(list, checkpoint.aliases.items()), *_tied_by_config(checkpoint)],
+        "frozen": None
+        if frozen is None
+        else [n for n, (key, _) in enumerate(tensors) if key.name in frozen],
         "statistics": None
         if statistics is None
         else statistics_contents([key for key, _ in tensors], statistics),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,23 @@ def test_a_loss_scaler_keeps_its_numbers(case: str, scale: float, dynamic: bool)
     found = training_of(read(DEEPSPEED / case / "checkpoint")).loss_scale
     assert found is not None
     assert (found.scale, found.dynamic) == (scale, dynamic)
+
+
+@pytest.mark.parametrize(
+    ("lost", "knows"),
+    [
+        (None, True),
+        ("layer_03-model_states.pt", False),
+        ("bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt", False),
+    ],
+)
+def test_weights_of_a_pipeline_stage_without_its_state_are_not_called_frozen(
+    tmp_path: Path, lost: str | None, knows: bool
+) -> None:
+    shutil.copytree(DEEPSPEED / "pipeline-z0-bf16-w2" / "checkpoint", tmp_path / "run")
+    if lost is not None:
+        (tmp_path / "run" / "global_step2" / lost).unlink()
+    assert training_of(read(tmp_path / "run")).knows_frozen is knows
 
 
 def test_bf16_has_no_loss_scale() -> None:

@@ -62,6 +62,8 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         loss_scaler=loss_scaler_of(present[0].fields.tree) if present else None,
         ds_config=model.ds_config if isinstance(model.ds_config, Mapping) else None,
         client=model.client_state,
+        # The groups of a rank that lost a file are not known.
+        knows_frozen=len(named) == len(mp_shards) or not checkpoint.problems,
     )
 
 
