@@ -55,7 +55,7 @@ async def rehearse(
 ) -> CheckedJob:
     """An answer at once where examples are asked for; else that of the job's interpreter."""
     if show:
-        return CheckedJob(["data.chat: of the first examples, 1 is cut"], SAMPLE)
+        return CheckedJob(["data.chat, first examples: 1 is cut"], SAMPLE)
     return await ask(spec, python, env, user)
 
 

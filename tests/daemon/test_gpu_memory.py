@@ -79,7 +79,7 @@ def test_memory_that_a_job_left_keeps_its_gpu_also_for_the_next_daemon(gpu: OneG
     (gpu.daemon.run_dir(first) / "release").touch()
     gpu.daemon.wait_for_end(first)
     later = client.submit(job)["id"]
-    said = gpu.reason(later, "which outlived job 1")
+    said = gpu.reason(later, "which job 1 left behind")
     assert "GPU 0: in use by 12.3 GiB of memory that no visible process holds" in said
     events = [each for each in client.explain(first)["events"] if each["kind"] == "gpu_residue"]
     assert [each["why"][:37] for each in events] == ["GPU 0 gets no job after attempt 1: it"]
@@ -87,7 +87,7 @@ def test_memory_that_a_job_left_keeps_its_gpu_also_for_the_next_daemon(gpu: OneG
     assert (lease["gpu_uuid"], lease["job_id"]) == (UUID, first)
     gpu.daemon.kill()
     gpu.daemon.start(**gpu.seen)
-    gpu.reason(later, "which outlived job 1")
+    gpu.reason(later, "which job 1 left behind")
     gpu.holds()
     gpu.daemon.wait_for_state(later, "running")
     (gpu.daemon.run_dir(later) / "release").touch()
@@ -116,8 +116,8 @@ def test_the_job_that_takes_more_than_its_share_saves_and_makes_room(gpu: OneGpu
 
     wait_for(makes_room, "it to be asked", 60.0)
     gpu.holds(**{second: 40 * 1024})
-    said = gpu.reason(leaks, "stops because the memory of GPU 0 runs out: it holds")
-    assert "more than it declared, and GPU 0 has" in said
+    said = gpu.reason(leaks, "stops because the memory of GPU 0 runs out: the job holds")
+    assert "more than it declared); GPU 0 has" in said
     assert client.job(beside)["state"] == "running"
     for number, attempt in ((beside, 1), (leaks, 2)):
         gpu.daemon.wait_for_state(number, "running")

@@ -96,7 +96,7 @@ def test_who_names_a_process_of_another_in_a_job_file_ends_nothing(machine: Mach
             "script": {"command": ["sleep"], "directory": "/", "adopted": adopted},
         }
         said = machine.submit_tree(machine.bert, forged)
-        assert said == f"script.adopted: process {child.pid} is another user's"
+        assert said == f"script.adopted: process {child.pid} belongs to another user"
         assert child.is_running()
         machine.daemon.client.cancel(hers)
         assert machine.daemon.wait_for_end(hers)["state"] == "cancelled"

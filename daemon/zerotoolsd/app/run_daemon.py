@@ -99,7 +99,9 @@ def main(
         # A transient error (disk, descriptors): the service manager must not take it for permanent.
         if options.debug:
             raise
-        print_error(f"the operating system refuses an operation: {error}; --debug shows where")
+        print_error(
+            f"the operating system refuses an operation: {error}; start with --debug to see where"
+        )
         return EXIT_SYSTEM
     finally:
         way.close()

@@ -53,8 +53,8 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
         do = "stop it, or start with another --state-dir"
         if holder.isdecimal() and _is_stuck(int(holder)):
             do = (
-                "it is ending, but waits for a file system that does not respond, and no other "
-                "daemon can start until then: check mount and dmesg"
+                "that process hangs in the kernel, perhaps on a file system that does not respond "
+                "(check mount and dmesg); no other daemon can start before it has ended"
             )
         raise DaemonRefused(
             f"another zerotoolsd, pid {holder or 'unknown'}, uses the state directory "
@@ -123,8 +123,9 @@ def refuse_open_to_others(state_dir: Path, uid: int) -> None:
         why = _open_to_others(found, own=place == state_dir)
         if why is not None:
             raise BadRequest(
-                f"the state directory {state_dir}: {place} {why}, so that others could change what "
-                f"this daemon runs as root; as root, run: chown root {place} && chmod go-w {place}"
+                f"the state directory {state_dir}: {place} {why}, so others could change programs "
+                "that this daemon runs as root; as root, run: "
+                f"chown root {place} && chmod go-w {place}"
             )
 
 

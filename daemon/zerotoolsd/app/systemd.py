@@ -60,7 +60,9 @@ async def feed_watchdog(
         if is_healthy():
             notify("WATCHDOG=1", environment)
         else:
-            log.error("the main loop hangs: no watchdog message is sent to the service manager")
+            log.error(
+                "the main loop hangs: systemd gets no watchdog message, so it restarts the daemon"
+            )
         await asyncio.sleep(pause)
 
 

@@ -193,7 +193,7 @@ def _record_from_ledger(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, A
         ledger = RankLedger.read(run_dir / LEDGER, plan.processes)
     except (OSError, TypeError, ValueError):  # an older version has started it, or a job wrote here
         return None
-    why = f"{KILLED}, and its keeper"
+    why = "its supervisor and its keeper were killed"
     return inferred_record(plan, ledger, (), run, stop_reason(run_dir / STOP), why)
 
 

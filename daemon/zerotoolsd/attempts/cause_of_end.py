@@ -276,13 +276,13 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
     for pattern, advice in (
         (
             r"ModuleNotFoundError|No module named",
-            "try to install it for the job's python, or name another one with python = ...",
+            "try to install it for the job's Python, or set python to another interpreter",
         ),
         (r"no space left|quota exceeded", "try to free space: zerotools clean, df -h"),
         (r"too many open files", "try a higher limit: ulimit -n"),
         (
             r"invalid device ordinal|no CUDA GPUs are available",
-            "try device numbers from 0 on: the daemon sets CUDA_VISIBLE_DEVICES",
+            "try device numbers from 0: CUDA_VISIBLE_DEVICES shows only the job's GPUs",
         ),
         (
             r"bus error|shared memory",
@@ -298,7 +298,7 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
         ),
         (
             r"command not found|no such file or directory",
-            "try absolute paths: relative ones start in the job's directory",
+            "try absolute paths: relative paths start in the job's directory",
         ),
     )
 )

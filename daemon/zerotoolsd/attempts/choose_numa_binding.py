@@ -157,7 +157,7 @@ def _joined(parts: Sequence[_Part], launcher: str) -> _Part:
         return _Part(cpus, parts[0].homes, parts[0].memory)
     if not homes:
         return _Part()
-    return _Part(why=f"{launcher} starts ranks that belong on several memory nodes")
+    return _Part(why=f"{launcher} starts all ranks, but the ranks belong on different memory nodes")
 
 
 def _threads(parts: Sequence[_Part], topology: NumaTopology) -> int | None:
@@ -195,7 +195,7 @@ def _where(part: _Part) -> str:
     if not part.cpus:
         return f"not bound: {part.why}" if part.why else "not bound"
     nodes = "memory node" if len(part.homes) == 1 else "memory nodes"
-    memory = "" if part.memory else "; no memory node may be used"
+    memory = "" if part.memory else "; memory there may not be used"
     return f"on {nodes} {cpu_list(part.homes)} ({count_text(len(part.cpus), 'processor')}{memory})"
 
 

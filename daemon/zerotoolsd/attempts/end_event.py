@@ -92,7 +92,9 @@ def forced_record(survivors: Iterable[Process], why: str) -> dict[str, Any]:
     """
     boot = boot_id()
     left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in survivors]
-    cause = f"{len(left)} of its processes were killed, because it could not be watched: {why}"
+    cause = (
+        f"{len(left)} of its processes were killed, because the attempt could not be watched: {why}"
+    )
     return {"outcome": lifecycle.KILLED, "cause": cause, "unkillable": left}
 
 
@@ -121,12 +123,13 @@ def survivors_sentence(
         return None
     gpus = [gpu_name(uuid) for uuid in gpu_uuids] if survivors_text({"unkillable": lines}) else []
     one = len(lines) == 1
-    words = f"{_listed(lines)} {'does' if one else 'do'} not end"
+    words, then = f"{_listed(lines)} {'does' if one else 'do'} not end", "ends" if one else "end"
+    process = "this process" if one else "these processes"
     if gpus:
         words += f": {_joined(gpus)} {'stays' if len(gpus) == 1 else 'stay'} reserved until "
-        words += "it does" if one else "they do"
+        words += f"{process} {then}"
     if may_still_run(record):
-        words += "; the job is not started again before that"
+        words += f"; the job is not started again before {process} {then}"
     return words
 
 

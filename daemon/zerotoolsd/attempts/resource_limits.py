@@ -76,10 +76,10 @@ def why_refused(
         )
         its_names = ", ".join(f"limits.job_{name}" for name in wanted if name not in given)
         what = own_names or f"{its_names} of the daemon's configuration"
-        do = "leave it out" if own_names else "take it out"
+        do = "from the job file" if own_names else "from the configuration"
         return (
             f"{what}: cannot be enforced here, because {error}; start the daemon as a systemd "
-            f"unit with Delegate=yes (zerotools doctor shows details), or {do}"
+            f"unit with Delegate=yes (zerotools doctor shows details), or remove the limit {do}"
         )
     return None
 

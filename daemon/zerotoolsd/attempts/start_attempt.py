@@ -274,6 +274,6 @@ def what_is_missing(last: AttemptRow | None, table: Iterable[MountPoint]) -> str
         return None
     words = " and ".join(gone)[:_LONGEST]
     return (
-        f"{words} {'is' if len(gone) == 1 else 'are'} not mounted any more, and the job has "
-        "files there"
+        f"{words} {'is' if len(gone) == 1 else 'are'} not mounted any more, but the job has "
+        f"files there; mount {'it' if len(gone) == 1 else 'them'} again"
     )

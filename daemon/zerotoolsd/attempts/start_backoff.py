@@ -142,8 +142,8 @@ class RestartThrottle:
         jobs = ", ".join(str(each.job_id) for each, _ in self._begun.values())
         which = f"job {jobs} loads" if len(self._begun) == 1 else f"jobs {jobs} load"
         return (
-            f"waits, because only retry.at_once = {self._most} restarted jobs may load at the same "
-            f"time, and {which} now"
+            f"waits: {which} now, and at most {self._most} restarted jobs may load at the same "
+            "time (retry.at_once)"
         )
 
     def began(self, attempt: AttemptRow) -> None:

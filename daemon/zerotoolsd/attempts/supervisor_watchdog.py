@@ -261,7 +261,7 @@ class SupervisorWatchdog:
 
         sweep = OrphanKiller(traces, kill=kill, find=hands.find)
         if sweep.kill_remaining():
-            cause = "its supervisor did not end it, and could not be ended either"
+            cause = "its supervisor did not end the attempt, and could not be killed"
             record = {"outcome": lifecycle.KILLED, "cause": cause}
             self._abandon(attempt, {**record, "unkillable": sweep.left_behind()})
 

@@ -66,7 +66,7 @@ def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
             path, thinned=True
         )  # the weights are all that it needs
         if found.path is None or found.record is None:
-            newest = f"; the newest: {found.skipped[0].why}" if found.skipped else ""
+            newest = f"; the newest cannot be used: {found.skipped[0].why}" if found.skipped else ""
             raise BadFile(f"{checkpoint} has no complete checkpoint to evaluate{newest}")
         path, step = found.path, found.record.step
     output_dir.mkdir(parents=True, exist_ok=True)

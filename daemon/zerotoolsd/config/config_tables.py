@@ -111,10 +111,10 @@ class PressureConfig:
 
     most: str = key(
         'The strongest action of the daemon. `"nothing"`: it only watches. `"wait"`: no job '
-        'starts, or none on that GPU. `"save"`: the job of lowest value, or the one that '
-        "holds more of the GPU than it declared, saves and stops. It continues later, and "
-        'this does not count as a restart. `"stop"`: if saving would take too long, the job '
-        "ends at once and continues from its last checkpoint.",
+        'starts; if memory of a GPU is short, no job starts on this GPU. `"save"`: the job of '
+        "lowest value, or the one that holds more of the GPU than it declared, saves and stops. "
+        'It continues later, and this does not count as a restart. `"stop"`: if saving would '
+        "take too long, the job ends at once and continues from its last checkpoint.",
         default=WAIT,
         allowed=(NOTHING, WAIT, SAVE, STOP),
     )

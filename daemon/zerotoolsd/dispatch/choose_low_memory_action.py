@@ -172,11 +172,11 @@ def wanted_level(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
         found = max(found, EscalationStep.WAIT)
     said = _amounts(newest)
     if left < math.inf:
-        said += f", and used up in about {left:.0f} s at this rate"
+        said += f"; this memory is used up in about {left:.0f} s at this rate"
     elif killed:
-        said += ", and the kernel has killed programs because memory ran out"
+        said += "; the kernel has killed programs because memory ran out"
     elif struggles:
-        said += f", and {struggles}"
+        said += f"; {struggles}"
     return found, said if found else ""
 
 
@@ -359,9 +359,9 @@ def why_scarce(outlook: GpuOutlook) -> str:
     """
     said = f"{outlook.free / GIB:.1f} of its {outlook.total / GIB:.1f} GiB free"
     if outlook.to_come:
-        said += f", and its jobs still need {outlook.to_come / GIB:.1f} GiB"
+        said += f"; its jobs still need {outlook.to_come / GIB:.1f} GiB"
     if outlook.gone < math.inf:
-        said += f", and the free memory is used up in about {outlook.gone:.0f} s at this rate"
+        said += f"; the free memory is used up in about {outlook.gone:.0f} s at this rate"
     return said
 
 
@@ -370,7 +370,7 @@ def why_asked(job: GpuJob, gpu: str, outlook: GpuOutlook) -> str:
     the name of the GPU.
     """
     head = f"stops because the memory of {gpu} runs out: "
-    held = f"it holds {job.holder.held / GIB:.1f} GiB"
+    held = f"the job holds {job.holder.held / GIB:.1f} GiB"
     if job.over:
-        held += f", {job.over / GIB:.1f} more than it declared"
-    return f"{head}{held}, and {gpu} has {why_scarce(outlook)}"
+        held += f" ({job.over / GIB:.1f} GiB more than it declared)"
+    return f"{head}{held}; {gpu} has {why_scarce(outlook)}"

@@ -273,15 +273,15 @@ def decide_growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) ->
         return Growth(
             sizes=(),
             why=(
-                f"keeps its {ranks}: {more[-1]} would save {now.gain(more[-1]):.0f} s of the "
-                f"{now.left:.0f} s left, less than {rule.factor:g} times (elastic.gain) the "
-                f"{now.cost:.0f} s that a change costs"
+                f"keeps its {ranks}: {more[-1]} ranks would save {now.gain(more[-1]):.0f} s of the "
+                f"{now.left:.0f} s left; a change costs {now.cost:.0f} s, and must save at least "
+                f"{rule.factor:g} times as much (elastic.gain)"
             ),
         )
     why = (
         f"has {ranks}, and takes {_either(worth)} as soon as no other job can use so many: "
-        f"{worth[-1]} would save {now.gain(worth[-1]):.0f} s of the {now.left:.0f} s left, and a "
-        f"change costs {now.cost:.0f} s"
+        f"{worth[-1]} ranks would save {now.gain(worth[-1]):.0f} s of the {now.left:.0f} s left, "
+        f"and a change costs {now.cost:.0f} s"
     )
     return Growth(sizes=worth, why=why)
 

@@ -134,12 +134,15 @@ def why_not_saved(job: JobRow, attempts: Sequence[AttemptRow]) -> str | None:
     if spec is None:
         return "its job file cannot be read"
     if (process := spec.script.process) is not None:
-        return f"it watches process {process.pid}, which it has not started and cannot start again"
+        return (
+            f"it watches process {process.pid}, which zerotools did not start, and cannot start "
+            "again"
+        )
     if spec.engine != "script" or spec.script.checkpoint_dir is not None:
         return None
     if last_report.latest_checkpoint(job, attempts) is not None:
         return None
     return (
-        "its program has reported no checkpoint, and [script] names no checkpoint_dir, so it would "
-        "start over"
+        "its program has reported no checkpoint, and [script] names no checkpoint_dir, so the "
+        "program would start from the beginning"
     )

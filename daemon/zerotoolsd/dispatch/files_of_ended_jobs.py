@@ -102,7 +102,7 @@ def job_files(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Re
     own = jobs_dir / str(job.id)
     if own.is_symlink():
         raise NotRemovable(
-            f"{own} is a link to files that may be in use elsewhere; remove it yourself"
+            f"{own} is a link to files that may be in use elsewhere; remove the link yourself"
         )
     logs, outputs, reported = [], [], _reported_checkpoints(attempts)
     for entry in _entries(own):
@@ -146,7 +146,7 @@ def _output_in_another_job(jobs_dir: Path, own: Path, output: Path) -> list[Path
     parts = place.relative_to(jobs_dir).parts if place.is_relative_to(jobs_dir) else ()
     if len(parts) < 2 or ".." in parts or not parts[0].isdecimal() or _ATTEMPT.fullmatch(parts[1]):
         raise NotRemovable(
-            f"it wrote to {output}, which is among the daemon's files; remove that yourself"
+            f"its output directory {output} is among the daemon's files; remove the output yourself"
         )
     return [place] if os.path.lexists(place) else []
 

@@ -149,7 +149,7 @@ class Cleaner:
                 continue
             why = f"it is {states.display_text(job.state)}; only a finished job can be removed"
             if job.state in states.TERMINAL:
-                why = "the options for state, age or number of jobs to keep exclude it"
+                why = "it is excluded by the options for state, age or number of jobs to keep"
             found.append(KeptJob(id=job.id, name=_name_for(owner, job), why=why))
         return found
 
@@ -238,8 +238,8 @@ class Cleaner:
         writer = await named.by_others_output(files.output_places, job.id)
         if writer is not None:
             raise NotRemovable(
-                f"job {writer} wrote there too; to remove both, type: zerotools clean --outputs "
-                f"{job.id} {writer}"
+                f"job {writer} wrote into the same output directory; to remove both jobs, type: "
+                f"zerotools clean --outputs {job.id} {writer}"
             )
 
     async def _named_paths(self, job: JobRow) -> list[NamedPath]:
@@ -273,7 +273,8 @@ class Cleaner:
         """
         self._being_removed.add(job.id)
         outputs = request.outputs
-        again = "" if request.logs_only else "; it is removed at the daemon's next start or clean"
+        again = "; the next zerotools clean, or start of the daemon, removes the job"
+        again = "" if request.logs_only else again
         try:
             if not request.logs_only:
                 files_of_ended_jobs.note_intent(self._state_dir, job.id, outputs=outputs)

@@ -35,7 +35,7 @@ class Drain:
         """The sentence that waiting jobs show as their reason."""
         why = f" ({self.why})" if self.why else ""
         who = user_name(self.uid)
-        return f"the queue is drained by {who}{why}: no job starts until it is undrained"
+        return f"the queue is drained by {who}{why}: no job starts until zerotools undrain"
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields, keyed by name, as JSON values."""

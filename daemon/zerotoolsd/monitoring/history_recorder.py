@@ -283,7 +283,7 @@ class HistoryRecorder:
             if self._config.enabled:
                 self.write()
         except Exception:  # the daemon ends in any case
-            log.exception("the last measurements are not kept")
+            log.exception("the last measurements cannot be stored")
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -340,7 +340,7 @@ class HistoryRecorder:
             try:
                 set_aside(self._directory)
             except OSError as trouble:
-                log.warning("the damaged history stays: %s", trouble)
+                log.warning("the damaged file of the history cannot be renamed: %s", trouble)
 
 
 def _plain(value: float) -> float:

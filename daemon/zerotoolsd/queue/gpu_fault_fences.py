@@ -77,7 +77,7 @@ def with_fences(snapshot: Snapshot, fences: Iterable[Fence], now: Moment) -> Sna
 def _words(fence: Fence) -> str:
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(fence.until))
     return (
-        f"it is fenced until {until} or a restart of the machine, because {fence.why} in job "
+        f"no job gets it until {until} or a restart of the machine, because {fence.why} in job "
         f"{fence.job_id}"
     )
 

@@ -389,7 +389,7 @@ def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPol
     which = f"restart {used} of {end.max_restarts}" if end.rule.counts else "started again"
     if end.rule.retries is not None:
         which += f" ({same} of at most {end.rule.retries} after {end.rule.words})"
-    cost = "" if end.rule.counts else f", not counted among its {end.max_restarts} restarts"
+    cost = "" if end.rule.counts else f"; not counted as one of its {end.max_restarts} restarts"
     reason = f"{end.cause}; {which} in {in_short(wait)} s{cost}"
     return replace(job, restarts_used=used, eligible_at=now + wait, reason=reason)
 

@@ -286,9 +286,9 @@ def _refuse_lost_database(state_dir: Path, path: Path) -> None:
 
 def _unreadable(path: Path, why: str) -> str:
     return (
-        f"{path} cannot be read: {why}. zerotoolsd does not start an empty queue over it: "
+        f"{path} cannot be read: {why}. zerotoolsd does not replace this queue with an empty one: "
         f"restore a copy (zerotools restore FILE: {path.name}.schema-*.bak in the same "
-        "directory, or your backup), rebuild it from the run directories (zerotoolsd "
+        "directory, or your backup), rebuild the queue from the run directories (zerotoolsd "
         "--rebuild), or start with another --state-dir"
     )
 
@@ -315,11 +315,12 @@ def refuse_older(state_dir: Path, known: int) -> None:
     if known >= newest or (state_dir / RESTORED).exists():
         return
     raise BadFile(
-        f"{state_dir / DATABASE} is out of date: it ends at change {known}, but change "
-        f"{newest} was committed here; zerotools.db-wal may be missing, or an older copy "
-        f"replaced the file. Jobs accepted after change {known} would be lost. Put the newer "
-        "files back; or start zerotoolsd --rebuild, which reads later attempts from the run "
-        "directories and holds unfinished jobs"
+        f"{state_dir / DATABASE} is out of date: its last change has the number {known}, but "
+        "change "
+        f"{newest} was committed here. Perhaps zerotools.db-wal is missing, or an older copy "
+        "replaced the file. Put the newer files back, or jobs accepted after change "
+        f"{known} are lost. Without these files, start zerotoolsd --rebuild: it reads later "
+        "attempts from the run directories and holds unfinished jobs"
     )
 
 

@@ -61,9 +61,9 @@ class GpuOveruse:
             if lease.bytes is None or key in self._reported or used <= lease.bytes + self._context:
                 continue
             self._reported[key] = (
-                f"it uses {used / GIB:.1f} GiB of {self._name(lease.gpu_uuid)}, and declared "
-                f"memory.per_gpu = {lease.bytes / GIB:.1f} GiB (and {self._context / GIB:.1f} "
-                "for the CUDA context): other jobs there may run out of memory"
+                f"it uses {used / GIB:.1f} GiB of {self._name(lease.gpu_uuid)}, but declared only "
+                f"memory.per_gpu = {lease.bytes / GIB:.1f} GiB (plus {self._context / GIB:.1f} GiB "
+                "for the CUDA context): other jobs on this GPU may run out of memory"
             )
             found.append((lease, self._reported[key]))
         return found
@@ -207,7 +207,9 @@ class IdleGpus:
             is_new = owner not in self._reported
             names = ", ".join(self._name(lease.gpu_uuid) for lease in held[owner])
             minutes = (now - since) / 60
-            self._reported[owner] = f"it holds {names} and has not used them for {minutes:.0f} min"
+            which = "it" if len(held[owner]) == 1 else "them"
+            said = f"it holds {names}, but has not used {which} for {minutes:.0f} min"
+            self._reported[owner] = said
             if is_new:
                 found.append((held[owner][0], self._reported[owner]))
         return found

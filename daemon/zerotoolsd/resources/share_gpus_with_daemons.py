@@ -123,7 +123,7 @@ class GpuArbiter:
             except GpuTaken as error:
                 elsewhere[uuid] = str(error)
                 if uuid in leased:
-                    self._log_once(uuid, f"{uuid}, which is leased here, {error}")
+                    self._log_once(uuid, f"{uuid}, which a job of this queue has, {error}")
             else:
                 self._logged.pop(uuid, None)
                 if fd is not None:  # the file was removed meanwhile

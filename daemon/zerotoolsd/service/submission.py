@@ -557,7 +557,7 @@ class JobSubmission:
         *arguments: object,
         user: JobUser | None = None,
         seconds: float = LOOK_SECONDS,
-        if_slow: str = "try it again when the machine or the file system is less busy",
+        if_slow: str = "try again when the machine or the file system is less busy",
     ) -> Any:
         """Call `look` with `arguments` in the child process that reads the files of `spec`, as
         `user`, for at most `seconds`.
@@ -570,10 +570,11 @@ class JobSubmission:
             return await self._ask(seconds, look, *arguments, user=user)
         except TimeoutError as error:
             why = (
-                f": a file system does not answer; the job names {named_places(spec)}, and its data"
+                ": a file system does not respond; check the paths that the job names: "
+                f"{named_places(spec)}, and its data"
             )
             if isinstance(error, SlowCheck):
-                why = f", although their file systems answer: there is much to read; {if_slow}"
+                why = f": their file systems respond, but there is much to read; {if_slow}"
             late = f"the files of the job could not be read within {seconds:g} s{why}"
             raise Unavailable(late) from None
         except OSError as error:

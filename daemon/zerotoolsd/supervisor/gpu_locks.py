@@ -278,7 +278,7 @@ class LockDirectory:
 
 def _why_distrusted(found: os.stat_result) -> str | None:
     if found.st_uid not in (0, os.geteuid()):
-        return f"belongs to uid {found.st_uid}, and must be root's"
+        return f"belongs to uid {found.st_uid}, but must belong to root"
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o022 and not mode & stat.S_ISVTX:
         return f"has mode {mode:04o}, so others can remove locks; it must be 1777"

@@ -134,5 +134,5 @@ def kept_of(binding: RankBinding, said: bytes) -> RankBinding:
 def _sentence(kind: bytes, number: int) -> str:
     if kind == b"f":
         return f"only {number} of its processors may be used by its control group"
-    what = "its processors cannot be set" if kind == b"c" else "its memory is not preferred"
+    what = "its processors cannot be set" if kind == b"c" else "its memory node cannot be preferred"
     return f"{what}: {os.strerror(number)}"

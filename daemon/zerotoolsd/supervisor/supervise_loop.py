@@ -296,7 +296,9 @@ class RankMonitor:
                 self._kill_in(SETTLE_SECONDS, f"rank {rank.index} had failed")
             elif not self.plan.own_program:
                 limit = self.plan.straggler_seconds
-                why = f"rank {rank.index} had finished and another still ran {limit:g} s later"
+                why = (
+                    f"rank {rank.index} had finished, but another rank still ran {limit:g} s later"
+                )
                 self._kill_in(limit, why)
 
     def _note_oom(self, rank: SupervisedRank) -> None:
@@ -322,7 +324,7 @@ class RankMonitor:
             grace = request.grace_seconds
             self._stop_by = time.monotonic() + grace
             left = f"only {grace:g} s" if grace else "no time"
-            self._kill_in(grace, f"had {left} to save and stop")
+            self._kill_in(grace, f"it had {left} to save and stop")
 
     def _begin_stop(self, grace: float) -> None:
         self.progress.drain()

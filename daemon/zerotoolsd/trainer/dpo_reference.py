@@ -195,7 +195,7 @@ def _missing_message(directory: Path) -> str:
     return (
         f"{directory}: has no reference log-probabilities for this data: the data, the "
         "tokenizer or the lengths have changed since the run began, or files were removed; undo "
-        "this, or start a new run with model.path and another output_dir"
+        "this change, or start a new run with model.path and another output_dir"
     )
 
 

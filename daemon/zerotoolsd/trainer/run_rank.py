@@ -92,7 +92,8 @@ def _session() -> Callable[[Path, Rank, Notifier, float], int]:
             raise
         raise BadRequest(
             f"{sys.executable} has no {error.name}, which training needs; run "
-            f"{install_command(*EXTRAS['train'].values())}, or name another python in the job file"
+            f"{install_command(*EXTRAS['train'].values())}, or set python in the job file to "
+            "another interpreter"
         ) from None
     return run_training
 

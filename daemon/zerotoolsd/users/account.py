@@ -196,7 +196,7 @@ class NameService:
         then, value = self._known.get(key, (float("-inf"), None))
         if self._clock() - then > KEPT_SECONDS:
             raise NameLookupTimeout(
-                "the machine's list of users does not answer (getent passwd shows it; check "
+                "the machine's user database does not answer (test it with getent passwd; check "
                 "sssd, nscd or the LDAP server)"
             )
         return value

@@ -192,9 +192,9 @@ class Rights:
         """
         if caller.uid == OVERFLOW_UID:
             return (
-                f"you are uid {OVERFLOW_UID}, the kernel's number for all users that this "
-                "machine does not know, such as users of another user namespace: your jobs "
-                "and theirs would have one owner; connect from outside the namespace"
+                f"you are uid {OVERFLOW_UID}, which the kernel shows for every user that this "
+                "machine does not know, such as users of another user namespace: all their jobs "
+                "would have one owner; connect from outside the namespace"
             )
         if self._admitted is None or self._admitted.has(caller):
             return None

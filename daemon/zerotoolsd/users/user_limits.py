@@ -145,13 +145,13 @@ def why_queued_too_much(
     if limits.max_queued is not None and queued + new_jobs > limits.max_queued:
         more = "" if new_jobs == 1 else f" and submit {new_jobs} more"
         return (
-            f"you have {queued} queued jobs{more}, and users.max_queued of the daemon's "
+            f"you have {queued} queued jobs{more}, but users.max_queued of the daemon's "
             f"configuration allows {limits.max_queued}; wait until one starts, or cancel some"
         )
     if limits.queue_bytes is not None and queue_bytes + new_bytes > limits.queue_bytes:
-        these = "this one" if new_jobs == 1 else f"these {new_jobs}"
+        these = "this one takes" if new_jobs == 1 else f"these {new_jobs} take"
         return (
-            f"your jobs take {queue_bytes} bytes of the queue and {these} {new_bytes}, and "
+            f"your jobs take {queue_bytes} bytes of the queue and {these} {new_bytes} more, but "
             f"users.queue_bytes of the daemon's configuration allows {limits.queue_bytes}; "
             "remove some finished jobs: zerotools clean"
         )

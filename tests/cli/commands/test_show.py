@@ -47,7 +47,7 @@ def test_show_says_where_ranks_run_and_why_not(service: FakeService, client: Dae
     job = client.job(1)
     assert not any("NUMA" in line for line in page(job, 80))
     left = {"ranks": "0-3", "cpus": "0-15,32-47", "memory_nodes": [0], "why": None}
-    denied = "its memory is not preferred: Operation not permitted"
+    denied = "its memory node cannot be preferred: Operation not permitted"
     right = {"ranks": "4-6", "cpus": "16-31", "memory_nodes": [], "why": denied}
     wide = {"ranks": "7", "cpus": "0-63", "memory_nodes": [2, 3], "why": None}
     far = {"ranks": "8", "cpus": "", "memory_nodes": [], "why": "the driver does not report\x1b[2J"}

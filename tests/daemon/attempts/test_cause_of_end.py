@@ -230,7 +230,7 @@ def test_the_programs_error_is_the_reason_with_one_thing_to_try() -> None:
         "accumulation steps, or shorter sequences"
     )
     assert cause("ModuleNotFoundError: No module named 'peft'").endswith(
-        "; try to install it for the job's python, or name another one with python = ..."
+        "; try to install it for the job's Python, or set python to another interpreter"
     )
     assert cause("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(...)").endswith(
         '; try NCCL_P2P_DISABLE = "1" in [env], and NCCL_DEBUG = "INFO" to see what NCCL uses'

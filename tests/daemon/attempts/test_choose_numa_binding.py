@@ -131,7 +131,7 @@ def test_processors_without_memory_prefer_none() -> None:
     topology = a_topology("0-15,32-47", "16-31,48-63", memory_gib=[64, 0])
     found = bound(on_gpus(1), 4, topology=topology)
     assert found.ranks == (RankBinding("16-31,48-63", ()),)
-    assert found.said == "on memory node 1 (32 processors; no memory node may be used)"
+    assert found.said == "on memory node 1 (32 processors; memory there may not be used)"
 
 
 def test_several_nodes_of_a_socket() -> None:
@@ -155,7 +155,7 @@ def test_a_launcher_is_bound_as_a_whole_where_its_gpus_are_on_one_node() -> None
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate", "deepspeed"])
 def test_a_launcher_of_ranks_on_several_nodes_is_left(launcher: str) -> None:
     found = bound(a_script(2, launcher), 0, 4)
-    why = f"{launcher} starts ranks that belong on several memory nodes"
+    why = f"{launcher} starts all ranks, but the ranks belong on different memory nodes"
     assert found == RankBindings((RankBinding(why=why),), None, f"not bound: {why}")
 
 
@@ -196,7 +196,7 @@ def test_ranks_on_cpus_with_one_node_to_use_are_left_in_silence() -> None:
 
 def test_a_launcher_on_cpus_starts_ranks_on_several_nodes() -> None:
     spec = a_script(2, "torchrun", device="cpu", gpus=None, ranks=2)
-    why = "torchrun starts ranks that belong on several memory nodes"
+    why = "torchrun starts all ranks, but the ranks belong on different memory nodes"
     assert bound(spec).ranks == (RankBinding(why=why),)
 
 
@@ -256,7 +256,7 @@ def ended(*ranks: object) -> tuple[dict[str, Any], ...] | None:
 
 
 def test_ranks_with_the_same_are_one_line() -> None:
-    failed = "its memory is not preferred: Operation not permitted"
+    failed = "its memory node cannot be preferred: Operation not permitted"
     found = ended(
         a_rank(0),
         a_rank(1),

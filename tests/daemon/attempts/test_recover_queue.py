@@ -109,7 +109,7 @@ def test_an_older_queue_takes_in_what_came_of_its_jobs_and_of_later_ones(tmp_pat
 
     run(state, before)
     shutil.copyfile(copy, state / DATABASE)
-    with pytest.raises(BadFile, match=r"it ends at change 5, but change 16 .*--rebuild"):
+    with pytest.raises(BadFile, match=r"has the number 5, but change 16 .*--rebuild"):
         Store(state)
     (state / queue_backup.LAST_CHANGE).unlink()  # nobody knows that it is older but the directories
 
@@ -189,7 +189,7 @@ def test_a_lost_log_of_the_queue_is_noticed_though_no_job_had_begun(tmp_path: Pa
 
     run(state, before)
     (state / DATABASE).write_bytes(empty)
-    with pytest.raises(BadFile, match=r"zerotools\.db-wal may be missing"):
+    with pytest.raises(BadFile, match=r"zerotools\.db-wal is missing"):
         Store(state)
     store = Store(state, rebuild=True)
     store.close()

@@ -46,7 +46,8 @@ def test_a_limit_is_kept_or_refused_and_never_left_out(tmp_path: Path) -> None:
     assert refusal(FakeTree(tmp_path / "not", marked=()), wants) == (
         'limits.memory = "2GiB": cannot be enforced here, because systemd has not delegated the '
         "control group /system.slice/zt.service (Delegate=yes); start the daemon as a systemd "
-        "unit with Delegate=yes (zerotools doctor shows details), or leave it out"
+        "unit with Delegate=yes (zerotools doctor shows details), or remove the limit from the "
+        "job file"
     )
     shared = refusal(FakeTree(tmp_path / "shared", pids="1\n"), wants)
     assert shared is not None

@@ -214,7 +214,7 @@ def test_a_job_that_is_started_again_waits_until_its_file_systems_are_mounted(
 
             async def waits() -> bool:
                 reason = str((await it.service.job(job_id)).reason)
-                return f"{out.path} is not mounted any more, and the job has files there" in reason
+                return f"{out.path} is not mounted any more, but the job has files there" in reason
 
             await wait_async(waits, "the job to wait for its file system")
             assert not Path(it.service.run_dir(job_id, 2)).exists()

@@ -227,7 +227,7 @@ def test_ranks_that_the_machine_does_not_start_are_started_again_without_a_resta
 @AS_ROOT
 def test_a_job_of_a_user_whom_nobody_knows_now_waits_and_is_not_failed(tmp_path: Path) -> None:
     def find(uid: int) -> Account:
-        raise NameLookupTimeout("the machine's list of users does not answer")
+        raise NameLookupTimeout("the machine's user database does not answer")
 
     state, users = tmp_path / "state", ServedUsers(own=0, alone=None, find=find)
     state.mkdir()
@@ -245,7 +245,7 @@ def test_a_job_of_a_user_whom_nobody_knows_now_waits_and_is_not_failed(tmp_path:
 
     async def story() -> None:
         async with running(state, users=users) as it:
-            await why(it, job.id, "not ready: the machine's list of users does not answer")
+            await why(it, job.id, "not ready: the machine's user database does not answer")
             found = await it.service.job(job.id)
             assert (found.state, len(found.attempts)) == ("launching", 1)
             with pytest.raises(Unavailable, match="does not answer; ask again"):
@@ -284,8 +284,8 @@ def test_eight_jobs_after_a_reboot_load_two_at_a_time() -> None:
 
     assert [begin(job) for job in (1, 2, 3)] == [[1], [2], []]
     said = (
-        "waits, because only retry.at_once = 2 restarted jobs may load at the same time, and "
-        "jobs 1, 2 load now"
+        "waits: jobs 1, 2 load now, and at most 2 restarted jobs may load at the same time "
+        "(retry.at_once)"
     )
     assert loading.why_not_now(attempt(3)) == said
     assert loading.why_not_now(attempt(9, number=1)) is None  # it comes as it was submitted

@@ -157,7 +157,7 @@ def test_what_does_not_end_the_attempt_is_killed_one_after_another_and_named(
     machine.overseer.check(LATE + 200)
     (record,) = machine.ended
     assert [line["pid"] for line in record["unkillable"]] == [SUPERVISOR, RANK]
-    assert "could not be ended" in record["cause"]
+    assert "could not be killed" in record["cause"]
 
 
 def test_a_supervisor_that_works_and_whose_ranks_are_gone_is_left_to_its_record(

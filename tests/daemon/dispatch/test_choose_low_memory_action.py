@@ -63,7 +63,7 @@ def test_a_machine_that_only_waits_for_memory_is_out_of_it() -> None:
     level, why = wanted_level(stalled)
     assert level is EscalationStep.SAVE
     assert why == (
-        "2.0 of the host's 64.0 GiB of memory are left, and all tasks waited for memory for 35 % "
+        "2.0 of the host's 64.0 GiB of memory are left; all tasks waited for memory for 35 % "
         "of the last 10 s"
     )
     assert (
@@ -83,7 +83,7 @@ def test_taking_memory_back_at_the_limit_all_the_time_says_that_it_is_used_up() 
     level, why = wanted_level(at_limit(2.0, reclaimed=True))
     assert level is EscalationStep.SAVE
     assert why == (
-        "2.0 of the 64.0 GiB of memory of the daemon's control group are left, and the kernel "
+        "2.0 of the 64.0 GiB of memory of the daemon's control group are left; the kernel "
         "reclaims memory all the time"
     )
     files = at_limit(20.0, reclaimed=True)  # in memory, which can be taken back
@@ -100,7 +100,7 @@ def test_a_kernel_that_ends_programs_has_none_left(left: float, level: Escalatio
     killed = [*at_limit(left)[:-1], replace(at_limit(left)[-1], killed=True)]
     found, why = wanted_level(killed)
     assert found is level
-    assert why.endswith("are left, and the kernel has killed programs because memory ran out")
+    assert why.endswith("are left; the kernel has killed programs because memory ran out")
     later = replace(killed[-1], clock=killed[-1].clock + 11, killed=False)
     assert wanted_level([*killed, later])[0] is (
         EscalationStep.WAIT if left < 1 else EscalationStep.CALM
@@ -354,12 +354,12 @@ def test_at_once_goes_only_who_holds_more_and_only_to_spare_another(
 def test_the_sentences_have_the_numbers() -> None:
     found = look(scarce=10, gone=30, free=3.1, to_come=2.0)
     assert why_scarce(found) == (
-        "3.1 of its 80.0 GiB free, and its jobs still need 2.0 GiB, and the free memory is used up "
+        "3.1 of its 80.0 GiB free; its jobs still need 2.0 GiB; the free memory is used up "
         "in about 30 s at this rate"
     )
     assert why_scarce(look(free=1)) == "1.0 of its 80.0 GiB free"
     assert why_asked(job(1, 4), "GPU 1", look(gone=30, free=1)) == (
-        "stops because the memory of GPU 1 runs out: it holds 10.0 GiB, 4.0 more than it "
-        "declared, and GPU 1 has 1.0 of its 80.0 GiB free, and the free memory is used up in about "
+        "stops because the memory of GPU 1 runs out: the job holds 10.0 GiB (4.0 GiB more than it "
+        "declared); GPU 1 has 1.0 of its 80.0 GiB free; the free memory is used up in about "
         "30 s at this rate"
     )

@@ -70,12 +70,12 @@ def test_a_gpu_that_broke_is_fenced_and_the_job_goes_on_elsewhere(tmp_path: Path
             assert (first.cause_kind, second.cause_kind) == ("gpu_fault", None)
             assert "reported XID 79 (the GPU has fallen off the bus) of GPU 0" in str(first.cause)
             (waited,) = [e for e in await it.service.events(0, 0) if e.kind == "crashed"]
-            assert "not counted among its" in str(waited.why)
+            assert "not counted as one of its" in str(waited.why)
             seen = (await it.service.machine())["snapshot"]["gpus"]
-            assert "it is fenced until" in seen[0]["error"]
+            assert "no job gets it until" in seen[0]["error"]
             assert seen[1]["error"] is None
             both, _ = await it.service.submit(gpu_job("exit=0", 2), uid=0, idempotency_key=None)
-            assert "GPU 0: cannot be relied on (it is fenced" in await it.waits(both.id)
+            assert "GPU 0: cannot be relied on (no job gets it" in await it.waits(both.id)
 
     asyncio.run(story())
 
@@ -149,7 +149,7 @@ def test_p5_a_process_that_cannot_be_ended_fences_its_gpu(tmp_path: Path) -> Non
         async with running(tmp_path / "state", gpus(1)) as it:
             assert (await it.reach(1, "failed")).reason == (
                 f"it broke; pid {stuck.pid} (cat) of rank 0, in state D (nfs_wait) does not end: "
-                "GPU 0 stays reserved until it does"
+                "GPU 0 stays reserved until this process ends"
             )
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
             assert f"GPU 0: in use by pid {stuck.pid} (cat)" in await it.waits(two.id)

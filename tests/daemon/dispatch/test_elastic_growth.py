@@ -32,8 +32,8 @@ def test_a_size_is_worth_its_change_where_it_saves_a_multiple_of_the_cost() -> N
     too_dear = decide_growth(replace(RUNS, cost=151), SIZES, RULE)
     assert too_dear.sizes == ()
     assert too_dear.why == (
-        "keeps its 1 rank: 4 would save 750 s of the 1000 s left, less than 5 times "
-        "(elastic.gain) the 151 s that a change costs"
+        "keeps its 1 rank: 4 ranks would save 750 s of the 1000 s left; a change costs 151 s, and "
+        "must save at least 5 times as much (elastic.gain)"
     )
     assert why_it_grows(RUNS, 2) == (
         "grows from 1 to 2 ranks: that saves 500 s of the 1000 s left, and the change costs 100 s"

@@ -151,8 +151,8 @@ def test_a_job_that_was_gone_on_from_in_its_own_directory(tmp_path: Path) -> Non
         second = await over(it, step=7, output_dir=str(output))
         answer = await clean(it, first, outputs=True)
         assert answer.kept[0].why == (
-            f"job {second} wrote there too; to remove both, type: zerotools clean --outputs "
-            f"{first} {second}"
+            f"job {second} wrote into the same output directory; to remove both jobs, type: "
+            f"zerotools clean --outputs {first} {second}"
         )
         assert ids(await clean(it, second)) == []
         assert (output / "step-00000007").is_dir()
@@ -203,7 +203,7 @@ def test_the_daemons_own_files_are_nobodys_output(tmp_path: Path, place: str) ->
     async def story(it: Running) -> None:
         job = await over(it, output_dir=str(state / place))
         answer = await clean(it, job, outputs=True)
-        assert "among the daemon's files; remove that yourself" in answer.kept[0].why
+        assert "among the daemon's files; remove the output yourself" in answer.kept[0].why
         assert (state / "zerotools.db").exists()
 
     tell(state, story)
@@ -220,7 +220,7 @@ def test_age_number_and_state_leave_jobs_out(tmp_path: Path) -> None:
         assert ids(await clean(it, older_than_seconds=3600, dry_run=True)) == []
         answer = await clean(it, 3, 1, older_than_seconds=3600)
         assert {each.why for each in answer.kept} == {
-            "the options for state, age or number of jobs to keep exclude it"
+            "it is excluded by the options for state, age or number of jobs to keep"
         }
 
     tell(tmp_path / "state", story)
@@ -283,8 +283,8 @@ def test_what_cannot_be_removed_is_said_and_goes_at_the_next_start(
             patch.setattr(shutil, "rmtree", refuse)
             answer = await clean(it, job, outputs=True)
         assert answer.kept[0].why == (
-            f"{state}/jobs/1/attempt-1: Permission denied; it is removed at the daemon's next "
-            "start or clean"
+            f"{state}/jobs/1/attempt-1: Permission denied; the next zerotools clean, "
+            "or start of the daemon, removes the job"
         )
         with pytest.raises(Conflict, match="is being removed"):
             await submit(it, output_dir=str(output / "below"))

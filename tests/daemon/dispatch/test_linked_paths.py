@@ -97,8 +97,8 @@ def test_the_output_of_another_job_is_known_by_each_of_its_names(
         second = await over(it, step=7, output_dir=str(output))
         answer = await clean(it, first, outputs=True)
         assert answer.kept[0].why == (
-            f"job {second} wrote there too; to remove both, type: zerotools clean --outputs "
-            f"{first} {second}"
+            f"job {second} wrote into the same output directory; to remove both jobs, type: "
+            f"zerotools clean --outputs {first} {second}"
         )
         answer = await clean(it, second)
         assert answer.kept[0].why.startswith("its output is in the state directory (")

@@ -291,7 +291,7 @@ def test_nothing_more_is_placed_on_a_gpu_while_its_memory_runs_out(tmp_path: Pat
             why = await it.waits(job.id)
             assert (
                 "0 of 1 GPUs have that much free: GPU 0: gets no more jobs while its memory runs "
-                "out: it has 20.0 of its 80.0 GiB free, and its jobs still need 0.5 GiB, and the "
+                "out: it has 20.0 of its 80.0 GiB free; its jobs still need 0.5 GiB; the "
                 "free memory is used up in about 13 s at this rate" in why
             )
             assert (await it.service.job(leaks.id)).state == "running"
@@ -313,7 +313,7 @@ def test_the_job_that_leaks_saves_and_makes_room_though_its_value_is_higher(
             gpu.look(26, job_1=1.5)
             given = await it.reach(leaks.id, "queued")
             assert given.reason is not None
-            assert "stops because the memory of GPU 0 runs out: it holds" in given.reason
+            assert "stops because the memory of GPU 0 runs out: the job holds" in given.reason
             assert "more than it declared" in given.reason
             (row,) = it.engine.store.yields.of(leaks.id)
             assert (row.purpose, row.saved_step, row.steps_lost) == ("relieve_gpu", 7, 0)

@@ -136,7 +136,7 @@ def test_a_job_whose_end_can_never_be_recorded_can_be_cancelled(tmp_path: Path) 
             await the_others_go_on(it)
             await it.service.cancel(1, uid=UID)
             ended = await it.reach(1, "cancelled")
-            assert "it could not be watched: recording its end failed" in str(ended.reason)
+            assert "the attempt could not be watched: recording its end failed" in str(ended.reason)
             assert ended.attempts[0].state == "ended"
 
     asyncio.run(story())

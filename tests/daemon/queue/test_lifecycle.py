@@ -237,7 +237,7 @@ def test_the_reason_says_how_often_a_cause_may_come() -> None:
         "progress, and made no progress since"
     )
     assert ended_by(REBOOT).reason == (
-        "it crashed; started again in 4.5 s, not counted among its 3 restarts"
+        "it crashed; started again in 4.5 s; not counted as one of its 3 restarts"
     )
 
 

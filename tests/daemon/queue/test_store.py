@@ -240,7 +240,7 @@ def test_an_unreadable_database_stops_with_instructions(
     tmp_path: Path, opened: Open, content: bytes
 ) -> None:
     (tmp_path / "zerotools.db").write_bytes(content)
-    with pytest.raises(BadFile, match="does not start an empty queue over it"):
+    with pytest.raises(BadFile, match="does not replace this queue with an empty one"):
         opened(tmp_path)
     assert (tmp_path / "zerotools.db").read_bytes() == content
 

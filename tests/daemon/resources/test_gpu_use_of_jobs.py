@@ -43,7 +43,9 @@ def test_who_uses_more_is_said_once_with_both_numbers() -> None:
     )
     ((found, said),) = over.check(leases, use)
     assert found.job_id == 2
-    assert said.startswith("it uses 4.0 GiB of GPU 3, and declared memory.per_gpu = 2.0 GiB (and 1")
+    assert said.startswith(
+        "it uses 4.0 GiB of GPU 3, but declared only memory.per_gpu = 2.0 GiB (plus 1"
+    )
     assert over.check(leases, use) == []
     assert (over.why(1), over.why(2)) == (None, said)
     assert over.check([], use) == []
@@ -115,7 +117,7 @@ def test_a_job_that_uses_more_is_named_and_ended_only_where_that_is_set(
                 return found[0] if found else None
 
             why = str(await wait_async(said, "it to be named"))
-            assert "it uses 5.0 GiB of GPU 0, and declared memory.per_gpu = 2.0 GiB" in why
+            assert "it uses 5.0 GiB of GPU 0, but declared only memory.per_gpu = 2.0 GiB" in why
             if ends:
                 ended = await it.reach(view.id, "cancelled")
                 assert "cancelled by zerotoolsd ([gpus] end_over_declared)" in str(ended.reason)
@@ -156,7 +158,7 @@ def test_a_job_that_uses_none_of_its_gpus_is_named_once_and_shown_while_it_lasts
     assert it.why(7) is None
     assert said(it, held, gpus(0, 0), 700.0) == [7]
     assert said(it, held, gpus(0, 0), 1300.0) == []
-    assert it.why(7) == "it holds GPU 0, GPU 1 and has not used them for 20 min"
+    assert it.why(7) == "it holds GPU 0, GPU 1, but has not used them for 20 min"
     assert said(it, held, gpus(0, 3), 1310.0) == []
     assert it.why(7) is None
     assert said(it, held, gpus(0, 0), 1320.0) == []  # it begins anew
@@ -207,7 +209,7 @@ def test_it_is_shown_and_stopped_only_where_that_is_set(
 
             async def shown() -> bool:
                 seen = await it.service.job(job.id)
-                return seen.state == "running" and "has not used them for" in str(seen.reason)
+                return seen.state == "running" and "has not used it for" in str(seen.reason)
 
             await wait_async(shown, "it to be shown")
             assert [e.kind for e in it.engine.store.events(0)].count("gpus_idle") == 1

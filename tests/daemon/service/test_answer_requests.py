@@ -128,7 +128,7 @@ def test_an_attention_that_the_gpus_do_not_have_is_refused(tmp_path: Path) -> No
 def test_more_gpus_than_there_are_is_refused(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         message = await refusal(submit(it, ranks=None, device="cuda", gpus=2), BadRequest)
-        assert message == "gpus = 2: this machine has GPUs 0"
+        assert message == "gpus = 2: this machine has only GPU 0; set gpus to at most 1"
 
     tell(tmp_path / "state", story, FakeProbe([fake_gpu(0)]))
 
@@ -286,7 +286,7 @@ def test_a_user_has_as_much_of_the_queue_as_the_administrator_lets_them_have(
             await it.reach(first.id, "running")
             waiting = [(await submit(it, **all_ranks)).id for _ in range(2)]
             said = await refusal(submit(it, **all_ranks), Conflict)
-            assert said.startswith("the job is not queued: you have 2 queued jobs, and users.")
+            assert said.startswith("the job is not queued: you have 2 queued jobs, but users.")
             await it.service.cancel(waiting[0], uid=ME)
             over = await submit(it, **all_ranks)  # one that is over waits no more
             await it.service.cancel(over.id, uid=ME)

@@ -183,13 +183,13 @@ def test_what_another_job_was_made_of_is_not_edited(tmp_path: Path) -> None:
         for key, value in changes.items():
             edit = JobEdit(set={key: value})
             said = await refusal(it.service.edit(job.id, edit, uid=ME), Conflict)
-            assert f"cancel job {job.id} and job {after.id}, which evaluates it, and" in said
+            assert f"cancel job {job.id} and its evaluation, job {after.id}, then" in said
         await it.service.edit(job.id, JobEdit(set={"train.steps": 7}), uid=ME)
         assert len(await it.service.jobs()) == 2
         plain, _ = await it.service.submit(make_job("exit=0"), uid=ME, idempotency_key=None)
         assert plain.evaluated_by is None
         more = JobEdit(set={"eval.tasks": ["a"], "data.tokenizer": str(tmp_path / "tokenizer")})
-        assert "cancel it, and submit it again" in await refusal(
+        assert "cancel it, then submit job" in await refusal(
             it.service.edit(plain.id, more, uid=ME), Conflict
         )
 

@@ -189,7 +189,7 @@ def test_an_array_has_few_dependencies_in_all(tmp_path: Path) -> None:
             many, uid=ME, idempotency_key=None, terms=QueueTerms(after=after)
         )
         said = await refusal(attempt, BadRequest)
-        assert "17 jobs that start after 256 others have 4,352 dependencies" in said
+        assert "17 jobs with up to 256 dependencies each have 4,352 dependencies" in said
         found = await it.service.submit_array(
             members(tmp_path / "runs", 2),
             uid=ME,

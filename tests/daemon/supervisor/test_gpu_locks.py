@@ -149,7 +149,7 @@ def test_a_directory_that_others_control_is_not_relied_on(tmp_path: Path) -> Non
     if os.geteuid() == 0:
         gpus.chmod(0o1777)
         os.chown(gpus, NOBODY, NOBODY)
-        with pytest.raises(NoLocks, match=f"belongs to uid {NOBODY}, and must be root's"):
+        with pytest.raises(NoLocks, match=f"belongs to uid {NOBODY}, but must belong to root"):
             LockDirectory(gpus)
 
 

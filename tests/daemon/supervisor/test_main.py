@@ -182,7 +182,7 @@ def test_a_rank_that_ends_early_does_not_pass_for_success(tmp_path: Path) -> Non
     run = make_attempt(tmp_path / "run", "rank=1:exit=0 hang", straggler_seconds=0.05)
     record = finish(run, supervise(run))
     assert record["outcome"] == "killed"
-    assert record["cause"] == "rank 1 had finished and another still ran 0.05 s later"
+    assert record["cause"] == "rank 1 had finished, but another rank still ran 0.05 s later"
 
 
 def test_a_stop_request_lets_the_ranks_save(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_control_group_that_leaves_few_of_the_processors_is_heeded() -> None:
 @pytest.mark.parametrize(
     ("number", "said", "cpus"),
     [
-        (SET_MEMPOLICY, "its memory is not preferred: Operation not permitted", [HERE[-1]]),
+        (SET_MEMPOLICY, "its memory node cannot be preferred: Operation not permitted", [HERE[-1]]),
         (SCHED_SETAFFINITY, "its processors cannot be set: Operation not permitted", HERE),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_container_that_forbids_it_runs_the_rank_and_says_so(
     ("said", "kept"),
     [
         (b"dp", ONE_CPU),
-        (b"dm1;p", RankBinding(ONE_CPU.cpus, (), "its memory is not preferred: {1}")),
+        (b"dm1;p", RankBinding(ONE_CPU.cpus, (), "its memory node cannot be preferred: {1}")),
         (b"dc22;p", RankBinding("", (), "its processors cannot be set: {22}")),
         (b"df3;", RankBinding(why="only 3 of its processors may be used by its control group")),
     ],

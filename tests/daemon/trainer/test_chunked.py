@@ -92,7 +92,7 @@ def test_a_job_that_was_stored_before_computes_it_at_once(text: Path) -> None:
     ("changes", "why"),
     [
         ({"model": {"config": T5}}, "has an encoder and a"),
-        ({"engine": "deepspeed", "deepspeed": {"config": {}}}, "at stage 3 DeepSpeed gathers"),
+        ({"engine": "deepspeed", "deepspeed": {"config": {}}}, "at stage 3 all ranks gather"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_before_it_is_queued(

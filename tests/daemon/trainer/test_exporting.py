@@ -36,7 +36,7 @@ def test_what_is_evaluated_is_the_newest_that_verifies(tmp_path: Path) -> None:
     assert "bfloat16" in (made / "model" / "config.json").read_text()
     export_evaluated(run_dir / JOB.name, made)  # once more, in the place of the first
     shutil.rmtree(run_dir / JOB.name)
-    said = "has no complete checkpoint to evaluate; the newest: .*step-00000009/job.json has 2"
+    said = "checkpoint to evaluate; the newest cannot be used: .*step-00000009/job.json has 2"
     with pytest.raises(ZerotoolsError, match=said):
         export_evaluated(run_dir, made)
     command = [sys.executable, "-P", str(EXPORTING), "--evaluated", str(run_dir), str(made)]

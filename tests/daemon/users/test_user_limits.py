@@ -81,7 +81,7 @@ def test_a_refusal_has_the_numbers() -> None:
     assert why_queued_too_much(some, queued=2, queue_bytes=50, new_bytes=50) is None
     said = why_queued_too_much(some, queued=3, queue_bytes=0, new_bytes=1)
     assert said is not None
-    assert said.startswith("you have 3 queued jobs, and users.max_queued of the daemon's")
+    assert said.startswith("you have 3 queued jobs, but users.max_queued of the daemon's")
     said = why_queued_too_much(some, queued=2, queue_bytes=51, new_bytes=50)
     assert said is not None
-    assert said.startswith("your jobs take 51 bytes of the queue and this one 50, and")
+    assert said.startswith("your jobs take 51 bytes of the queue and this one takes 50")

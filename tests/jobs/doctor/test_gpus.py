@@ -60,7 +60,7 @@ def test_a_gpu_that_stays_reserved_is_named_with_who_holds_it() -> None:
     held = {"gpu_uuid": "GPU-1", "job_id": 7, "held_by": "pid 812 (python), in state D (nfs_wait)"}
     [found] = check_fences([{"gpu_uuid": "GPU-0", "job_id": 8, "held_by": None}, held])
     assert (found.level, found.what) == ("warning", "GPU GPU-1")
-    assert "pid 812 (python), in state D (nfs_wait), which outlived job 7" in found.found
+    assert "pid 812 (python), in state D (nfs_wait), which job 7 left behind" in found.found
 
 
 def test_what_only_draws_is_well_and_advice_names_the_keys() -> None:

@@ -136,7 +136,8 @@ def check_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFinding]
         if lease.get("held_by") is not None:
             yield warning(
                 f"GPU {lease.get('gpu_uuid')}",
-                f"stays reserved for {lease['held_by']}, which outlived job {lease.get('job_id')}",
+                f"stays reserved for {lease['held_by']}, which job {lease.get('job_id')} left "
+                "behind",
                 "the GPU is free when the process ends; a process in state D or Z waits for a "
                 "file system or a driver: check dmesg, mount and nvidia-smi; only its user and "
                 "root can end it",

@@ -69,7 +69,7 @@ def select_backend(
     missing = _missing(environment, program, of_user=of_user, booted=booted())
     if wanted == SYSTEMD:
         if missing is not None and not booted():
-            raise BadRequest(f"launch.by = systemd: {missing}")
+            raise BadRequest(f'launch.by = systemd: {missing}; set launch.by = "child"')
         why = "started by systemd, as configured"
         return LaunchBackend(
             program=program or PROGRAM, why=why, of_user=of_user, may_be_child=False
@@ -98,9 +98,12 @@ def _missing(
     environment: Mapping[str, str], program: str | None, *, of_user: bool, booted: bool
 ) -> str | None:
     if not booted:
-        return "systemd does not run this machine"
+        return "systemd is not the init system of this machine"
     if program is None:
         return f"{PROGRAM} is not on PATH"
     if of_user and ("XDG_RUNTIME_DIR" not in environment or "MANAGERPID" not in environment):
-        return "the user's systemd did not start the daemon, and only root can start system units"
+        return (
+            "the daemon is not a service of the user's systemd, and only root can start system "
+            "units"
+        )
     return None

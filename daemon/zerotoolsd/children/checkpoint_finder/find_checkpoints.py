@@ -183,8 +183,8 @@ class CheckpointSearch:
 
 def _none_is_whole(why: str) -> str:
     return (
-        "no checkpoint of this job is complete, and it does not start from the beginning by "
-        f"itself: {why}; put back a complete one and resume the job, or submit its job file "
+        f"no checkpoint of this job is complete: {why}; the job does not start from the beginning "
+        "by itself: put a complete checkpoint back and resume the job, or submit its job file "
         "again to start from the beginning"
     )
 

@@ -386,7 +386,7 @@ class ConnectionAcceptor:
             self._spare = None
             with suppress(OSError):
                 link, _ = self._listening.accept()
-                self._refuse(link, f"zerotoolsd has no descriptors left ({error.strerror})")
+                self._refuse(link, f"zerotoolsd has no file descriptors left ({error.strerror})")
         self._spare = _spare()
         self._loop.remove_reader(self._listening)
         self._loop.call_later(RETRY_SECONDS, self._watch_again, self._listening)

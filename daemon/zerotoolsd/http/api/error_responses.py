@@ -104,7 +104,7 @@ def _http_problem(request: web.Request, error: web.HTTPException) -> web.Respons
     code = HTTP_CODES.get(error.status, "http")
     version = _VERSION.match(request.path)
     if error.status == 404 and version and int(version[1]) != API_VERSION:
-        why = f"this daemon speaks version {API_VERSION} of the API, and not version {version[1]}"
+        why = f"this daemon speaks version {API_VERSION} of the API, not version {version[1]}"
         return problem_response(404, "no_such_version", why)
     detail = {
         404: f"there is nothing at {request.path[:200]!r}",

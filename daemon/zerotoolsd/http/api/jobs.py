@@ -442,7 +442,7 @@ def _array_request(body: dict[str, object]) -> ArrayRequest:
     if do not in ARRAY_OPERATIONS:
         raise BadRequest(f"do: must be one of {', '.join(ARRAY_OPERATIONS)}")
     if lose_steps and do not in ("hold", "pause"):
-        raise BadRequest("lose_steps: works only with hold")
+        raise BadRequest("lose_steps: works only with do = hold")
     priority = priority_of(body)
     if (priority is None) is (do == "priority"):
         raise BadRequest("priority: works only with do = priority, and is required there")

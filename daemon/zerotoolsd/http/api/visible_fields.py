@@ -49,7 +49,7 @@ def hidden_fields(kind: type[Any], seen: frozenset[str]) -> dict[str, Any]:
     }
 
 
-OUTLIVED = "a process that outlived it"
+OUTLIVED = "a process that it left behind"
 _HIDDEN_OF_JOB = hidden_fields(JobView, SEEN_OF_JOB)
 _HIDDEN_OF_ATTEMPT = hidden_fields(AttemptView, SEEN_OF_ATTEMPT)
 

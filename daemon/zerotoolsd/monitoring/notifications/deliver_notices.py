@@ -107,7 +107,7 @@ class JobNotifier:
                         self.shortages.check()
                     self.courier.begin_due()
                 except sqlite3.OperationalError as error:
-                    log.error("the outbox cannot be used now: %s", error)
+                    log.error("the outbox of notifications cannot be used now: %s", error)
                 except Exception:  # out of memory, or a defect: later notices must still be sent
                     log.exception("notifications cannot be sent now")
         finally:
@@ -198,7 +198,7 @@ class NoticeDelivery:
         try:
             sender = self._senders.get(notice.channel)
             if sender is None:
-                raise NotDelivered(f"nothing delivers by {notice.channel}")
+                raise NotDelivered(f"this daemon has no channel {notice.channel} for notifications")
             await sender.send(with_age(notice, self._now()))
         except NotDelivered as error:
             trouble = str(error)

@@ -282,7 +282,7 @@ def why_refused(url: str, config: NotifyConfig) -> str | None:
     if (scheme, host, port) in places:
         return None
     if not places:
-        return "this daemon sends to no host; its administrator can list some in notify.allow"
+        return "this daemon sends to no host; its administrator can allow hosts in notify.allow"
     shown = ", ".join(f"{'http://' * (each[0] == 'http')}{each[1]}:{each[2]}" for each in places)
     return f"this daemon does not send to {scheme}://{host}:{port}, only to {shown}"
 

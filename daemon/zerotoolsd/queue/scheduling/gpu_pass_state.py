@@ -357,8 +357,8 @@ class GpuMemoryParts:
             elif free < share:
                 whys[gpu.index] = f"has {free / GIB:.1f} GiB left"
         head = (
-            f"needs {share / GIB:.1f} GiB (memory.per_gpu, and {self.context / GIB:.1f} for the "
-            f"CUDA context) on {count_text(size, 'GPU')}: {len(wanted) - len(whys)} of "
+            f"needs {share / GIB:.1f} GiB (memory.per_gpu plus {self.context / GIB:.1f} GiB for "
+            f"the CUDA context) on {count_text(size, 'GPU')}: {len(wanted) - len(whys)} of "
             f"{len(wanted)} GPUs have that much free"
         )
         return f"{head}: {merged_reasons(whys)}" if whys else head

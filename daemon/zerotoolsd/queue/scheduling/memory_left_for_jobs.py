@@ -162,7 +162,7 @@ class HostMemoryPass:
             # Memory that our jobs do not hold may never become free, so none is reserved meanwhile.
             free = self._free or 0
             self.first = order if wanted <= free + self._ours else None
-            why = f"{max(0, free) / GIB:.1f} GiB are free apart from the needs of running jobs"
+            why = f"{max(0, free) / GIB:.1f} GiB are free that running jobs will not need"
             self.reasons[need] = f"{head}: {why}{_advice(need)}"
         return False
 
@@ -181,5 +181,5 @@ class HostMemoryPass:
 def _advice(need: ResourceNeed) -> str:
     if need.host_from == DECLARED:
         return ""
-    less = f"{need.host_advice} would take less; " if need.host_advice else ""
-    return f"; {less}to use another value, set memory.host"
+    less = f"{need.host_advice} would need less; " if need.host_advice else ""
+    return f"; {less}to declare another value, set memory.host"

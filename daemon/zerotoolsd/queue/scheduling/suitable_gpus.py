@@ -48,7 +48,7 @@ def why_unknown(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> 
     is known.
     """
     if snapshot is None:
-        return "no snapshot was taken yet"
+        return "the GPUs were not measured yet"
     if snapshot.gpus_error is not None:
         return snapshot.gpus_error
     age = now - snapshot.taken_at + (snapshot.gpus_age_seconds or 0.0)
@@ -97,7 +97,7 @@ def _why_occupied(
         return f"cannot be relied on ({gpu.error or 'unreadable'})"
     for lease in leases:
         if lease.held_by is not None:
-            return f"in use by {lease.held_by}, which outlived {named(lease.job_id)}"
+            return f"in use by {lease.held_by}, which {named(lease.job_id)} left behind"
     if gpu.uuid in closed:
         return closed[gpu.uuid]
     if leases:
@@ -157,7 +157,7 @@ def too_small(gpu: Gpu, need: ResourceNeed, memory: DeclaredMemory) -> str | Non
         return None
     return (
         f"{gpu.memory_total_bytes / GIB:.1f} GiB of memory, but memory.per_gpu is "
-        f"{need.gpu_bytes / GIB:.1f} GiB plus {memory.context / GIB:.1f} for the CUDA context"
+        f"{need.gpu_bytes / GIB:.1f} GiB plus {memory.context / GIB:.1f} GiB for the CUDA context"
     )
 
 
@@ -169,9 +169,9 @@ def _foreign(gpu: Gpu, used: int, limit: int) -> str:
     total = f" of {gpu.memory_total_bytes / GIB:.1f}" if gpu.memory_total_bytes else ""
     computing = [process.pid for process in gpu.processes if not process.graphics]
     pids = ", ".join(map(str, computing[:MOST_LISTED]))
-    whom = f"pid {pids}, no job of this daemon" if pids else "processes of no job"
+    whom = f"pid {pids}, not a job of this daemon" if pids else "processes of no job"
     return (
-        f"{used / GIB:.1f}{total} GiB in use by {whom} (limits.foreign_memory_bytes: "
+        f"{used / GIB:.1f}{total} GiB in use by {whom} (allowed: limits.foreign_memory_bytes = "
         f"{limit / GIB:.1f} GiB)"
     )
 
@@ -231,7 +231,8 @@ def _divided(name: int | str, gpus: Sequence[Gpu]) -> Gpu | None:
 
 def _inventory(gpus: Sequence[Gpu]) -> str:
     names = ", ".join(str(gpu.index) for gpu in gpus)
-    return f"this machine has GPUs {names}" if gpus else "this machine has no GPU"
+    which = f"GPUs {names}" if len(gpus) > 1 else f"only GPU {names}"
+    return f"this machine has {which}" if gpus else "this machine has no GPU"
 
 
 def shortage_text(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
@@ -256,8 +257,8 @@ def why_impossible(
     size, memory = need.world_size, memory or DeclaredMemory()
     if memory.host_total is not None and need.host_bytes > memory.host_total:
         return (
-            f"memory.host is {need.host_bytes / GIB:.1f} GiB, and jobs may declare "
-            f"{memory.host_total / GIB:.1f} GiB together (limits.host_memory of this daemon); "
+            f"memory.host is {need.host_bytes / GIB:.1f} GiB, but all jobs together may declare "
+            f"only {memory.host_total / GIB:.1f} GiB (limits.host_memory of this daemon); "
             "declare less, or set limits.host_memory and restart the daemon"
         )
     if need.gpus is None:
@@ -279,7 +280,9 @@ def why_impossible(
     if missing is not None:
         return f"gpus: the job {missing}"
     if size > len(snapshot.gpus):
-        return f"gpus = {size}: {_inventory(snapshot.gpus)}"
+        most = len(snapshot.gpus)
+        do = f"set gpus to at most {most}" if most else 'set device = "cpu"'
+        return f"gpus = {size}: {_inventory(snapshot.gpus)}; {do}"
     never = {gpu.index: said for gpu in wanted if (said := _never(gpu, limits)) is not None}
     others = [gpu for gpu in wanted if gpu.index not in never]
     weak = {gpu.index: why for gpu in others if (why := _incapable(gpu, need.capability))}

@@ -134,5 +134,16 @@ def never_within(limits: UserLimits, need: ResourceNeed) -> str | None:
     """Return the reason why a job with this need exceeds the limits of its user even if the
     user runs no other job; None if it does not.
     """
-    why = why_beyond(limits, UserUse(), need)
-    return None if why is None else f"{why}; ask for less, or ask the administrator"
+    if limits.max_running == 0:
+        return "users.max_running = 0 allows no job of this user; ask the administrator"
+    if why_beyond(limits, UserUse(), need) is None:
+        return None
+    what, name, most = (
+        ("GPU", "max_gpus", limits.max_gpus)
+        if need.gpus is not None
+        else ("CPU rank", "max_cpu_ranks", limits.max_cpu_ranks)
+    )
+    return (
+        f"needs {count_text(need.world_size, what)}, but users.{name} = {most}; ask for less, or "
+        "ask the administrator"
+    )

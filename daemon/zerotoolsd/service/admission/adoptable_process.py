@@ -90,7 +90,7 @@ def why_not_adoptable(process: AdoptedProcess) -> Iterator[str]:
     if now is None or now.is_over or now.start_ticks != process.start_ticks:
         yield f"{gone}: it has ended, and cannot be watched again"
     elif not is_of_uid(process.pid, os.getuid()):
-        yield f"script.adopted: process {process.pid} is another user's"
+        yield f"script.adopted: process {process.pid} belongs to another user"
 
 
 def _adoptable_process(pid: int, table: dict[int, Process]) -> Process:

@@ -44,9 +44,9 @@ def refuse_many(terms: Sequence[QueueTerms]) -> None:
     count, most = sum(len(each.after) for each in terms), max(len(each.after) for each in terms)
     if count > MOST_ARRAY_DEPENDENCIES:
         raise BadRequest(
-            f"after: {len(terms):,} jobs that start after {most} others have {count:,} "
-            f"dependencies in all, but an array has at most {MOST_ARRAY_DEPENDENCIES:,}; make "
-            "one job that starts after the others, and let the array start after that job"
+            f"after: {len(terms):,} jobs with up to {most} dependencies each have {count:,} "
+            f"dependencies in all, but an array has at most {MOST_ARRAY_DEPENDENCIES:,}; submit "
+            "one job with these dependencies, and let the array start after this job"
         )
 
 
@@ -90,8 +90,8 @@ class DependencyCheck:
             if each.condition == OK and hopeless:
                 raise Conflict(
                     f"after: job {job.id} {how_it_ended(job.state)}, so it can no longer "
-                    f"succeed; to start however it ended, name {job.id}:any, or retry it and "
-                    "name the new job"
+                    f"succeed; to start all the same, give {job.id}:any; or retry job {job.id}, "
+                    "and name the new job"
                 )
 
     def _find(self, job_id: int, uid: int) -> JobRow:

@@ -186,8 +186,8 @@ def why_never(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory)
     if needs is None:
         return None
     return (
-        f"the job will not fit: it is estimated to need {needs}; {_would_fit(spec, foreseen)}, or "
-        f"declare {declared} if you know better (zerotools estimate shows each part)"
+        f"the job will not fit: it is estimated to need {needs}; {_would_fit(spec, foreseen)}; or, "
+        f"if the estimate is too high, set {declared} (zerotools estimate shows each part)"
     )
 
 
@@ -218,7 +218,7 @@ def note_of(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory) -
         said = f"memory: {at_least}about {_size(asked.gpu)}{of} on each GPU{host}"
     tight = memory.gpu is not None and spec.device == "cuda" and asked.gpu > memory.gpu
     if tight or asked.host > memory.host:
-        said += f"; that is more than there is: {_would_fit(spec, foreseen)}"
+        said += f"; this machine has less: {_would_fit(spec, foreseen)}"
     return said
 
 

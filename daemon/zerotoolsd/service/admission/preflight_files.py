@@ -59,8 +59,8 @@ def _missing(spec: JobSpec) -> Iterator[str]:
     yield from preflight_model.check_tokenizer(spec)
     if isinstance(spec.deepspeed.config, str):
         yield (
-            f"deepspeed.config = {spec.deepspeed.config}: the queue takes the configuration "
-            'itself, with "auto" values resolved, and not a path; zerotools submit does this'
+            f"deepspeed.config = {spec.deepspeed.config}: the queue takes no path, but the "
+            'configuration itself with all "auto" values resolved; zerotools submit resolves them'
         )
     if (
         spec.resume_from is not None
@@ -279,9 +279,10 @@ def too_large(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
     room, taken = stack_bytes_allowed(stack), stack_bytes_needed(own, environment) + _ADDED
     if taken > room:
         yield (
-            f"the job's arguments and its environment (script.command, env, captured_env: "
+            f"the job's arguments and environment (script.command, env, captured_env: "
             f"{len(own) + len(environment):,} in all) take {taken:,} bytes at the start of a "
-            f"process, but the kernel accepts {room:,} here; write them to a file and pass its path"
+            f"process, but the kernel accepts at most {room:,} here; write long values to a file "
+            "and pass its path"
         )
     path = string_bytes(f"PYTHONPATH={environment.get('PYTHONPATH', '')}")
     if spec.engine == "script" and path + _ADDED_PATH > LONGEST_STRING:

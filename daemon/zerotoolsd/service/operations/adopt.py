@@ -85,9 +85,9 @@ class Adopting:
         if watched >= MOST_WATCHED:
             raise Conflict(
                 f"{count_text(watched, 'process', 'processes')} of yours "
-                f"{'is' if watched == 1 else 'are'} watched already, and no more are allowed: "
-                "to watch each, the daemon needs a few processes; cancel some of these jobs "
-                "(their processes continue)"
+                f"{'is' if watched == 1 else 'are'} watched already, and no more are allowed, "
+                "because the daemon starts a few processes to watch each; cancel some of these "
+                "jobs (their processes continue)"
             )
 
     async def _gpus(self, pids: set[int]) -> tuple[str, ...]:

@@ -104,10 +104,10 @@ class JobEdits:
         if _evaluated(job.spec) == _evaluated(spec):
             return
         others = evaluations_of(self._store, job)
-        both = f"job {job.id} and job {others[0].id}, which evaluates it" if others else "it"
+        both = f"job {job.id} and its evaluation, job {others[0].id}" if others else "it"
         raise Conflict(
             f"job {job.id} cannot be edited: eval.tasks, the keys of that evaluation and "
-            f"output_dir cannot change after submit; cancel {both}, and submit it again"
+            f"output_dir cannot change after submit; cancel {both}, then submit job {job.id} again"
         )
 
     def _refuse_terms(self, job: JobRow, edit: JobEdit, uid: int) -> None:

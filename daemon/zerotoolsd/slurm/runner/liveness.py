@@ -172,7 +172,7 @@ class AttemptTurns:
             if told != (told := (newest, alive)):
                 self.say(
                     f"attempt {newest} of this job still runs ({', '.join(alive)}): Slurm has "
-                    "started the job twice; this copy waits for that one"
+                    "started the job twice; this process waits until that attempt has ended"
                 )
             time.sleep(LOOK_SECONDS)
 
@@ -200,9 +200,9 @@ class AttemptTurns:
         """
         newest = max(self.directory.submissions(), default=0)
         if newest != self.submission:
-            return f"the job was submitted again since (submission {newest}); this copy ends"
+            return f"the job was submitted again (submission {newest}); this process ends"
         if (end := self.directory.end(self.submission)) is not None:
-            return f"the job is over ({end.get('state')}: {end.get('reason')}); this copy ends"
+            return f"the job is over ({end.get('state')}: {end.get('reason')}); this process ends"
         if self.asked():
             return "cancelled before it began"
         return None

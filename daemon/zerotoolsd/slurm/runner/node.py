@@ -146,8 +146,8 @@ def gpus_of(spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
         wanted = count_text(spec.world_size, "GPU")
         raise BadRequest(
             f"node {socket.gethostname()} has {count_text(len(given), 'GPU')} from Slurm, but "
-            f"the job needs {wanted} on each node; set gpus, or choose nodes with this number "
-            "(slurm.constraint, slurm.gpu_type)"
+            f"the job needs {wanted} on each node; set gpus to a lower number, or choose nodes "
+            "with enough GPUs (slurm.constraint, slurm.gpu_type)"
         )
     return tuple(given[: spec.world_size])
 

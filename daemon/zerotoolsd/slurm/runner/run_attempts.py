@@ -117,7 +117,7 @@ class AttemptRunner:
                 return self._ended()
             self._attempt(number, beat)
             if self._turns.is_superseded(number):
-                _log_line("a newer attempt of this job began elsewhere; this copy ends")
+                _log_line("a newer attempt of this job began elsewhere; this process ends")
                 return 1
             if self._is_done():
                 return self._ended()
@@ -173,7 +173,7 @@ class AttemptRunner:
             [f"node {node}" for node in range(nodes)],
         )
         if record.get("outcome") not in (lifecycle.FINISHED, lifecycle.BAD_JOB):
-            cause = f"Slurm ended it before it recorded its end ({record.get('cause')})"
+            cause = f"Slurm ended the attempt before its end was recorded ({record.get('cause')})"
             record |= {"outcome": lifecycle.KILLED, "cause": cause}
         self._state.settle(record, BY_SLURM)
 
@@ -324,7 +324,7 @@ class AttemptRunner:
             )
             return self._ended()
         if not self._state.job.spec.slurm.requeue:
-            self._state.halt(f"{reason}; slurm.requeue = false: retry it by hand")
+            self._state.halt(f"{reason}; slurm.requeue = false: retry the job by hand")
             return self._ended()
         why = self._requeue()
         if why is None:

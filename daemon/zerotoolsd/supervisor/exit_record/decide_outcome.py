@@ -241,13 +241,13 @@ def judge_stalled(
     """
     if complete is not None:
         done = _finished(complete)
-        return replace(done, cause=f"{done.cause}; ended, as {cause}")
+        return replace(done, cause=f"{done.cause}; ended, because {cause}")
     if verdict.outcome == "finished" and not own_program:
         return verdict
     rank = next((rank for rank in ranks if rank.index == index), None)
     saved = all(each.exit_code in (0, EXIT_STOPPED) for each in ranks)
     then = "; after that it saved and stopped" if saved else ""
-    return Verdict("crashed", f"ended, as {cause}{then}", rank)
+    return Verdict("crashed", f"ended, because {cause}{then}", rank)
 
 
 def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
@@ -296,8 +296,10 @@ def _blame(found: FirstFailure, errors: Sequence[dict[str, Any]]) -> Verdict:
     if rank.exit_code == EXIT_NOT_READY and own and own[-1].get("kind") == NOT_READY:
         outcome = NOT_READY  # by its status alone, a program of the user's would run for ever
     if found.evidence is not None:
-        how = f"rank {rank.index} did not answer the others, and was killed; their error: "
-        return Verdict("crashed", how + found.evidence, rank)
+        how = (
+            f"rank {rank.index} did not answer the other ranks, and was killed; error of the others"
+        )
+        return Verdict("crashed", f"{how}: {found.evidence}", rank)
     if rank.signal is not None:
         how = f"rank {rank.index} was ended by signal {rank.signal} ({_signal_name(rank.signal)})"
         if rank.signal == signal.SIGKILL:
@@ -314,7 +316,7 @@ def _who_kills(rank: EndedRank) -> str:
         return ": the kernel has just killed a process of this machine because memory ran out"
     if rank.oom_killed is None:
         return ", which the kernel does when memory runs out"
-    return " of another program; the kernel did not end it for lack of memory"
+    return " from another program, not from the kernel for lack of memory"
 
 
 def _signal_name(number: int) -> str:

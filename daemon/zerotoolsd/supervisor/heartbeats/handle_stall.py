@@ -89,7 +89,7 @@ class StallHandler:
         self._progress.add_stall(event_of(stall, told, self._heartbeats.sights, ends=ends))
         then = "the job is ended" if ends else "the job continues, because of its stall settings"
         self._write_to_logs(
-            f"{told}, longer than {stall.deadline:g} s: {then}; the stacks follow", live
+            f"{told}. The limit is {stall.deadline:g} s: {then}; the stacks follow", live
         )
         self._dump = StackDump(find_spy(self._plan.argv[0], self._plan.env.get("PATH")))
         answers = {s.rank for s in self._heartbeats.sights if s.beat.dumps}

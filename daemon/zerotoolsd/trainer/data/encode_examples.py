@@ -90,8 +90,8 @@ class ReadingStats:
         if self.left_out:
             listed = ", ".join(f"{name} ({count})" for name, count in self.left_out.items())
             yield (
-                f"the chat template leaves out fields of turns (each with the number of examples "
-                f"that have it): {listed}"
+                "the chat template leaves out these fields of turns (in brackets: the number of "
+                f"examples with the field): {listed}"
             )
 
     def describe_cuts(self, data: DataSpec, positions: int | None) -> str:

@@ -180,7 +180,7 @@ def _sampled(
     if paths and is_seen and not stats.count and not stats.empty:
         check_stats(stats, paths, spec.data, reader.positions)
     for lost in stats.losses(spec.data, reader.positions):
-        yield f"{key}: of the first examples, {lost}"
+        yield f"{key}, first examples: {lost}"
 
 
 MOST_BYTES = 40_000

@@ -240,7 +240,7 @@ def _link_entry(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | Non
     except FileNotFoundError:  # not there, or being removed
         problem = None
     except ValueError as error:
-        problem = f"tokenised data in {kept} is damaged ({error}): built again"
+        problem = f"tokenised data in {kept} is damaged ({error}), so it is built again"
     for file in own.iterdir():
         file.unlink()
     return None, problem

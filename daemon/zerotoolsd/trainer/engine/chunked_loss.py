@@ -489,8 +489,8 @@ def _why_whole(spec: JobSpec, config: Any) -> str | None:
         return "DPO needs the log-probability of each whole answer, which needs all its logits"
     if spec.engine == "deepspeed" and spec.zero.stage == GATHERING_STAGE:
         return (
-            "at stage 3 DeepSpeed gathers the head for each part, and ranks with fewer parts "
-            "would not take part"
+            "at stage 3 all ranks gather the head together for each part of the loss, but some "
+            "ranks may have fewer parts"
         )
     return None
 

@@ -214,8 +214,8 @@ class Baton:
         except FileNotFoundError:
             return False
         self._teller.prepares(
-            f"waiting for {self.lock}, made {age} ago: another program is compiling there; "
-            "if no such program is running, it was killed; then remove the file"
+            f"waiting for {self.lock}, which another program made {age} ago to compile there; "
+            "if that program was killed and none compiles there now, remove the file"
         )
         self._teller.log_line(f"waiting for {self.lock}, which was made {age} ago")
         return True

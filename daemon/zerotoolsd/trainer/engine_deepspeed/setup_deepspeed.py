@@ -62,7 +62,8 @@ def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
             raise
         raise BadRequest(
             f"{sys.executable} has no deepspeed, which the job's engine needs; run "
-            f"{install_command(REQUIREMENTS['deepspeed'])}, or name another python in the job file"
+            f"{install_command(REQUIREMENTS['deepspeed'])}, or set python in the job file to "
+            "another interpreter"
         ) from None
     deepspeed.utils.logger.setLevel(logging.WARNING)
     # Of collectives that torch renamed; DeepSpeed calls them in every step.
@@ -153,7 +154,7 @@ def make_adam_ready(
     if (why := _not_built(deepspeed, builder)) is not None:
         with_torch_adam(config)
         log_line(
-            f"note: {adam} cannot be built here ({why}): torch_adam is set to true in the "
+            f"note: {adam} cannot be built here ({why}), so torch_adam is set to true in the "
             "optimizer's params"
         )
         return

@@ -57,11 +57,15 @@ def _differences(live: LiveState, stored: Metadata, directory: Path) -> Iterator
     for name, tensor in live.flat().items():
         saved = stored.tensors.get(name)
         if saved is None:
-            yield f"{directory} has no tensor {name}: it is a checkpoint of another model"
+            yield (
+                f"{directory} has no tensor {name}: it is a checkpoint of another model; name a "
+                "checkpoint of the job's model"
+            )
         elif saved.shape != tuple(tensor.shape):
             yield (
                 f"{directory}: {name} has shape {list(saved.shape)}, but the job's model has "
-                f"{list(tensor.shape)}: it is a checkpoint of another model"
+                f"{list(tensor.shape)}: it is a checkpoint of another model; name a checkpoint of "
+                "the job's model"
             )
 
 

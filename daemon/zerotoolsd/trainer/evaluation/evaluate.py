@@ -292,8 +292,8 @@ class TextGeneration:
             return None
         return (
             f"eval: {count_text(len(lost), 'prompt')} of {self.count} cut to the last "
-            f"{self.longest_prompt} tokens, which loses {count_text(sum(lost), 'token')}, so that "
-            f"{self.decoding.max_new_tokens} tokens can be generated (eval.max_new_tokens)"
+            f"{self.longest_prompt} tokens, so that {self.decoding.max_new_tokens} tokens can be "
+            f"generated (eval.max_new_tokens); {count_text(sum(lost), 'token')} lost"
         )
 
     def check_lengths(self, positions: int | None) -> None:

@@ -270,7 +270,8 @@ def device_of_rank(rank: Rank, device: str) -> torch.device:
     if visible <= rank.local:
         raise BadRequest(
             f'device = "cuda": local rank {rank.local} needs a separate GPU, but torch '
-            f"{torch.__version__} sees {visible}"
+            f"{torch.__version__} sees {visible}; check nvidia-smi, and that this torch is built "
+            "for CUDA"
         )
     place = torch.device(device, rank.local)
     torch.cuda.set_device(place)

@@ -66,7 +66,7 @@ def test_without_systemd_they_are_children_and_the_reason_is_told(path: dict[str
     way = select_backend("auto", environment, uid=0, booted=lambda: False)
     assert (way.program, way.why) == (
         None,
-        "children of the daemon: systemd does not run this machine",
+        "children of the daemon: systemd is not the init system of this machine",
     )
     way = select_backend("auto", {**environment, "PATH": "/nowhere"}, uid=0, booted=lambda: True)
     assert way.why == "children of the daemon: systemd-run is not on PATH"
@@ -75,7 +75,7 @@ def test_without_systemd_they_are_children_and_the_reason_is_told(path: dict[str
 @pytest.mark.parametrize(
     ("by", "value", "sentence"),
     [
-        ("systemd", "auto", "launch.by = systemd: systemd does not run this machine"),
+        ("systemd", "auto", "launch.by = systemd: systemd is not the init system of this"),
         ("auto", "sometimes", 'ZEROTOOLS_LAUNCH = "sometimes": must be auto, systemd or child'),
     ],
 )

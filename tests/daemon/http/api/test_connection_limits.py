@@ -146,7 +146,7 @@ def test_without_descriptors_it_says_so_once_and_recovers(
         answer = client.recv(4096)
         client.close()
         assert answer.startswith(b"HTTP/1.1 503")
-        assert b"no descriptors left (Too many open files)" in answer
+        assert b"no file descriptors left (Too many open files)" in answer
         assert await it.is_served()
 
     tell(tmp_path, story)

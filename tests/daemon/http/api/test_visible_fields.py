@@ -90,7 +90,7 @@ def test_others_see_which_job_has_a_gpu_and_not_by_which_program() -> None:
     tree = {"snapshot": None, "leases": [lease], "launch": {"by": "child", "trouble": SECRET}}
     seen = machine_for(tree, by(STRANGER))
     assert SECRET not in str(seen)
-    assert seen["leases"] == [{**lease, "held_by": "a process that outlived it"}]
+    assert seen["leases"] == [{**lease, "held_by": "a process that it left behind"}]
     administrator = AuthorizedRequest(Caller(uid=0), Access.ALLOWED, Rights())
     assert machine_for(tree, administrator) == tree
 

@@ -103,7 +103,7 @@ def test_examples_show_what_is_trained(browser: Any, daemon: Daemon) -> None:
         assert visit.page.evaluate(style, "textDecorationLine") == "underline"
         said = visit.text("main .part")
         for words in (
-            *("109 tokens, 104 trained; 7 more were cut off", "of the first examples, 1 is cut"),
+            *("109 tokens, 104 trained; 7 more were cut off", "first examples: 1 is cut"),
             *("3 examples, 70 % of 300 tokens trained", "1 left out: no prompt or no answer"),
             *("1 the same as an earlier one", "2 sequences of 200 tokens, 75 % full"),
             *("about 30,000 tokens, 200 sequences, 50 steps; ", "61 – 109"),

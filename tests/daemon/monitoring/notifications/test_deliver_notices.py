@@ -259,7 +259,7 @@ def test_an_odd_notice_ends_nothing(store: Store) -> None:
     asyncio.run(story())
     assert [each.trouble for each in store.outbox.of_job(1)] == [
         "ZeroDivisionError: division by zero",
-        "nothing delivers by pigeon",
+        "this daemon has no channel pigeon for notifications",
     ]
 
 

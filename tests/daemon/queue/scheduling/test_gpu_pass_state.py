@@ -34,8 +34,8 @@ def test_they_fill_one_gpu_before_the_next_and_a_whole_one_stays_free() -> None:
     assert started(decisions) == {1: [0], 2: [0], 3: [1]}
     assert [start.gpu_bytes for start in decisions.starts] == [30 * GIB, 30 * GIB, None]
     assert decisions.waits[4] == (
-        "needs 31.0 GiB (memory.per_gpu, and 1.0 for the CUDA context) on 1 GPU: 0 of 2 GPUs have "
-        "that much free: GPU 0: has 18.0 GiB left; GPU 1: job 3"
+        "needs 31.0 GiB (memory.per_gpu plus 1.0 GiB for the CUDA context) on 1 GPU: 0 of 2 GPUs "
+        "have that much free: GPU 0: has 18.0 GiB left; GPU 1: job 3"
     )
 
 

@@ -49,14 +49,14 @@ def test_a_share_that_no_gpu_has_is_refused_and_so_is_too_much_of_the_host() -> 
     need = dataclasses.replace(wants(1, 1).need, gpu_bytes=80 * GIB)
     assert why_impossible(need, gpus(2), LIMITS, MEMORY) == (
         "gpus: the job needs 1 GPU, but can use only 0 of 2: GPUs 0-1: 80.0 GiB of memory, but "
-        "memory.per_gpu is 80.0 GiB plus 1.0 for the CUDA context"
+        "memory.per_gpu is 80.0 GiB plus 1.0 GiB for the CUDA context"
     )
     larger = seen(fake_gpu(0), fake_gpu(1, total_gib=96))
     assert why_impossible(need, larger, LIMITS, MEMORY) is None
     host = dataclasses.replace(cpu(1, 1).need, host_bytes=9 * GIB)
     assert why_impossible(host, None, LIMITS, DeclaredMemory(host_total=9 * GIB)) is None
     assert str(why_impossible(host, None, LIMITS, DeclaredMemory(host_total=8 * GIB))).startswith(
-        "memory.host is 9.0 GiB, and jobs may declare 8.0 GiB together (limits.host_memory"
+        "memory.host is 9.0 GiB, but all jobs together may declare only 8.0 GiB (limits.host_memory"
     )
 
 
@@ -103,8 +103,8 @@ def test_what_others_have_of_the_host_is_not_given_away() -> None:
     assert first.host_first == 1
     assert first.waits_for_host
     assert first.waits[1] == (
-        "needs 12.0 GiB of host memory (memory.host): 10.0 GiB are free apart from the needs "
-        "of running jobs"
+        "needs 12.0 GiB of host memory (memory.host): 10.0 GiB are free that running jobs "
+        "will not need"
     )
     hopeless = decide([host(1, 30), host(2, 3), host(3, 8)], memory=memory)
     assert set(started(hopeless)) == {2}  # strangers have it: nothing is kept for the first
@@ -118,8 +118,8 @@ def test_an_estimate_says_so_and_what_would_take_less() -> None:
     )
     decisions = decide([dataclasses.replace(host(1, 12), need=need)], memory=memory)
     assert decisions.waits[1] == (
-        "needs 12.0 GiB of host memory (estimated): 10.0 GiB are free apart from the needs of "
-        "running jobs; zero.stage = 3 would take less; to use another value, set memory.host"
+        "needs 12.0 GiB of host memory (estimated): 10.0 GiB are free that running jobs "
+        "will not need; zero.stage = 3 would need less; to declare another value, set memory.host"
     )
 
 

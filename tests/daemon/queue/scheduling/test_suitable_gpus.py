@@ -36,8 +36,8 @@ def test_a_gpu_that_strangers_use_is_not_given_and_the_wait_has_the_numbers() ->
     busy = fake_gpu(0, used_gib=56.6, processes=[GpuProcess(812, None)])
     decisions = decide([wants(1, 1)], seen(busy))
     assert decisions.waits == {
-        1: "needs 1 GPU: 0 of 1 free: GPU 0: 56.6 of 80.0 GiB in use by pid 812, no job "
-        "of this daemon (limits.foreign_memory_bytes: 4.0 GiB)"
+        1: "needs 1 GPU: 0 of 1 free: GPU 0: 56.6 of 80.0 GiB in use by pid 812, not a job "
+        "of this daemon (allowed: limits.foreign_memory_bytes = 4.0 GiB)"
     }
 
 
@@ -61,7 +61,7 @@ def test_a_desktop_closes_no_gpu() -> None:
     trains = [*screen, GpuProcess(99, 1 << 30)]
     busy = fake_gpu(0, total_gib=8, used_gib=4.3, processes=trains)
     why = decide([wants(1, 1)], seen(busy)).waits[1]
-    assert "GPU 0: 1.4 of 8.0 GiB in use by pid 99, no job of this daemon (lim" in why
+    assert "GPU 0: 1.4 of 8.0 GiB in use by pid 99, not a job of this daemon (allowed: lim" in why
 
 
 def test_a_large_job_gets_the_card_without_a_desktop() -> None:
@@ -101,7 +101,7 @@ def test_gpus_that_the_owner_prefers_are_given_first() -> None:
 
 def test_a_gpu_that_a_process_outlived_its_job_on_is_fenced() -> None:
     decisions = decide([wants(1, 1)], gpus(1), leases=[lease(0, held_by="pid 77")])
-    assert "GPU 0: in use by pid 77, which outlived job 9" in decisions.waits[1]
+    assert "GPU 0: in use by pid 77, which job 9 left behind" in decisions.waits[1]
 
 
 def test_a_gpu_on_which_nothing_more_is_placed_says_why() -> None:
@@ -111,7 +111,7 @@ def test_a_gpu_on_which_nothing_more_is_placed_says_why() -> None:
         1: "needs 2 GPUs: 1 of 2 free: GPU 0: gets no more jobs while its memory runs out"
     }
     outlived = decide([wants(1, 1)], gpus(1), leases=[lease(0, held_by="pid 7")], closed=closed)
-    assert "GPU 0: in use by pid 7, which outlived job 9" in outlived.waits[1]
+    assert "GPU 0: in use by pid 7, which job 9 left behind" in outlived.waits[1]
 
 
 def test_a_gpu_with_an_error_is_not_given() -> None:
@@ -122,7 +122,7 @@ def test_a_gpu_with_an_error_is_not_given() -> None:
 @pytest.mark.parametrize(
     ("snapshot", "why"),
     [
-        (None, "no snapshot was taken yet"),
+        (None, "the GPUs were not measured yet"),
         (seen(fake_gpu(0), error="NVML does not answer"), "NVML does not answer"),
         (seen(fake_gpu(0), taken_at=0.0), "the GPUs were last measured 100 s ago"),
     ],
@@ -153,7 +153,8 @@ def test_a_request_that_can_never_be_met_is_told_apart() -> None:
     )
     assert why_impossible(wants(1, 2).need, gpus(2), LIMITS) is None
     assert (
-        why_impossible(wants(1, 3).need, gpus(2), LIMITS) == "gpus = 3: this machine has GPUs 0, 1"
+        why_impossible(wants(1, 3).need, gpus(2), LIMITS)
+        == "gpus = 3: this machine has GPUs 0, 1; set gpus to at most 2"
     )
     assert "which does not exist" in str(why_impossible(wants(1, (5,)).need, gpus(2), LIMITS))
     why = why_impossible(wants(1, 1).need, seen(error="no NVML: x"), LIMITS)

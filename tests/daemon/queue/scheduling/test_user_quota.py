@@ -63,10 +63,11 @@ def test_ten_thousand_jobs_of_one_user_at_the_limit_are_not_looked_at() -> None:
         (
             ResourceNeed(world_size=4, gpus=4),
             {"max_gpus": 3},
-            "needs 4 GPUs: running jobs of the same",
+            "needs 4 GPUs, but users.max_gpus = 3; ask for less",
         ),
         (ResourceNeed(world_size=4, gpus=4), {"max_cpu_ranks": 3, "max_running": 1}, None),
-        (ResourceNeed(world_size=4, gpus=None), {"max_cpu_ranks": 3}, "needs 4 CPU ranks: running"),
+        (ResourceNeed(world_size=4, gpus=None), {"max_cpu_ranks": 3}, "needs 4 CPU ranks, but"),
+        (ResourceNeed(world_size=1, gpus=1), {"max_running": 0}, "users.max_running = 0 allows"),
         (ResourceNeed(world_size=4, gpus=None), {"max_gpus": 3}, None),
     ],
 )

@@ -133,5 +133,5 @@ def test_no_process_of_another_user() -> None:
         assert process is not None
         identity = AdoptedProcess(pid, process.start_ticks, boot_id())
         assert list(why_not_adoptable(identity)) == [
-            f"script.adopted: process {pid} is another user's"
+            f"script.adopted: process {pid} belongs to another user"
         ]

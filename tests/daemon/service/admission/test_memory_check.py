@@ -82,7 +82,7 @@ def test_a_job_that_never_fits_is_refused_with_what_would() -> None:
     assert said is not None
     assert "it is estimated to need 1" in said
     assert "of each GPU, but the GPUs for it have 60.0 GiB" in said
-    assert "; zero.stage = 1 would fit, or declare memory.per_gpu" in said
+    assert "; zero.stage = 1 would fit; or, if the estimate is too high, set memory.per_gpu" in said
 
 
 def test_what_tokenises_the_data_counts_where_the_training_takes_less_of_the_host(
@@ -150,7 +150,7 @@ def test_an_estimate_that_is_a_little_too_high_refuses_nothing() -> None:
     need = foreseen(job()).asked.gpu_measured
     assert refused(job(), gpu_gib=int(0.8 * need / GIB)) is None
     memory = MachineMemory(int(0.8 * need), 512 * GIB)
-    assert "that is more than there is: zero.stage = 1 would fit" in noted(job(), memory)
+    assert "this machine has less: zero.stage = 1 would fit" in noted(job(), memory)
 
 
 def test_the_note_has_the_numbers() -> None:

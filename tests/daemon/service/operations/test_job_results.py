@@ -60,7 +60,7 @@ def test_a_picture_that_takes_too_long_says_how_to_draw_it(tmp_path: Path) -> No
         job = await submit(it, "exit=0", output_dir=str(tmp_path / "big run"))
         await it.reach(job.id, "succeeded")
         said = await refusal(JobRequests(it.engine, ask=slow).picture(job.id, 40), Unavailable)
-        assert "although their file systems answer" in said
+        assert "their file systems respond" in said
         path = f"'{tmp_path}/big run/step-00000040'"
         assert f"zerotools inspect {path} --html checkpoint.html" in said
 

@@ -133,8 +133,8 @@ def test_a_drained_queue_starts_nothing_also_after_a_restart(tmp_path: Path) -> 
         assert (health["drain"]["uid"], health["drain"]["why"]) == (ME, "new driver")
         waits = await submit(it)
         assert (await it.waits(waits.id)) == (
-            f"the queue is drained by {user_name(ME)} (new driver): no job starts until it is "
-            "undrained"
+            f"the queue is drained by {user_name(ME)} (new driver): no job starts until "
+            "zerotools undrain"
         )
         it.release(runs.id)
         await it.reach(runs.id, "succeeded")

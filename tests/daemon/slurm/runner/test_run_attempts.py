@@ -54,7 +54,7 @@ def test_of_two_copies_one_runs_and_the_other_waits_for_it(tmp_path: Path) -> No
     copies = [found.begin(), found.begin()]
     assert [copy.wait(60) for copy in copies] == [0, 0], found.log()
     assert found.job.attempts() == [1]
-    assert "this copy waits for that one" in found.log()
+    assert "this process waits until that attempt" in found.log()
 
 
 def test_a_program_that_fails_is_started_again_here(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_the_next_start_goes_on_after_one_that_was_killed(tmp_path: Path) -> Non
     assert found.begin().wait(90) == 0, found.log()
     view = found.jobs.job("4711")
     assert [each["cause"] for each in view["attempts"]][1:] == ["finished"]
-    assert "Slurm ended it before it recorded its end" in view["attempts"][0]["cause"]
+    assert "Slurm ended the attempt before its end was recorded" in view["attempts"][0]["cause"]
 
 
 def test_a_new_submission_goes_on_after_a_batch_script_that_was_killed(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_new_submission_goes_on_after_a_batch_script_that_was_killed(tmp_path:
     found.wait_for(lambda: _kill_step(found), "the end of its processes")
     found.job.new_submission("another")
     assert found.begin(submission=1).wait(60) == 1
-    assert "the job was submitted again since" in found.log()
+    assert "the job was submitted again (submission 2)" in found.log()
     assert found.begin(submission=2).wait(90) == 0, found.log()
     assert (found.job.end(2) or {})["state"] == "succeeded"
 

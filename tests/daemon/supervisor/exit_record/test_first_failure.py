@@ -187,7 +187,7 @@ def test_the_cause_says_what_is_known_of_a_sigkill() -> None:
     began = "rank 0 was ended by signal 9 (SIGKILL)"
     assert cause(oom=None) == f"{began}, which the kernel does when memory runs out"
     assert "the kernel has just killed a process of this machine" in cause(oom=True)
-    assert "the kernel did not end it for lack of memory" in cause(oom=False)
+    assert "not from the kernel for lack of memory" in cause(oom=False)
 
 
 def test_a_program_that_ends_with_0_as_it_stalled_is_not_finished() -> None:
@@ -197,7 +197,7 @@ def test_a_program_that_ends_with_0_as_it_stalled_is_not_finished() -> None:
     own = judge_stalled(finished, told, None, ranks, own_program=True)
     assert (own.outcome, own.cause) == (
         "crashed",
-        f"ended, as {told}; after that it saved and stopped",
+        f"ended, because {told}; after that it saved and stopped",
     )
     ours = judge_stalled(finished, told, None, ranks, own_program=False)
     assert ours.outcome == "finished", "it got on after all, to its end"
@@ -205,7 +205,10 @@ def test_a_program_that_ends_with_0_as_it_stalled_is_not_finished() -> None:
 
 def test_the_cause_says_that_a_rank_did_not_answer() -> None:
     cause = cause_of(exited(0, 1, 9.0), killed(1, 10.0), errors=[error(0, 9.0, TIMEOUT)])
-    assert cause == f"rank 1 did not answer the others, and was killed; their error: {TIMEOUT}"
+    assert (
+        cause
+        == f"rank 1 did not answer the other ranks, and was killed; error of the others: {TIMEOUT}"
+    )
 
 
 def test_a_machine_that_is_not_ready_is_told_by_the_rank_and_not_by_its_status() -> None:

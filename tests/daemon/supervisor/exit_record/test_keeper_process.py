@@ -295,7 +295,7 @@ def test_ends_that_were_noted_are_known_though_both_are_killed_at_once(
     assert isinstance(found, attempt_status.Gone)
     assert found.record is not None
     assert found.record["outcome"] == outcome
-    assert found.record["cause"].endswith("; its supervisor was killed, and its keeper")
+    assert found.record["cause"].endswith("; its supervisor and its keeper were killed")
 
 
 def test_a_rank_that_was_running_when_both_were_killed_is_lost(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_the_rank_that_is_stopped_is_named_and_the_stacks_of_all_are_in_the_log(
     run = make_attempt(tmp_path / "run", fake, stall=SOON, grace_seconds=0.2)
     record = finish(run, supervise(run))
     assert (record["outcome"], record["rank"], record["stop_reason"]) == ("crashed", 1, None)
-    assert record["cause"].startswith("ended, as rank 1 has been in step 812 for ")
+    assert record["cause"].startswith("ended, because rank 1 has been in step 812 for ")
     assert record["cause"].endswith(
         "s: it is stopped by a signal (state T); the others wait for it"
     )
@@ -81,7 +81,7 @@ def test_a_program_that_says_nothing_ends_where_its_job_says_how_long(tmp_path: 
     )
     record = finish(run, supervise(run))
     assert record["outcome"] == "crashed"
-    assert record["cause"].startswith("ended, as neither output nor a report for ")
+    assert record["cause"].startswith("ended, because neither output nor a report for ")
     assert record["signal"] == 15 or record["rank"] is None
     assert "state in the kernel" in (run / "rank-0.log").read_text()
 
@@ -97,7 +97,8 @@ def test_a_complete_program_that_does_not_end_is_ended_as_succeeded(
     record = finish(run, supervise(run))
     assert record["outcome"] == "finished"
     assert record["cause"].startswith(
-        "finished after step 7; ended, as it reported that it is complete, and has not ended for "
+        "finished after step 7; ended, because it reported that it is complete, and has not "
+        "ended for "
     )
 
 
@@ -141,7 +142,7 @@ def test_a_job_whose_ranks_stall_is_started_again(tmp_path: Path) -> None:
             return await it.reach(job.id, "succeeded")
 
     first, second = asyncio.run(told()).attempts
-    assert str(first.cause).startswith("ended, as all 2 ranks have been in step 812 for ")
+    assert str(first.cause).startswith("ended, because all 2 ranks have been in step 812 for ")
     assert second.exit_code == 0
 
 

@@ -50,7 +50,7 @@ def test_what_is_cut_is_counted_and_said(tmp_path: Path) -> None:
     # <s> and 100 letters, 40 letters and </s>; a model of 64 positions learns from 65 tokens.
     [note] = sample_data(spec(tmp_path, rows), READER, fits).notes
     assert note == (
-        "data.examples: of the first examples, 1 example of 3 cut to the model's 64 positions, "
+        "data.examples, first examples: 1 example of 3 cut to the model's 64 positions, "
         "which loses 77 tokens (77 of prompts)"
     )
     [note] = sample_data(spec(tmp_path, rows, sequence_length=30), READER, fits).notes

@@ -79,7 +79,10 @@ def test_text_too_and_damage_is_said(tmp_path: Path) -> None:
     second = reader(tmp_path, cache, **keys)
     found = second.read(source)
     second.until_opened.close()
-    assert "is damaged (ids.u32 has changed since it was written): built again" in found.notes[0]
+    assert (
+        "is damaged (ids.u32 has changed since it was written), so it is built again"
+        in found.notes[0]
+    )
     assert ids.read_bytes() == before
 
 

@@ -151,8 +151,8 @@ def test_a_lock_in_the_users_own_directory_is_named_and_left_alone(lock: Path) -
 
     assert Baton(lock, uses_kernel_lock=False, teller=said, pause=pause).try_acquire()
     assert said.told[0] == (
-        f"waiting for {lock}, made 3 d ago: another program is compiling there; if no such program "
-        "is running, it was killed; then remove the file"
+        f"waiting for {lock}, which another program made 3 d ago to compile there; "
+        "if that program was killed and none compiles there now, remove the file"
     )
     assert said.lines == [f"waiting for {lock}, which was made 3 d ago"]
     assert not (lock.parent / TURN).exists()

@@ -154,8 +154,8 @@ def test_a_long_prompt_gives_way_to_what_is_generated(tmp_path: Path, tokenizer:
     length = len(tokenizer("the red dress")["input_ids"])
     wanted = replace(whole, longest_prompt=length - 2)
     assert wanted.note() == (
-        f"eval: 5 prompts of 5 cut to the last {length - 2} tokens, which loses 10 tokens, so that "
-        "4 tokens can be generated (eval.max_new_tokens)"
+        f"eval: 5 prompts of 5 cut to the last {length - 2} tokens, so that 4 tokens can be "
+        "generated (eval.max_new_tokens); 10 tokens lost"
     )
     wanted.check_lengths(length + 2)
     found = run(wanted, Parrot())

@@ -133,8 +133,8 @@ class ChatTemplate:
     def _untold(self, chat: Conversation, number: int) -> BadRequest:
         return BadRequest(
             f"{chat.place}: the chat template of {self._name} renders turn {number + 1} "
-            "differently depending on its text or later turns, so its tokens cannot be "
-            "identified: mark answers with {% generation %} in the template, or try "
+            "differently if its text or later turns change, so zerotools cannot find its tokens: "
+            "mark answers with {% generation %} in the template, or try "
             'data.loss_on = "last" (for examples of a prompt and a response: '
             'data.chat_template = "off")'
         )
@@ -156,7 +156,7 @@ class ChatTemplate:
     def _check_tools(self, chat: Conversation, source: str) -> None:
         if chat.tools and "tools" not in source:
             raise BadRequest(
-                f"{chat.place}: has tools, and the chat template of {self._name} does not show "
+                f"{chat.place}: has tools, but the chat template of {self._name} does not show "
                 "tools to the model: remove them from the data, or use a template that shows "
                 "tools"
             )
@@ -186,8 +186,8 @@ class ChatTemplate:
         if len(marked) < len(answers) or (has_more and not all(answers)):
             raise BadRequest(
                 f"{chat.place}: the chat template of {self._name} marks {len(marked)} parts "
-                f"with {{% generation %}}, but there are {len(answers)} assistant turns, and "
-                f"{sum(answers)} of them count in the loss: mark each assistant turn once in "
+                f"with {{% generation %}}, but there are {len(answers)} assistant turns "
+                f"({sum(answers)} of them count in the loss): mark each assistant turn once in "
                 "the template, or mark none"
             )
         if len(marked) == len(answers):

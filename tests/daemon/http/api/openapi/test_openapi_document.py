@@ -295,5 +295,5 @@ def test_another_version_of_the_api_is_named(client: DaemonClient) -> None:
     for target in ("/v2/jobs", "/v0", "/v999999999/"):
         response, problem = ask(client, "GET", target)
         assert (response.status, problem["code"]) == (404, "no_such_version")
-        assert problem["detail"].startswith("this daemon speaks version 1 of the API, and not")
+        assert problem["detail"].startswith("this daemon speaks version 1 of the API, not")
     assert ask(client, "GET", "/v1/none")[1]["code"] == "no_such_path"

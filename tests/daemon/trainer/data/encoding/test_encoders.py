@@ -223,7 +223,7 @@ def test_what_cannot_be_encoded_is_refused(plain: Any, chat: Any, tmp_path: Path
         encode_plain(strict, TextExample("data.json, line 3", "a", "b"))
     fickle = TEMPLATE.replace("<|{{", "<{{ messages | length }}|{{")
     other = load(make_tokenizer(tmp_path / "fickle", template=fickle))
-    with pytest.raises(BadRequest, match="renders turn 2 differently depending on its text or"):
+    with pytest.raises(BadRequest, match="renders turn 2 differently if its text or"):
         encode_plain(other, TextExample("a:1", "a", "b"))
     plain.eos_token = None
     with pytest.raises(BadRequest, match="has no eos_token"):
