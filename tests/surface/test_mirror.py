@@ -97,6 +97,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_recovery",
         "daemon/test_users_adopting",
         "daemon/trainer/test_elastic_training",
+        "daemon/test_users_page",
         "daemon/test_users_requests",
         "daemon/test_users_starving",
         "daemon/test_restarts",

@@ -111,6 +111,7 @@ class Browser:
         origin: str | None = None,
         secret: str | None = None,
         owner: int | str | None = None,
+        body: Any = None,
     ) -> Answer:
         """As the page does it, or otherwise; `""` leaves a header out."""
         headers = {**self.own, "Origin": self.origin if origin is None else origin}
@@ -118,7 +119,8 @@ class Browser:
             headers[SECRET_HEADER] = secret
         if owner is not None:
             headers[OWNER_HEADER] = str(owner)
-        return self.send("POST", path, *headers.items(), body=b"{}")
+        data = json.dumps(body or {}).encode()
+        return self.send("POST", path, *headers.items(), body=data)
 
 
 class Served:
