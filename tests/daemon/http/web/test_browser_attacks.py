@@ -47,6 +47,8 @@ ATTACKS = (
     "headers: {'Content-Type': 'text/plain'}, body: '{}'})",
     "fetch(`${root}/v1/jobs`, {method: 'POST', credentials: 'include', mode: 'no-cors', "
     "headers: {'Content-Type': 'text/plain'}, body: '{\"job\": {\"name\": \"planted\"}}'})",
+    "fetch(`${root}/v1/jobs/1/cancel`, {method: 'POST', credentials: 'include', "
+    "headers: {'Zerotools-Owner': '0', 'Zerotools-Page': 'x'}, body: '{}'})",
     "fetch(`${root}/session`, {credentials: 'include'}).then((answer) => answer.text())",
     "fetch(`${root}/v1/jobs`, {credentials: 'include'}).then((answer) => answer.text())",
     "new Promise((done) => { const frame = document.createElement('iframe'); frame.src = root; "
