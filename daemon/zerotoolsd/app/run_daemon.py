@@ -217,7 +217,9 @@ def _listen(path: Path) -> socket.socket:
     try:
         return open_socket(path)
     except OSError as error:
-        raise BadRequest(f"cannot listen at {path}: {error.strerror}") from None
+        raise BadRequest(
+            f"cannot listen at {path}: {error.strerror}; name another path with --socket"
+        ) from None
 
 
 def _socket_path(options: argparse.Namespace, state_dir: Path) -> Path:

@@ -39,7 +39,8 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
         if is_transient(error):
             raise
         raise BadRequest(
-            f"the state directory {state_dir} cannot be used: {error.strerror}"
+            f"the state directory {state_dir} cannot be used: {error.strerror}; name another "
+            "directory with --state-dir"
         ) from None
     try:
         # The lock file may be deleted, and made again by the next daemon, so the directory itself

@@ -118,7 +118,10 @@ def open_tcp(config: ApiConfig) -> TcpListener | None:
     except OSError as error:
         listening.close()
         why = error.strerror or error
-        raise BadRequest(f"api.listen = {config.listen}: cannot listen there: {why}") from None
+        raise BadRequest(
+            f"api.listen = {config.listen}: cannot listen there: {why}; set an address of this "
+            "machine and a free port"
+        ) from None
     return TcpListener(listening, tokens, tls)
 
 

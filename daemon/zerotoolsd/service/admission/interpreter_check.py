@@ -153,7 +153,9 @@ async def check_interpreter(
         version, missing, installed = json.loads(output)
         old = tuple(version) < needs.version
     except (ValueError, TypeError):
-        raise BadRequest(f"python = {python}: is not a Python interpreter") from None
+        raise BadRequest(
+            f"python = {python}: is not a Python interpreter; name one, such as VENV/bin/python"
+        ) from None
     if old:
         least = ".".join(map(str, needs.version))
         raise BadRequest(

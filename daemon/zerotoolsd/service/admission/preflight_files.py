@@ -69,7 +69,7 @@ def _missing(spec: JobSpec) -> Iterator[str]:
     ):
         path = Path(spec.resume_from)
         if not path.exists():
-            yield f"resume_from = {path}: no such directory"
+            yield f"resume_from = {path}: no such directory; name an existing checkpoint"
         else:
             yield from _unusable(spec, path)
     yield from preflight_data.check_data(spec)
@@ -91,7 +91,7 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
         if not (directory / first).is_file():
             yield f"script.command: the file {directory / first} does not exist"
     elif first != "-m" and shutil.which(first, path=job_environment(spec)["PATH"]) is None:
-        yield f"script.command: the program {first} is not in PATH"
+        yield f"script.command: the program {first} is not in PATH; give its full path"
     for key, path in (("resume_from", spec.resume_from), ("script.evaluates", script.evaluates)):
         if path is not None and not Path(path).exists():
             yield f"{key} = {path}: no such file or directory"
@@ -160,10 +160,13 @@ def check_output(spec: JobSpec) -> None:
         return
     output = Path(spec.output_dir)
     if output.exists() and not output.is_dir():
-        raise BadRequest(f"output_dir = {output}: is not a directory")
+        raise BadRequest(f"output_dir = {output}: is not a directory; name another path")
     parent = next(p for p in (output, *output.parents) if p.exists())
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise BadRequest(f"output_dir = {output}: {parent} cannot be written")
+        raise BadRequest(
+            f"output_dir = {output}: {parent} cannot be written; name another directory, or change "
+            f"the rights of {parent}"
+        )
     found = directory_checks.newest_checkpoint(output) if spec.engine != "script" else None
     if found is None:
         _check_export(spec, output / EXPORT)
@@ -261,11 +264,11 @@ def _compiler(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
 
 def _directory(path: Path) -> Iterator[str]:
     if path.exists() and not path.is_dir():
-        yield f"offload.path = {path}: is not a directory"
+        yield f"offload.path = {path}: is not a directory; name another path"
         return
     parent = next(p for p in (path, *path.parents) if p.exists())
     if not os.access(parent, os.W_OK | os.X_OK):
-        yield f"offload.path = {path}: {parent} cannot be written"
+        yield f"offload.path = {path}: {parent} cannot be written; name another directory"
 
 
 def too_large(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:

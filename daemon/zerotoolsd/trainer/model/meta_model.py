@@ -181,7 +181,7 @@ def checkpoint_activations(model: Any) -> None:
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise Unsupported(
             "train.activation_checkpointing: transformers does not support it for "
-            f"{type(model).__name__}"
+            f"{type(model).__name__}; set it to false"
         )
     # The older name warns if the newer one exists.
     if hasattr(model, "activation_checkpointing_enable"):

@@ -196,7 +196,7 @@ def test_an_open_page_of_a_former_administrator_changes_nothing(
         assert service.views[1].state == "queued"
         visit.show("#/jobs")
         visit.show("#/jobs/1")
-        visit.wait_for_text("main", "what it does is for them to see")
+        visit.wait_for_text("main", "only its owner and administrators see what it does")
         assert visit.page.locator(".actions button").count() == 0
         visit.errors = [each for each in visit.errors if not each.startswith("403 ")]
 

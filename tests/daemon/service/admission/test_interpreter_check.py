@@ -268,7 +268,9 @@ def test_an_old_python_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("output", ["hello", "[]", "[1, 2]", "null"])
 def test_a_program_that_is_no_python_is_refused(tmp_path: Path, output: str) -> None:
     python = script(tmp_path / "python", f"echo '{output}'")
-    assert refusal(python) == f"python = {python}: is not a Python interpreter"
+    assert refusal(python) == (
+        f"python = {python}: is not a Python interpreter; name one, such as VENV/bin/python"
+    )
 
 
 def test_a_program_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -312,7 +314,9 @@ def test_an_interpreter_on_a_file_system_that_hangs_holds_up_nobody(
 def test_an_interpreter_that_never_stops_talking_is_cut_short(tmp_path: Path) -> None:
     python = script(tmp_path / "python", "exec yes")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert refusal(python) == f"python = {python}: is not a Python interpreter"
+    assert refusal(python) == (
+        f"python = {python}: is not a Python interpreter; name one, such as VENV/bin/python"
+    )
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024
 
 

@@ -42,7 +42,7 @@ def test_state_on_disk_needs_a_directory(tmp_path: Path) -> None:
     file.write_text("")
     assert problems(tmp_path, **offload(tmp_path / "new" / "spill")) == []
     [sentence] = problems(tmp_path, **offload(file))
-    assert sentence == f"offload.path = {file}: is not a directory"
+    assert sentence.startswith(f"offload.path = {file}: is not a directory")
 
 
 def too_much(*words: str, **env: str) -> list[str]:

@@ -26,7 +26,7 @@ function verdictOf(saved, said) {
   if (said?.verified) return ["verified", "good", `verified ${HOW[said.verified] ?? said.verified}, ${ago(said.time)}`];
   if (said?.not_verified) return ["not verified", "warning", said.not_verified];
   if (saved.checked === "sizes") return ["files are there", "good", "all have the sizes of the manifest; their bytes were not read"];
-  return ["not looked at", "quiet", "there are too many files to look at all of them now"];
+  return ["not checked", "quiet", "there are too many files to check all of them now"];
 }
 
 export class CheckpointsPart {
@@ -75,7 +75,7 @@ export class CheckpointsPart {
     const { length } = tree.checkpoints;
     setText(this.#total, length ? `${count(length)} ${length === 1 ? "checkpoint" : "checkpoints"}, ${bytes(tree.checkpoints.reduce((sum, saved) => sum + saved.size_bytes, 0))}` : "");
     if (!tree.checkpoints.length) {
-      const where = this.#view.job?.spec?.engine === "script" ? "A program of your own writes where it likes: this page knows no checkpoint of it." : "There is no checkpoint yet.";
+      const where = this.#view.job?.spec?.engine === "script" ? "This page knows no checkpoint of this job: its program may write checkpoints to any place." : "There is no checkpoint yet.";
       fill(this.#place, root, h("p", { class: "empty" }, where), unfinished(tree));
       return;
     }

@@ -239,10 +239,10 @@ export class CurvesPart {
       if (unknown.length) words.push(`The tokens of a step are not known: ${unknown.join(", ")}.`);
     }
     if (points === 0) words.push("Nothing was reported yet.");
-    if (run.parts.length > 1) words.push(`Joined over ${run.parts.length} attempts (dashed lines: where one took over${new Set(run.parts.map((part) => part.job)).size > 1 ? `, of jobs ${[...new Set(run.parts.map((part) => part.job))].map((id) => `#${id}`).join(", ")}` : ""}).`);
+    if (run.parts.length > 1) words.push(`Joined over ${run.parts.length} attempts (dashed lines: where the next one begins${new Set(run.parts.map((part) => part.job)).size > 1 ? `, of jobs ${[...new Set(run.parts.map((part) => part.job))].map((id) => `#${id}`).join(", ")}` : ""}).`);
     if (run.checkpoints.length && alone && this.#wants.x === "step") words.push("Short lines at the bottom: checkpoints.");
     if (run.not_finite.length) words.push(`The loss was not a number at ${run.not_finite.length === 1 ? `step ${count(run.not_finite[0])}` : `${run.not_finite.length} steps, first at ${count(Math.min(...run.not_finite))}`}.`);
-    if (run.sampled) words.push("Of the steps, those with the least and the greatest loss of their neighbours are drawn.");
+    if (run.sampled) words.push("Not every step is drawn: of neighbouring steps, those with the least and the greatest loss.");
     if (this.#wants.log && points && !log) words.push("A log scale needs values above 0.");
     setText(this.#said, words.join(" "));
     this.#said.classList.toggle("bad", run.not_finite.length > 0);
@@ -253,7 +253,7 @@ export class CurvesPart {
     const rows = jobs.length > 1 ? differences(jobs) : null;
     const words = (value) => (value === undefined ? UNKNOWN : plainName(typeof value === "string" ? value : JSON.stringify(value)));
     const heads = ["Key", ...jobs.map(titleOf)];
-    fillOnce(this.#differ, [heads, rows], () => rows && h("details", { class: "numbers", open: true }, h("summary", {}, "What differs in their job files"), rows.length ? wideTable("differ", "What differs in their job files", heads, rows.map(([key, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, plainName(key))), values.map((value) => h("td", {}, words(value)))))) : h("p", { class: "quiet" }, "Nothing but their names and directories.")));
+    fillOnce(this.#differ, [heads, rows], () => rows && h("details", { class: "numbers", open: true }, h("summary", {}, "What differs in their job files"), rows.length ? wideTable("differ", "What differs in their job files", heads, rows.map(([key, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, plainName(key))), values.map((value) => h("td", {}, words(value)))))) : h("p", { class: "quiet" }, "Only their names and directories differ.")));
   }
 
   #drawSmall(all) {

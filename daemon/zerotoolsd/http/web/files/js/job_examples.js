@@ -68,7 +68,7 @@ export function sampleShown(notes, sample, job = null) {
     h("p", {}, "What the model learns to say is ", h("mark", { class: "trained" }, "underlined and green"), "; it reads the rest."),
     said,
     sample.examples.map(exampleOf),
-    h("h3", {}, "All that were looked at"),
+    h("h3", {}, "All examples that were checked"),
     h("ul", {}, wordsOf(sample, job).map((words) => h("li", {}, words))),
     histogram(sample.lengths),
   ];

@@ -178,7 +178,7 @@ export class JobView {
     this.#tabs.hidden = this.job.masked;
     for (const link of this.#tabs.children) setCurrent(link, link.dataset.part === name);
     if (this.job.masked) {
-      fill(this.#place, h("p", { class: "empty" }, `It belongs to ${ownerOf(this.job)}: what it does is for them to see.`));
+      fill(this.#place, h("p", { class: "empty" }, `It belongs to ${ownerOf(this.job)}: only its owner and administrators see what it does.`));
       return;
     }
     if (name === "attempts") {

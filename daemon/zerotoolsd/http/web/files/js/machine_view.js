@@ -62,7 +62,7 @@ export class MachineView {
       if (!this.#cards.size) fill(this.#gpus);
       for (const gpu of gpus) this.#drawGpu(gpu, machine.leases);
       if (why) this.#gpus.prepend(this.#stale ??= h("p", { class: "warning" }));
-      if (this.#stale) setText(this.#stale, why ? `These are old: ${plainName(why)}` : "");
+      if (this.#stale) setText(this.#stale, why ? `These measurements are old: ${plainName(why)}` : "");
     }
     this.#drawHost(host);
   }

@@ -21,4 +21,4 @@ async function follow() {
   } else say("This link was not followed", "The daemon has too much to do: reload this page in a moment.", false);
 }
 
-follow().catch(() => say("The daemon does not answer", "Reload this page when it runs again; links do not outlive it:", true));
+follow().catch(() => say("The daemon does not answer", "When the daemon runs again, type this on its machine for a new link:", true));
