@@ -16,6 +16,7 @@ from zerotools.cli.output.messages import print_message
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.keep_freed_memory import keep_freed_memory
 from zerotools.public.apply_deltas import DeltaKeywords, delta
 
 _PATH = CheckpointPath()
@@ -43,6 +44,7 @@ def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
             "the delta and the output of --json cannot both go to standard output; name a file "
             "as OUT, or leave --json out"
         )
+    keep_freed_memory()
     with _hint(out, given), shown_progress() as progress:
         found = delta(a, b, out, progress=progress, **given)
     if as_json:
