@@ -124,7 +124,7 @@ def test_the_newest_step_is_taken_by_number_and_said(tmp_path: Path) -> None:
     _steps(tmp_path, 5, 40, 123456789)
     found = detect(tmp_path)
     assert found.path.name == "step-123456789"
-    assert found.notes == ("took step-123456789, the newest of 3",)
+    assert found.notes == ("took step-123456789, the newest of 3 checkpoints",)
 
 
 def test_of_one_step_nothing_is_said(tmp_path: Path) -> None:
@@ -136,7 +136,9 @@ def test_an_unfinished_newest_step_is_passed_over_and_named(tmp_path: Path) -> N
     (tmp_path / "step-00000006" / "MANIFEST.json").unlink()
     found = detect(tmp_path)
     assert found.path.name == "step-00000005"
-    assert found.notes == ("took step-00000005: step-00000006 was not finished",)
+    assert found.notes == (
+        "took step-00000005, because the save of step-00000006 was not finished",
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def test_reading_adds_what_was_chosen(tmp_path: Path) -> None:
     golden = Path(__file__).parents[1] / "golden" / "torch-2.13.0-fsdp2" / "two_ranks"
     for number in (1, 2):
         (tmp_path / f"step-{number}").symlink_to(golden)
-    assert formats.read(tmp_path).origin.notes[0] == "took step-2, the newest of 2"
+    assert formats.read(tmp_path).origin.notes[0] == "took step-2, the newest of 2 checkpoints"
 
 
 @pytest.mark.parametrize(
@@ -229,5 +231,5 @@ def test_an_unfinished_output_says_how_it_is_completed(tmp_path: Path) -> None:
 
 def test_torch_files_of_no_known_layout_are_named_whole(tmp_path: Path) -> None:
     _touch(tmp_path, "model.pt", "config.json")
-    with pytest.raises(BadRequest, match=rf"torch files: name {tmp_path / 'model.pt'}$"):
+    with pytest.raises(BadRequest, match=rf"torch files; name {tmp_path / 'model.pt'}$"):
         detect(tmp_path)

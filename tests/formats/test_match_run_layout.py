@@ -32,7 +32,9 @@ def test_without_a_tracker_the_newest_finished_one_is_taken(tmp_path: Path) -> N
     make_run(tmp_path, ["global_step_12/actor/extra_state_world_size_1_rank_0.pt"])
     found = detect(tmp_path)
     assert found.path == tmp_path / "global_step_10/actor"
-    assert found.notes == ("took global_step_10: global_step_12 was not finished",)
+    assert found.notes == (
+        "took global_step_10, because the save of global_step_12 was not finished",
+    )
 
 
 def test_another_model_of_the_checkpoint_is_named(tmp_path: Path) -> None:
@@ -58,7 +60,10 @@ def test_another_model_is_not_taken_for_one_that_is_not_finished(tmp_path: Path)
 @pytest.mark.parametrize(
     ("tracked", "said"),
     [
-        ("6", "names global_step_6, which is not there; name global_step_4 or global_step_2 in it"),
+        (
+            "6",
+            "which is not there; pass the path of global_step_4 or global_step_2",
+        ),
         ("../../etc", "has '../../etc', which is not the name of a checkpoint"),
         ("", "has '', which is not the name of a checkpoint"),
         ("x" * 5000, "may have at most 4096"),
@@ -73,7 +78,7 @@ def test_a_tracker_that_names_nothing_is_refused(tmp_path: Path, tracked: str, s
 def test_a_tracker_that_names_an_unfinished_one_is_refused(tmp_path: Path) -> None:
     verl_run(tmp_path, 2, tracked="4")
     make_run(tmp_path, ["global_step_4/actor/fsdp_config.json"])
-    with pytest.raises(BadFile, match=r"which is not finished; name global_step_2 in it"):
+    with pytest.raises(BadFile, match=r"which is not finished; pass the path of global_step_2"):
         detect(tmp_path)
 
 
@@ -91,7 +96,7 @@ def test_what_is_written_last_tells_a_save_that_was_killed(tmp_path: Path) -> No
     make_run(tmp_path, ["checkpoint-10/model.safetensors", "checkpoint-10/optimizer.pt"])
     found = detect(tmp_path)
     assert found.path.name == "checkpoint-9"
-    assert found.notes == ("took checkpoint-9: checkpoint-10 was not finished",)
+    assert found.notes == ("took checkpoint-9, because the save of checkpoint-10 was not finished",)
     run = run_at(tmp_path, names_in(tmp_path))
     assert run is not None
     assert run.fault_of(run.entries[-1]) == "it has no trainer_state.json, which is written last"

@@ -164,7 +164,7 @@ class Origin:
         path: the directory or file that was read.
         title: the kind of checkpoint for users, if the name `format` is not precise enough.
         precision: the dtype in which the run computes.
-        notes: sentences for the user ("took step-40, the newest of 3").
+        notes: sentences for the user ("took step-40, the newest of 3 checkpoints").
         question: a sentence that asks the user to choose one of several models in the checkpoint.
             No model can be exported before this choice. None if there is only one.
         refusal: the reason why no output can be made from the files; None if an output can be made.

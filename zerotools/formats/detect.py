@@ -124,7 +124,8 @@ class Detection:
                 return Detected(name, found.path, found.notes)
         suffixes = ", ".join(self._suffixes())
         raise BadFile(
-            f"{path} is not a checkpoint: it is neither a directory nor a {suffixes} file"
+            f"{path} is not a checkpoint: it is neither a directory nor a {suffixes} file; name a "
+            "checkpoint"
         )
 
     def _suffixes(self) -> list[str]:
@@ -212,7 +213,9 @@ class Detection:
                 f"{' or '.join(inside)} in it"
             )
         if any(map(UNFINISHED.fullmatch, names)):
-            raise UnfinishedCheckpoint(f"{path} holds only an unfinished checkpoint")
+            raise UnfinishedCheckpoint(
+                f"{path} holds only an unfinished checkpoint; take another checkpoint"
+            )
         for name, form in self.table.items():
             if (numbered_files := form.find_by_number(path, names)) is not None:
                 return Detected(name, numbered_files.path, numbered_files.notes)
@@ -223,7 +226,7 @@ class Detection:
             files = sorted(name for name in names if name.endswith(form.suffixes))
             if files and form.suffixes:
                 named = " or ".join(str(path / name) for name in files[:9])
-                return BadRequest(f"{path} is not a known layout of {form.title}: name {named}")
+                return BadRequest(f"{path} is not a known layout of {form.title}; name {named}")
         *signs, last = (sign for form in self.table.values() for sign in form.signs)
         return BadFile(
             f"{path} is not a checkpoint: it has no {', '.join(signs)} or {last}, and no step-* or "
@@ -244,15 +247,19 @@ class Detection:
                     return _with_others(run, entry, found, said)
                 unfinished.append(entry.name)
             raise UnfinishedCheckpoint(
-                f"{run.path / unfinished[0]} was not finished, and {run.path} has no other "
-                f"checkpoint of {run.layout.program}"
+                f"the save of {run.path / unfinished[0]} was not finished, and {run.path} has no "
+                f"other checkpoint of {run.layout.program}; take another directory"
             )
         named = next((entry for entry in run.entries if entry.name == tracked), None)
         found = None if named is None else self.finished_entry(run, named)
         if named is None or found is None:
             what = "not there" if named is None else "not finished"
             others = [e.name for e in newest_first if self.finished_entry(run, e) is not None]
-            take = f"name {' or '.join(others[:3])} in it" if others else "it has no other"
+            take = (
+                f"pass the path of {' or '.join(others[:3])}"
+                if others
+                else "it has no other checkpoint"
+            )
             raise BadFile(
                 f"{run.path}: {run.tracker_file} names {tracked}, which is {what}; {take}"
             )
@@ -285,7 +292,8 @@ class Detection:
                 return Detected(found.format, found.path, notes)
             unfinished.append(name)
         raise UnfinishedCheckpoint(
-            f"{path / unfinished[0]} was not finished, and {path} has no other checkpoint"
+            f"the save of {path / unfinished[0]} was not finished, and {path} has no other "
+            "checkpoint; take another directory"
         )
 
     def _finished(self, path: Path) -> Detected | None:
@@ -375,7 +383,9 @@ def _has_numbered(path: Path) -> bool:
 
 
 def _say(taken: str, count: int, unfinished: list[str]) -> tuple[str, ...]:
-    notes = [f"took {taken}, the newest of {count}"] if count > 1 and not unfinished else []
+    notes = (
+        [f"took {taken}, the newest of {count} checkpoints"] if count > 1 and not unfinished else []
+    )
     if unfinished:
-        notes.append(f"took {taken}: {', '.join(unfinished)} was not finished")
+        notes.append(f"took {taken}, because the save of {', '.join(unfinished)} was not finished")
     return tuple(notes)

@@ -274,7 +274,7 @@ class Format(ABC):
             BadRequest: a value that the format needs is unknown.
             Unsupported: the format cannot hold a tensor of `source`.
         """
-        raise Unsupported(f"{self.name} is not written")
+        raise Unsupported(f"zerotools does not write {self.name}")
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
         """Plan a model without training state, made from `weights`, in which all tensors have the
@@ -284,7 +284,7 @@ class Format(ABC):
             BadRequest: there is nothing to write, or two tensors have the same name.
             Unsupported: the format has no such dtype.
         """
-        raise Unsupported(f"{self.name} is not exported")
+        raise Unsupported(f"zerotools does not export {self.name}")
 
     def export_adapter(self, adapter: Checkpoint, destination: Path) -> Target:
         """Plan one file with the tensors of a PEFT adapter, under the file name that PEFT uses.
@@ -300,7 +300,7 @@ class Format(ABC):
             BadRequest: the number of ranks is not possible, or options contradict each other.
             Unsupported: this variant of the format cannot be written.
         """
-        raise Unsupported(f"{self.name} is not resharded")
+        raise Unsupported(f"zerotools does not reshard {self.name}")
 
     def ranks_divisor(self, source: Checkpoint) -> int:
         """Return the number that divides each number of ranks for which `reshard` surely writes

@@ -89,7 +89,10 @@ class ProgramRun:
         except (OSError, UnicodeDecodeError) as error:
             raise BadFile(f"{file} cannot be read: {error!s:.200}") from None
         if not re.fullmatch(r"[\w.-]{1,200}", text):
-            raise BadFile(f"{file} has {text!r:.80}, which is not the name of a checkpoint")
+            raise BadFile(
+                f"{file} has {text!r:.80}, which is not the name of a checkpoint; pass the "
+                "path of a checkpoint instead"
+            )
         return relative_entry(self.place, tracker.name.format(text))
 
     def model_of(self, entry: RunEntry) -> tuple[str, tuple[str, ...]]:

@@ -58,7 +58,7 @@ def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
         problem = Problem(str(error), names[0], is_loss=True)
         return replace(model, problems=[*model.problems, problem])
     except Unsupported as error:
-        return _noted(model, f"{error}: the state of the optimizer is not read")
+        return _noted(model, f"the state of the optimizer is not read: {error}")
     if not optimizer_roles(state) and not state.state:
         return model
     named = names_in_model(
@@ -89,7 +89,7 @@ def _notes(root: Path, optimizer: str) -> Iterator[str]:
     taken = [optimizer, *(name for name in (*SCHEDULERS, TRAINER_STATE) if name in there)]
     random = [name for name in there if RANDOM_STATE.fullmatch(name)]
     states = f"; it also has {count_text(len(random), 'file')} of random state" if random else ""
-    yield f"took {', '.join(taken)}, next to the model, as its optimizer{states}"
+    yield f"took {', '.join(taken)}, next to the model, as the state of its optimizer{states}"
 
 
 def joined_training(
@@ -129,8 +129,11 @@ def _global_step(path: Path) -> int | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is not JSON: {error}") from None
+        raise BadFile(f"{path} is not JSON: {error}; copy or download it again") from None
     step = tree.get("global_step") if isinstance(tree, dict) else None
     if type(step) is not int or step < 0:
-        raise BadFile(f"{path}: global_step is {step!r:.80}, but must be an integer >= 0")
+        raise BadFile(
+            f"{path}: global_step is {step!r:.80}, but must be an integer >= 0; copy or download "
+            "the file again"
+        )
     return step

@@ -89,7 +89,7 @@ def test_a_configuration_of_another_type_is_refused(tmp_path: Path) -> None:
         arguments = (FLAT, tmp_path / "out", "--world-size", ranks, "--ds-config", config)
         assert "trained in bfloat16, but the configuration" in refused(2, "reshard", *arguments)
     config.write_text('{"zero_optimization": {"stage": NaN}}')
-    assert "is not a whole number" in refused(2, "reshard", *arguments)
+    assert "must be a whole number" in refused(2, "reshard", *arguments)
 
 
 def test_a_dry_run_refuses_what_the_run_would(tmp_path: Path) -> None:

@@ -115,5 +115,5 @@ def test_a_missing_rank_state_is_a_problem(job: Path) -> None:
 
 
 def test_a_world_size_of_0(tmp_path: Path, job: Path) -> None:
-    with pytest.raises(BadRequest, match=r"--world-size is 0; .* at least 1 rank"):
+    with pytest.raises(BadRequest, match=r"--world-size is 0, .* at least 1 rank"):
         lay_out_dcp(read_dcp(job), tmp_path / "out", world_size=0)

@@ -93,7 +93,9 @@ def test_what_is_missing_is_a_problem(made: Path, tmp_path: Path) -> None:
     shutil.rmtree(ranks / "mp_rank_01_001")
     problems = [problem.message for problem in formats.read_any(ranks).problems]
     lost = ranks / "mp_rank_01_001" / "model_optim_rng.pt"
-    assert problems == [f"{lost} is missing: with TP 2 x PP 2 there are 4 ranks"]
+    assert problems == [
+        f"{lost} is missing: with TP 2 x PP 2 there are 4 ranks; copy or download it again"
+    ]
     with pytest.raises(BadFile, match="mp_rank_01_001"):
         refuse_blocked(formats.read(ranks))
     dist = Path(shutil.copytree(made / DIST, tmp_path / "iter_0000101"))
@@ -108,7 +110,9 @@ def test_what_is_missing_is_a_problem(made: Path, tmp_path: Path) -> None:
 def test_a_run_without_its_tracker_and_one_that_names_nothing(made: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(made / "dist", tmp_path / "run"))
     (run / "latest_checkpointed_iteration.txt").unlink()
-    assert formats.read_any(run).origin.notes[0] == "took iter_0000100, the newest, of 2"
+    assert (
+        formats.read_any(run).origin.notes[0] == "took iter_0000100, the newest, of 2 checkpoints"
+    )
     (run / "latest_checkpointed_iteration.txt").write_text("120")
     with pytest.raises(BadFile, match=r"names 'iter_0000120'.*take iter_0000090 or iter_0000100"):
         formats.read_any(run)
@@ -144,7 +148,9 @@ def test_attributes_that_a_dcp_has_beside_torchs_own_are_listed(made: Path, tmp_
         for name in ("common.pt", "metadata.json"):
             (path / name).unlink()
     as_mcore(plain, "my_data", "Metadata")
-    with pytest.raises(Unsupported, match=r"Megatron torch_dist checkpoint without its common.pt"):
+    with pytest.raises(
+        Unsupported, match=r"Megatron torch_dist checkpoint, but lacks its common.pt"
+    ):
         formats.read(lost)
     resharded = reshard.prepare_reshard(plain, tmp_path / "out", world_size=2)
     assert isinstance(resharded, Conversion)

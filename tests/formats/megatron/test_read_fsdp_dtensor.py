@@ -186,7 +186,7 @@ def test_a_file_that_is_missing_is_named_whatever_values_it_has(
     assert checkpoint.origin.step == 10
     (problem,) = checkpoint.problems
     assert (problem.message, problem.file) == (
-        f"{file} is missing, but the metadata lists it",
+        f"{file} is missing, but the metadata lists it; copy or download it again",
         file.name,
     )
     assert problem.prevents_output is (number == 0)

@@ -152,7 +152,10 @@ def test_the_newest_step_of_a_run_is_taken(run: Path) -> None:
     shutil.copytree(run / "1", run / "20")
     shutil.copytree(run / "1", run / "30.orbax-checkpoint-tmp")
     found = formats.detect(run)
-    assert (found.path, found.notes) == (run / "20" / "items", ("took 20, the newest of 2",))
+    assert (found.path, found.notes) == (
+        run / "20" / "items",
+        ("took 20, the newest of 2 checkpoints",),
+    )
 
 
 def test_a_save_that_was_not_renamed_is_refused(run: Path) -> None:

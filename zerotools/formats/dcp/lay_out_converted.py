@@ -74,8 +74,8 @@ def lay_out_dcp(
     groups = groups_of(training, state)
     if state and groups.missing:
         raise BadRequest(
-            f"{source.origin.path} has optimizer state, but not all options that an optimizer "
-            f"needs to resume: give {', '.join(groups.missing)}"
+            f"{source.origin.path} has optimizer state, but not all options with which an "
+            f"optimizer resumes; give {', '.join(groups.missing)}"
         )
     ties = {alias: name for alias, name in source.aliases.items() if name in weights}
     model: DcpEntries = {chosen.weight(name): copied for name, copied in weights.items()}
@@ -132,7 +132,8 @@ def _refuse_nameless(
     if strange:
         raise BadRequest(
             f"{source.origin.path} has optimizer state of {strange[0]} and {len(strange) - 1} "
-            "others, but no weights with these names: a DCP names state after its weight"
+            "others, but no weights with these names, and a DCP names optimizer state after its "
+            "weight; convert only the weights, with --weights-only"
         )
 
 

@@ -109,7 +109,8 @@ def check_world_size(world_size: int) -> None:
     """
     if world_size < 1:
         raise BadRequest(
-            f"--world-size is {world_size}; a checkpoint is written for at least 1 rank"
+            f"--world-size is {world_size}, but a checkpoint is written for at least 1 rank; pass "
+            "the number of ranks"
         )
 
 

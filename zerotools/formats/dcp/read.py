@@ -31,8 +31,8 @@ from zerotools.runs.file_names import MANIFEST
 from zerotools.runs.manifest import read_manifest, verify_manifest
 
 _MEGATRON = (
-    "{path} is a Megatron torch_dist checkpoint without its common.pt and metadata.json, which "
-    "describe its tensors: copy both files from the original into it"
+    "{path} is a Megatron torch_dist checkpoint, but lacks its common.pt and metadata.json, which "
+    "describe the tensors; copy both files from the original into it"
 )
 _OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-.*")
 
@@ -52,7 +52,7 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
         Unsupported: the positions of items cannot be found, or an item has an unknown dtype.
     """
     if not path.is_dir():
-        raise BadRequest(f"{path} is not a directory")
+        raise BadRequest(f"{path} is not a directory; name the directory of the checkpoint")
     record = _record(path)
     found, unfinished = dcp_prefixes(path)
     parts = _parts(path, found)
@@ -239,6 +239,9 @@ def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -
     for rank in range(record.world_size if record.rng == "per-rank" else 0):
         name = rng_name(rank)
         if name not in said and not (path / name).is_file():
-            message = f"{path / name} is missing, but {RECORD} lists {record.world_size} such files"
+            message = (
+                f"{path / name} is missing, but {RECORD} lists {record.world_size} such files; "
+                "copy or download it again"
+            )
             return [*problems, Problem(message, name)]
     return problems

@@ -63,7 +63,7 @@ def _check_names(
         if flat not in dropped and names[flat] != key:
             raise Unsupported(
                 f"{source.origin.path} cannot be thinned: its keys are a flat list, and without "
-                f"the optimizer's keys, {flat} would be read as {names[flat]} instead of {key}; "
+                f"the optimizer's keys {flat} would be read as {names[flat]} instead of {key}; "
                 "write the weights to another directory with zerotools convert --to safetensors"
             )
 

@@ -77,7 +77,7 @@ def group_of(
         if weight is None:
             raise BadRequest(
                 f"{foreign.source.origin.path}: param group {number} lists {name}, but the "
-                "checkpoint has no such weight"
+                "checkpoint has no such weight; take another checkpoint"
             )
         shapes[name] = weight.shape
     dtypes, state = _state(foreign, number, group, known_storages)

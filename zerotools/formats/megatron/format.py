@@ -67,12 +67,16 @@ class MegatronFormat(Format):
             if word not in found:
                 what = "no finished checkpoint" if word in iterations else "nothing there"
                 take = f"take {' or '.join(found[-3:])}" if found else "name another directory"
-                raise BadFile(f"{path / tracker} names {word!r}, which is {what}: {take}")
+                raise BadFile(f"{path / tracker} names {word!r}, which is {what}; {take}")
         if not found:
             return None
         taken = word or found[-1]
         why = f"which {tracker} names" if word else "the newest"
-        note = (f"took {taken}, {why}, of {len(found)}",) if len(found) > 1 or not word else ()
+        note = (
+            (f"took {taken}, {why}, of {len(found)} checkpoints",)
+            if len(found) > 1 or not word
+            else ()
+        )
         return Found(path / taken, note)
 
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:

@@ -24,7 +24,7 @@ def read(path: Path) -> Checkpoint:
         Unsupported: it is unknown how a tensor is divided among the ranks.
     """
     if not path.is_dir():
-        raise BadRequest(f"{path} is not a directory")
+        raise BadRequest(f"{path} is not a directory; name the directory of the checkpoint")
     names = names_in(path)
     if any(map(RANK.fullmatch, names)) or names & {*RANK_FILES}:
         return read_ranks(path)

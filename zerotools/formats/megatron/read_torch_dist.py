@@ -71,7 +71,10 @@ def read_directory(path: Path) -> Checkpoint:
             f"{path} has no {METADATA}: the save was not finished; take an older checkpoint"
         )
     if (path / COMMON).exists() and not (path / CONFIG).exists():
-        missing = f"{path} has no {CONFIG}, which is written last: the save was not finished"
+        missing = (
+            f"{path} has no {CONFIG}, which is written last: the save was not finished; take an "
+            "older checkpoint"
+        )
         problems.append(Problem(missing, CONFIG, prevents_output=True))
     described = existing_sizes(path, (COMMON, CONFIG, BRIDGE))
     if backend == _PLAIN and is_fsdp_dtensor(metadata := load_metadata(path)):
@@ -223,7 +226,7 @@ def _backend(path: Path) -> str:
     try:
         config = json.loads(read_regular(path / CONFIG, _LARGEST_CONFIG))
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path / CONFIG} is not JSON: {error}") from None
+        raise BadFile(f"{path / CONFIG} is not JSON: {error}; copy or download it again") from None
     backend = config.get("sharded_backend") if isinstance(config, dict) else None
     return backend if isinstance(backend, str) and len(backend) < 40 else "torch_dist"
 
@@ -239,13 +242,21 @@ def _common(path: Path) -> tuple[TorchFile | None, MegatronFacts, list[Problem]]
             tree = common.tree if isinstance(common.tree, dict) else {}
             if not tree:
                 problems.append(
-                    Problem(f"{path / COMMON} is not a dict, so it is not read", COMMON)
+                    Problem(
+                        f"{path / COMMON} is not a dict, so it is not read; copy or download it "
+                        "again",
+                        COMMON,
+                    )
                 )
         except (BadFile, Unsupported) as error:
             problems.append(Problem(str(error), COMMON))
     elif (path / CONFIG).exists():
         problems.append(
-            Problem(f"{path / COMMON} is missing, but no other file has the iteration", COMMON)
+            Problem(
+                f"{path / COMMON} is missing, but no other file has the iteration; copy or "
+                "download it again",
+                COMMON,
+            )
         )
     facts = bridge_facts(path, facts_of(tree))
     return common, facts, [*problems, *iteration_problem(path, facts, COMMON)]

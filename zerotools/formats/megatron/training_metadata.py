@@ -161,7 +161,7 @@ def iteration_problem(path: Path, facts: MegatronFacts, name: str) -> list[Probl
         return []
     said = (
         f"{path / name} is of iteration {facts.iteration}, but its directory is of iteration "
-        f"{int(named[1])}"
+        f"{int(named[1])}; take another checkpoint"
     )
     return [Problem(said, name)]
 

@@ -49,7 +49,10 @@ def unstack_tensors(
         made, count = _each(path, key, tensor, shapes.get(key, tensor.shape))
         pieces += count
         if len(found) + len(made) > _MOST_TENSORS or pieces > _MOST_PIECES:
-            raise BadFile(f"{path}: {key} has shape {tensor.shape}, more layers than any model has")
+            raise BadFile(
+                f"{path}: {key} has shape {tensor.shape}, more layers than any model has; take "
+                "another checkpoint"
+            )
         found |= made
     return found
 
@@ -181,11 +184,15 @@ def join_halves(path: Path, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
         gate, other = halves
         if gate is None or other is None:
             missing = names[halves.index(None)]
-            raise BadFile(f"{path} has {key}, but not {missing}, the other half of the layer")
+            raise BadFile(
+                f"{path} has {key}, but not {missing}, the other half of the layer; take another "
+                "checkpoint"
+            )
         if (gate.shape, gate.dtype) != (other.shape, other.dtype) or not gate.shape:
             raise BadFile(
                 f"{path}: {names[0]} is {gate.dtype} of shape {gate.shape} but {names[1]} is "
-                f"{other.dtype} of shape {other.shape}: they are not halves of one layer"
+                f"{other.dtype} of shape {other.shape}, so they are not halves of one layer; take "
+                "another checkpoint"
             )
         whole = Key(key.name[:-2], key.role)
         if whole not in found:

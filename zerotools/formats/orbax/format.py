@@ -79,7 +79,7 @@ class OrbaxFormat(Format):
         if not inside:
             return None
         name, found = inside[-1]
-        note = (f"took {name}, the newest of {len(inside)}",) if len(inside) > 1 else ()
+        note = (f"took {name}, the newest of {len(inside)} checkpoints",) if len(inside) > 1 else ()
         return Found(found.path, (*note, *found.notes))
 
     def refuse_unfinished(self, path: Path, names: set[str]) -> None:

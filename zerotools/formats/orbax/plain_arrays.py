@@ -117,7 +117,10 @@ def cut_in_chunks(name: str, tensor: Tensor, most_bytes: int) -> PlainArray:
             "elements; leave it out of the checkpoint"
         )
     if tensor.dtype.name in _UNSTORED:
-        raise Unsupported(f"{name} is {tensor.dtype}, which TensorStore cannot store")
+        raise Unsupported(
+            f"{name} is {tensor.dtype}, which TensorStore cannot store; choose another dtype with "
+            "--dtype"
+        )
     chunk = list(tensor.shape)
     left = tensor.nbytes
     for dim, count in enumerate(tensor.shape):

@@ -68,7 +68,7 @@ def choose_files(path: Path) -> FileChoice:
     ):
         return _indexed(path, indexes[0], weight_map, names)
     if not names:
-        raise BadFile(f"{path} has no *{SUFFIX} file")
+        raise BadFile(f"{path} has no *{SUFFIX} file; name a directory that has one")
     if shard_numbers(names):
         return FileChoice([name for name in names if SHARD.fullmatch(name)])
     refuse_missing(path, names)

@@ -85,8 +85,8 @@ def read_header(path: Path) -> Header:
                     "lfs pull"
                 )
             raise BadFile(
-                f"{path} has {size} bytes, but its header would have {length}: it is not a "
-                "safetensors file, or it is truncated"
+                f"{path} has {size} bytes, but its header would have {length}: it is truncated, or "
+                "not a safetensors file; copy or download it again"
             )
         on_disk = bytes_on_disk(source.status())
 
@@ -96,7 +96,7 @@ def read_header(path: Path) -> Header:
         if not may_be_read(length, data_size):
             raise BadFile(
                 f"{path}: its header has {length} bytes, but the file has only {data_size()} bytes "
-                "of data: it is made to fill the memory; do not use it"
+                "of data: the file was made to fill the memory; do not use it"
             )
         data = file.read(length)
     tree = _parse(path, data, data_size)
@@ -118,13 +118,18 @@ def read_header(path: Path) -> Header:
 
 def _parse(path: Path, data: bytes, data_size: DataSize) -> dict[str, Any]:
     if not data.startswith(b"{"):
-        raise BadFile(f"{path}: its header does not start with '{{': it is not a safetensors file")
+        raise BadFile(
+            f"{path}: its header does not start with '{{': it is not a safetensors file; name "
+            "another file"
+        )
     try:
         tree = parse_json(path, data, data_size, _distinct)
     except ValueError as error:
-        raise BadFile(f"{path}: its header is not JSON: {error!s:.200}") from None
+        raise BadFile(
+            f"{path}: its header is not JSON: {error!s:.200}; copy or download the file again"
+        ) from None
     if not isinstance(tree, dict):
-        raise BadFile(f"{path}: its header is not a JSON object")
+        raise BadFile(f"{path}: its header is not a JSON object; copy or download the file again")
     return tree
 
 
@@ -137,7 +142,9 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _metadata(path: Path, value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-        raise BadFile(f"{path}: {METADATA} is not a table of strings")
+        raise BadFile(
+            f"{path}: {METADATA} is not a table of strings; copy or download the file again"
+        )
     return value
 
 
@@ -145,12 +152,20 @@ def _span(path: Path, name: str, value: Any, data_begin: int) -> tuple[int, int]
     """Return the position in the file of a tensor's first byte, and of the byte after its last
     byte."""
     if not isinstance(value, dict):
-        raise BadFile(f"{path}: the header's {name!r} is not an object")
+        raise BadFile(
+            f"{path}: {name!r} in its header is not an object; copy or download the file again"
+        )
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
     if not isinstance(dtype, str) or not _are_counts(shape) or not _are_counts(offsets):
-        raise BadFile(f"{path}: {name!r} lacks a dtype, a shape or data_offsets")
+        raise BadFile(
+            f"{path}: {name!r} lacks a dtype, a shape or data_offsets; copy or download the file "
+            "again"
+        )
     if len(offsets) != 2:
-        raise BadFile(f"{path}: {name!r} has {len(offsets)} data_offsets, not 2")
+        raise BadFile(
+            f"{path}: {name!r} has {len(offsets)} data_offsets, but must have 2; copy or download "
+            "the file again"
+        )
     begin, end = offsets
     return data_begin + begin, data_begin + end
 
@@ -165,7 +180,7 @@ def _entry(path: Path, name: str, value: Mapping[str, Any], begin: int, end: int
     if end - begin != needed:
         raise BadFile(
             f"{path}: {name!r}, {kind} of shape {tuple(shape)}, needs {needed} bytes, but its "
-            f"data_offsets span {end - begin}"
+            f"data_offsets span {end - begin}; copy or download the file again"
         )
     return HeaderEntry(kind, tuple(shape), begin, end)
 
@@ -181,7 +196,9 @@ def _starts(
     try:
         tree: Any = json.loads(metadata[SHARDING_INFO])
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path}: {SHARDING_INFO} is not JSON: {error!s:.200}") from None
+        raise BadFile(
+            f"{path}: {SHARDING_INFO} is not JSON: {error!s:.200}; copy or download the file again"
+        ) from None
     starts = {}
     for name, entry in entries.items():
         about = tree.get(name) if isinstance(tree, dict) else None
@@ -189,7 +206,7 @@ def _starts(
         if not _are_counts(start) or len(start) != len(entry.shape):
             raise BadFile(
                 f"{path}: {SHARDING_INFO} has no offsets in {len(entry.shape)} dimensions for "
-                f"{name!r}"
+                f"{name!r}; copy or download the file again"
             )
         starts[name] = tuple(start)
     return starts
@@ -207,13 +224,13 @@ def _check_cover(path: Path, spans: Mapping[str, tuple[int, int]], start: int, s
         if begin != end:
             fault = "overlap" if begin < end else "leave a hole"
             raise BadFile(
-                f"{path}: {before!r} ends at byte {end}, but {name!r} begins at {begin}: they "
-                f"{fault}"
+                f"{path}: {before!r} ends at byte {end}, but {name!r} begins at byte {begin}: they "
+                f"{fault}; copy or download the file again"
             )
     if edges[-1][1] != size:
         error = BadFile(
             f"{path} has {size} bytes, but its header accounts for {edges[-1][1]}: it is "
-            "truncated or something was appended"
+            "truncated or something was appended; copy or download it again"
         )
         if edges[-1][1] < size:
             raise error

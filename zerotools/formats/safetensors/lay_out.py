@@ -59,7 +59,10 @@ def lay_out(
     """
     for key, tensor in source.tensors.items():
         if tensor.dtype.safetensors is None:
-            raise Unsupported(f"{key} is {tensor.dtype}, which safetensors cannot store")
+            raise Unsupported(
+                f"{key} is {tensor.dtype}, which safetensors cannot store; choose another dtype "
+                "with --dtype"
+            )
 
     def encode(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
         header, offsets = _header(shard, metadata or {"format": "pt"})

@@ -62,7 +62,8 @@ def _tensor(
         if kind != dtype or len(other.shape) != len(box.shape):
             raise BadFile(
                 f"{root / first} has {key} as {dtype} of {len(box.shape)} dimensions, but "
-                f"{root / name} has {kind} of {len(other.shape)}"
+                f"{root / name} has it as {kind} of {len(other.shape)} dimensions; take another "
+                "checkpoint"
             )
     stops = zip(*(other.stop for _, other in blocks), strict=True)
     chunks = [Chunk(other, name, headers[name].entries[key].begin) for name, other in blocks]
@@ -92,12 +93,19 @@ def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
     gaps = (number for number in range(1, max(numbers)) if number not in numbers)
     for number, _ in zip(gaps, range(_MAX_MISSING), strict=False):
         name = f"shard-{number:05d}-model-{known[2]}-of-{known[3]}.safetensors"
-        yield Problem(f"{root / name} is missing; there are shards up to {max(numbers)}", name)
+        yield Problem(
+            f"{root / name} is missing, but there are shards up to {max(numbers)}; copy or "
+            "download it again",
+            name,
+        )
     parts = {int(match[2]) for match in matches}
     for number in range(1, min(int(known[3]), _MAX_MISSING) + 1):
         if number not in parts:
             name = f"shard-00001-model-{number:05d}-of-{known[3]}.safetensors"
-            message = f"{root} has no shard of model file {number} of {int(known[3])}"
+            message = (
+                f"{root} has no shard of model file {number} of {int(known[3])}; copy or download "
+                "the model again"
+            )
             yield Problem(message, name)
 
 
@@ -118,7 +126,12 @@ def problems_from_other_files(
     for file, names in listed:
         for name in names if isinstance(names, dict) else ():
             if isinstance(name, str) and Key(name, "param") not in tensors:
-                yield Problem(f"{root / file} lists {name}, which no shard holds", last, name)
+                yield Problem(
+                    f"{root / file} lists {name}, which no shard holds; copy or download the "
+                    "model again",
+                    last,
+                    name,
+                )
     yield from _short_total(root, last, index.get("metadata"), tensors)
     yield from _short_vocabulary(root, last, tensors)
 
@@ -168,12 +181,14 @@ def _short_total(
     held = sum(tensor.nbytes for tensor in tensors.values())
     if type(count) is int and elements < count:
         yield Problem(
-            f"{root / INDEX} counts {count} elements, but the shards hold {elements}", last
+            f"{root / INDEX} counts {count} elements, but the shards hold {elements}; copy or "
+            "download the model again",
+            last,
         )
     elif type(size) is int and held < size:
         yield Problem(
             f"{root / INDEX} gives {size} bytes of weights, but the shards hold {held}: the last "
-            "shard is missing, or the index is for another dtype"
+            "shard is missing, or the index is for another dtype; copy or download the model again"
         )
 
 
@@ -184,7 +199,8 @@ def _short_vocabulary(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> I
             if _EMBEDDING.fullmatch(key.name) and rows < size:
                 yield Problem(
                     f"{root}: {key.name} ends at row {rows}, but should have {size} rows "
-                    f"according to {path.name}: the last shard is missing",
+                    f"according to {path.name}: the last shard is missing; copy or download it "
+                    "again",
                     last,
                     key.name,
                 )
@@ -300,8 +316,8 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
             if not (cut.is_ended or cut.has_hole):
                 unknown.add(key)
                 why = (
-                    f"{root / missing[0]} is missing: {key} ends at {cut.end} in the other "
-                    "shards, and its shape is not known"
+                    f"{root / missing[0]} is missing: {key} ends at {cut.end} in the other shards, "
+                    "and its shape is not known; copy or download it again"
                 )
                 problems.append(Problem(why, missing[0], key.name, prevents_output=True))
     return LostShards(tuple(problems), frozenset(unknown), doubtful)

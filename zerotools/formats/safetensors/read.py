@@ -57,11 +57,17 @@ def read(path: Path) -> Checkpoint:
     for name, header in headers.items():
         for key, tensor in _tensors(name, header).items():
             if weight_map is not None and weight_map.get(key.name) != name:
-                error = BadFile(f"{root / name} holds {key}, but the index does not list it there")
+                error = BadFile(
+                    f"{root / name} holds {key}, but the index does not list it there; copy or "
+                    "download the model again"
+                )
                 raise_or_record(root / name, error)
                 continue
             if key in tensors:
-                raise BadFile(f"{root / name} holds {key}, which another file also holds")
+                raise BadFile(
+                    f"{root / name} holds {key}, which another file also holds; copy or download "
+                    "the model again"
+                )
             tensors[key] = tensor
     unread = list(_unread(root, headers, weight_map or {}))
     return Checkpoint(
@@ -173,7 +179,9 @@ def _header(path: Path) -> Header:
     try:
         return read_header(path)
     except FileNotFoundError:
-        raise BadFile(f"{path} is missing, and its tensors are in no other file") from None
+        raise BadFile(
+            f"{path} is missing, and its tensors are in no other file; copy or download it again"
+        ) from None
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
 

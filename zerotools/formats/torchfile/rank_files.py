@@ -132,9 +132,9 @@ def _open_all(path: Path, group: RankGroup) -> tuple[RankGroup, list[OpenedFile]
 def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
     if len(parts) > 1 and all(contents.is_whole for _, contents in parts):
         raise Unsupported(
-            f"{path} has {len(parts)} files like {parts[0].file.name} with plain tensors: it is "
-            "not known whether each rank has a copy or a part; to read a single file, pass its "
-            "path"
+            f"{path} has {len(parts)} files like {parts[0].file.name} with plain tensors, and "
+            "nothing shows whether each rank has a copy or a part; to read a single file, pass "
+            "its path"
         )
 
 
@@ -166,14 +166,23 @@ def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
     missing = (rank for rank in range(size) if rank not in group.files)
     for rank in islice(missing, _MAX_NAMED):
         name = group.name_of(rank)
-        yield Problem(f"{path / name} is missing; the run had {count_text(size, 'rank')}", name)
+        yield Problem(
+            f"{path / name} is missing; the run had {count_text(size, 'rank')}; copy or download "
+            "it again",
+            name,
+        )
     if size - present > _MAX_NAMED:
-        yield Problem(f"{path} lacks the files of {size - present} of {count_text(size, 'rank')}")
+        yield Problem(
+            f"{path} lacks the files of {size - present} of {count_text(size, 'rank')}; copy or "
+            "download them again"
+        )
     for rank in sorted(group.files):
         if rank >= size:
             name = group.files[rank]
             yield Problem(
-                f"{path / name} belongs to a run of more than {count_text(size, 'rank')}", name
+                f"{path / name} belongs to a run of more than {count_text(size, 'rank')}; move it "
+                "elsewhere",
+                name,
             )
 
 
@@ -186,7 +195,9 @@ def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Proble
         if said and said != {ranks[file.name]}:
             listed = ", ".join(map(str, sorted(said)))
             yield Problem(
-                f"{file.path} was saved by rank {listed}, according to its tensors", file.name
+                f"{file.path} was saved by rank {listed}, according to its tensors; put the right "
+                "file there",
+                file.name,
             )
 
 
@@ -302,7 +313,7 @@ def _check_agree(
     if ours != theirs:
         raise BadFile(
             f"{known_file.path} has {key!s:.200} as {_words(known)}, but {file.path} has it as "
-            f"{_words(pieces)}"
+            f"{_words(pieces)}; take another checkpoint"
         )
 
 

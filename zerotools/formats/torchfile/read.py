@@ -106,7 +106,7 @@ def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
     if not opened.contents.is_whole:
         raise Unsupported(f"{path} has only one rank's part of the optimizer state")
     if not opened.contents.groups:
-        raise Unsupported(f"{path} does not hold one optimizer of torch")
+        raise Unsupported(f"{path} does not hold the state of one optimizer of torch")
     return read_single(path, opened, weights)
 
 
@@ -168,9 +168,15 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
     for name, part in parts.items():
         for key in (*part.tensors, *(Key(alias, "param") for alias in part.aliases)):
             if weight_map is not None and weight_map.get(key.name) != name:
-                raise BadFile(f"{path / name} holds {key}, but the index does not list it there")
+                raise BadFile(
+                    f"{path / name} holds {key}, but the index does not list it there; copy or "
+                    "download the model again"
+                )
             if key in tensors or key.name in tied:
-                raise BadFile(f"{path / name} holds {key}, which another file also holds")
+                raise BadFile(
+                    f"{path / name} holds {key}, which another file also holds; copy or download "
+                    "the model again"
+                )
         tensors |= part.tensors
         tied |= part.aliases
     problems: list[Problem] = []
@@ -205,12 +211,15 @@ def _readable(path: Path, name: str, weight_map: Mapping[str, str] | None) -> Ch
 
 def _read(path: Path, name: str) -> Checkpoint:
     if not (path / name).is_file():
-        raise BadFile(f"{path / name} is missing, and its tensors are in no other file")
+        raise BadFile(
+            f"{path / name} is missing, and its tensors are in no other file; copy or download it "
+            "again"
+        )
     opened = open_file(path, name)
     if not opened.contents.is_whole:
         raise Unsupported(
-            f"{path / name} holds one rank's parts of tensors, but its name is that of a shard "
-            "of a whole model"
+            f"{path / name} holds one rank's parts of tensors, but its name is that of a shard of "
+            "a whole model; take another file"
         )
     return read_single(path / name, opened)
 
@@ -247,7 +256,7 @@ def read_single(
     rest = merge_rank_files([(file, contents.rest)])
     tensors |= {Key(name, STATE_ROLE): tensor for name, tensor in rest.items()}
     if not tensors:
-        raise BadFile(f"{path} holds no tensors")
+        raise BadFile(f"{path} holds no tensors; name another file")
     return Checkpoint(
         root=file.root,
         tensors=tensors,

@@ -123,7 +123,7 @@ def test_one_ranks_shard_of_another_step(case: str, tmp_path: Path) -> None:
     poke(shards(tag)[1], "step", b"\0\0\x40\x40")  # 3.0
     (said,) = problems_of(tag)
     assert "is from another save" in said
-    assert "the optimizer's step is 3.0 in the first and 2.0 in the other" in said
+    assert "the optimizer's step is 3.0 in the first file and 2.0 in the second" in said
     assert refusals(tag, tmp_path / "out", 6).keys() == ALL
 
 
@@ -186,7 +186,7 @@ def test_weights_are_exported_where_masters_are_not_asked_for(tmp_path: Path) ->
 def test_model_files_of_two_steps(tmp_path: Path) -> None:
     tag = copied("pipeline-z0-bf16-w2", tmp_path)
     rewrite(tag / "mp_rank_01_model_states.pt", lambda tree: tree.update(global_steps=7))
-    assert any("of step 7, the other of step 2" in each.message for each in read(tag).problems)
+    assert any("of step 7, the second of step 2" in each.message for each in read(tag).problems)
     assert refusals(tag, tmp_path / "out").keys() == ALL
 
 

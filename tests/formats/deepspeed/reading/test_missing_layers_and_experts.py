@@ -102,7 +102,7 @@ def test_layers_whose_names_are_nowhere(lost: list[int], tmp_path: Path) -> None
 def test_an_expert_that_is_lost(expert: int, tmp_path: Path) -> None:
     tag = copied("experts-z2-bf16-w2", tmp_path)
     (tag / f"layer_0_expert_{expert}_mp_rank_00_model_states.pt").unlink()
-    assert any("is missing; the layer has 4 experts" in said for said in problems_of(tag))
+    assert any("is missing, but the layer has 4 experts" in said for said in problems_of(tag))
     assert refusals(tag, tmp_path / "out").keys() == ALL
 
 

@@ -301,7 +301,7 @@ def test_a_lost_expert_of_autoep_is_named(tmp_path: Path) -> None:
     name = "layer_1_expert_2_mp_rank_00_model_states.pt"
     (tmp_path / "saved" / "global_step2" / name).unlink()
     (problem,) = read(tmp_path / "saved").problems
-    assert f"{name} is missing; the layer has 4 experts" in problem.message
+    assert f"{name} is missing, but the layer has 4 experts" in problem.message
 
 
 def test_elastic_state_does_not_say_which_groups_have_experts(tmp_path: Path) -> None:

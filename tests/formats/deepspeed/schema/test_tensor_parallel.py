@@ -76,7 +76,8 @@ def test_a_name_that_no_rule_matches(unexplained: Path, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(LAYOUT.replace("up_proj", "nothing"))
     with pytest.raises(
-        Unsupported, match=r"how model.*up_proj\.weight is split .*; add it to the --layout"
+        Unsupported,
+        match=r"how model.*up_proj\.weight is split .*; add a rule for it to the file of --layout",
     ):
         read(unexplained, layout=rules)
 

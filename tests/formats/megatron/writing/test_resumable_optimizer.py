@@ -86,7 +86,7 @@ def test_the_groups_of_a_run_of_megatron_stay(apart: bool | None) -> None:
             MOMENTS,
             "the step is 1.5",
         ),
-        (trained(OPTIONS), ("momentum_buffer",), "not momentum_buffer"),
+        (trained(OPTIONS), ("momentum_buffer",), "has the state momentum_buffer"),
         (trained(OPTIONS), ("exp_avg",), "no exp_avg_sq"),
     ],
 )

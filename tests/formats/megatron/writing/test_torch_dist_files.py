@@ -43,10 +43,10 @@ def test_a_layer_of_another_type_is_not_stacked() -> None:
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("decoder.layers.1.", "not number 1: the model is not complete"),
+        ("decoder.layers.1.", "not number 1, so the model is not complete"),
         (
             f"decoder.layers.0.{FC2.replace('.1.', '.0.')}",
-            "not number 0: the model is not complete",
+            "not number 0, so the model is not complete",
         ),
     ],
 )

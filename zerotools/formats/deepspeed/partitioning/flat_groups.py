@@ -139,7 +139,7 @@ class FlatGroup:
                 raise BadFile(
                     f"{each.file}: {role} of group {self.number} has {each.numel} elements, but "
                     f"should have {parts.numel(rank)} (the parameters of rank {rank}) or "
-                    f"{self.geometry.zero12_numel} (its partition)"
+                    f"{self.geometry.zero12_numel} (its partition); take another checkpoint"
                 )
         return True
 
@@ -220,7 +220,7 @@ def flat_groups(
     if len(shapes) != len(first.masters):
         raise BadFile(
             f"{first.file.path} has {len(first.masters)} flat groups, but param_shapes of the "
-            f"model file lists {len(shapes)}"
+            f"model file lists {len(shapes)}: the files are from two runs; take another checkpoint"
         )
     return [
         part
@@ -248,7 +248,8 @@ def _parts(
     if len(optim_states) % ranks:
         raise BadFile(
             f"{first.file.path}: group {number} is divided among {ranks} ranks, but the "
-            f"{len(optim_states)} ranks of the run are not a multiple of {ranks}"
+            f"{len(optim_states)} ranks of the run are not a multiple of {ranks}; take another "
+            "checkpoint"
         )
     placement = ExpertPlacement(len(optim_states), len(optim_states) // ranks, naming.data_first)
     if shapes and all(map(naming.stacked.blocks, shapes)):
@@ -355,8 +356,8 @@ def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
             return numel
     found = f"{longest} elements of masters" + (f" and {sorted(exact)} of state" if exact else "")
     raise BadFile(
-        f"{first.file.path}: group {group.number} has {total} elements, so each of {ranks} "
-        f"ranks should have {candidates[0]}, but the ranks have {found}"
+        f"{first.file.path}: group {group.number} has {total} elements, so each of {ranks} ranks "
+        f"should have {candidates[0]}, but the ranks have {found}; take another checkpoint"
     )
 
 
@@ -377,9 +378,9 @@ def _check_zero3_partitions(group: FlatGroup) -> None:
         for partition in group.partitions(role):
             if partition is not None and partition.numel not in (needed, 0):
                 raise BadFile(
-                    f"{partition.file}: {role} of sub-group {group.number} has "
-                    f"{partition.numel} elements, but should have {needed} ({len(group.shapes)} "
-                    f"parameters divided among {ranks} ranks)"
+                    f"{partition.file}: {role} of sub-group {group.number} has {partition.numel} "
+                    f"elements, but should have {needed} ({len(group.shapes)} parameters divided "
+                    f"among {ranks} ranks); take another checkpoint"
                 )
 
 

@@ -124,7 +124,7 @@ def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
         if size >= needed:  # DeepSpeed does not truncate a longer, older file
             return None
         message = (
-            f"{path} has {count_text(size, 'byte')}, but its partition needs {needed}: copy "
-            "or download it again"
+            f"{path} has {count_text(size, 'byte')}, but its partition needs {needed}; copy or "
+            "download it again"
         )
     return Problem(message, partition.file)

@@ -125,8 +125,8 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
             if values[0] != values[1] and _LOST not in values:
                 yield Problem(
                     f"{optim.file.path} is from another save than {present[0].file.name}: {what} "
-                    f"is {own.get(what)} in the first and {first.get(what)} in the other; take a "
-                    "checkpoint with all files from one save",
+                    f"is {own.get(what)} in the first file and {first.get(what)} in the second; "
+                    "take a checkpoint with all files from one save",
                     optim.file.name,
                     prevents_output=True,
                 )
@@ -207,8 +207,8 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
         ):
             yield Problem(
                 f"{model.file.path} is from another save than {known[0].file.name}: the first is "
-                f"of step {own}, the other of step {first}; take a checkpoint with all files from "
-                "one save",
+                f"of step {own}, the second of step {first}; take a checkpoint with all files "
+                "from one save",
                 model.file.name,
                 prevents_output=True,
             )
@@ -249,8 +249,8 @@ def _of_other_parameters(
     odd = odd or [name for name in names if own.get(name) != known.get(name)] or [*names]
     what = f"{len(odd)} parameters (such as {odd[0]})" if len(odd) > 1 else odd[0]
     return Problem(
-        f"{file.path} is from another save than {first.name}: the two do not agree on {what}; "
-        "take a checkpoint with all files from one save",
+        f"{file.path} is from another save than {first.name}: the two files do not agree on "
+        f"{what}; take a checkpoint with all files from one save",
         file.name,
         prevents_output=True,
     )

@@ -293,8 +293,8 @@ def _none_or_several(
     kind = parse_optim_states(TorchFile.open(directory, first.name)).kind
     model = model_file(mp_rank, 0 if kind == STAGE_3 else None)
     return (
-        f"{directory / model} is missing, but {first} belongs to it; the other model files are "
-        "from another save"
+        f"{directory / model} is missing, but {first} needs it, and the other model files are from "
+        "another save; copy or download it again"
     )
 
 

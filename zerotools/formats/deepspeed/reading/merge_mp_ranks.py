@@ -82,7 +82,8 @@ def _merge_stage(
         if len(present) < len(shards):
             path = stage[0].model.file.path
             error = BadFile(
-                f"{path}: {key} is on only {len(present)} of {len(shards)} tensor-parallel ranks"
+                f"{path}: {key} is on only {len(present)} of {len(shards)} tensor-parallel ranks; "
+                "take another checkpoint"
             )
             raise_or_record(path, error)
             record_lost_tensor(path, key.name)

@@ -51,7 +51,7 @@ def lost_layers(
                 problems.append(
                     Problem(
                         f"{directory / file} is missing or lacks {name}, which "
-                        f"{mp_shard.model.file.name} lists as trained",
+                        f"{mp_shard.model.file.name} lists as trained; copy or download it again",
                         file,
                         name,
                         prevents_output=True,
@@ -61,7 +61,10 @@ def lost_layers(
     for stage, name in _lost_ties(stages, trained, layers):
         if not any(name in earlier for earlier in trained[:stage]):
             file = stages[stage].model.file.name
-            message = f"{directory}: no layer file holds {name}, which {file} lists as trained"
+            message = (
+                f"{directory}: no layer file holds {name}, which {file} lists as trained; copy or "
+                "download the layer files again"
+            )
             problems.append(Problem(message, ANY_LAYER, name, prevents_output=True, is_loss=True))
     return problems
 
@@ -151,7 +154,7 @@ def _fewer_elements(
     if held < trained and not (len(stages) > 1 and trained - held == first):
         yield Problem(
             f"{directory}: the optimizer has trained {trained} elements, but the layer files hold "
-            f"{held}: {ANY_LAYER} are missing",
+            f"{held}, so some of {ANY_LAYER} are missing; copy or download them again",
             ANY_LAYER,
             prevents_output=True,
             is_loss=True,
@@ -201,7 +204,8 @@ def lost_experts(
                 if (layer, expert, mp_rank) not in listing.experts:
                     file = expert_file(layer, expert, mp_rank)
                     yield Problem(
-                        f"{directory / file} is missing; the layer has {count} experts",
+                        f"{directory / file} is missing, but the layer has {count} experts; copy "
+                        "or download it again",
                         file,
                         prevents_output=True,
                         is_loss=True,

@@ -218,12 +218,18 @@ def _optim_states(
 
 def _left_over(directory: Path, name: str, size: int) -> Problem:
     return Problem(
-        f"{directory / name} belongs to a run of more than {count_text(size, 'rank')}", name
+        f"{directory / name} belongs to a run of more than {count_text(size, 'rank')}; move it "
+        "elsewhere",
+        name,
     )
 
 
 def _missing(directory: Path, name: str, size: int) -> Problem:
-    return Problem(f"{directory / name} is missing; the run had {count_text(size, 'rank')}", name)
+    return Problem(
+        f"{directory / name} is missing; the run had {count_text(size, 'rank')}; copy or download "
+        "it again",
+        name,
+    )
 
 
 def data_parallel_size(model: ModelStates, optim: OptimStates, ranks: Sequence[int]) -> int:
@@ -266,8 +272,11 @@ def stage_3_models(
         expected = _rank_file(listing, mp_rank, dp)
         try:
             if own is None:
-                message = _missing(directory, expected, size).message
-                raise BadFile(f"{message}; it holds a part of every frozen parameter")
+                raise BadFile(
+                    f"{directory / expected} is missing; the run had {count_text(size, 'rank')}, "
+                    "and the file of each holds a part of every frozen parameter; copy or "
+                    "download it again"
+                )
             is_first = own == first.file.name
             found.append(first if is_first else parse_model(TorchFile.open(directory, own)))
         except BadFile as error:
@@ -334,7 +343,10 @@ def _state_dict(
         return
     problems += misnamed_files([file])
     if not isinstance(file.tree, Mapping):
-        raise BadFile(f"{file.path} is not a state dict but a {type(file.tree).__name__}")
+        raise BadFile(
+            f"{file.path} holds a {type(file.tree).__name__} instead of a state dict; take another "
+            "checkpoint"
+        )
     for key, stored in tensors_of(file.tree, file.path).items():
         yield key, file.tensor(stored)
 

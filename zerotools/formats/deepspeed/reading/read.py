@@ -189,8 +189,8 @@ def _without_leftovers(
         if name not in kept:
             problems.append(
                 Problem(
-                    f"{directory / name} belongs to another save under this tag; "
-                    f"{model.file.name} has no such layers",
+                    f"{directory / name} belongs to another save under this tag, because "
+                    f"{model.file.name} has no such layers; move it elsewhere",
                     name,
                 )
             )
@@ -205,7 +205,11 @@ def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterat
         if rank == mp_rank
     )
     for name in own:
-        yield Problem(f"{directory / name} belongs to a run with more model-parallel ranks", name)
+        yield Problem(
+            f"{directory / name} belongs to a run with more model-parallel ranks; move it "
+            "elsewhere",
+            name,
+        )
 
 
 def _lost_optimizers(
@@ -221,7 +225,11 @@ def _lost_optimizers(
         if present and mp_rank not in present and model.groups is None:
             is_bf16 = has_bf16_prefix(min(listing.optim_files.values()))
             name = optim_file(mp_rank, 0, bf16=is_bf16)
-            yield Problem(f"{directory / name} is missing, but other ranks have one", name)
+            yield Problem(
+                f"{directory / name} is missing, but other ranks have one; copy or download it "
+                "again",
+                name,
+            )
 
 
 def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> None:
@@ -232,8 +240,8 @@ def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> Non
     for mp_rank in range(size):
         if mp_rank not in listing.mp_ranks:
             raise BadFile(
-                f"{directory}: {model_file(mp_rank)} is missing; the run had "
-                f"{size} model-parallel ranks"
+                f"{directory}: {model_file(mp_rank)} is missing; the run had {size} model-parallel "
+                "ranks; copy or download it again"
             )
 
 
@@ -273,5 +281,6 @@ def _noted(directory: Path, names: Sequence[str]) -> Iterator[tuple[str, int]]:
             if not is_tolerated():
                 raise
             raise_or_record(
-                directory / name, BadFile(f"{directory / name} cannot be read: {error}")
+                directory / name,
+                BadFile(f"{directory / name} cannot be read ({error}); copy or download it again"),
             )

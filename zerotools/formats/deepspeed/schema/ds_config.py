@@ -34,15 +34,19 @@ def read_config(path: Path) -> dict[str, Any]:
             data = stream.read(LARGEST_CONFIG + 1)
         if len(data) > LARGEST_CONFIG:
             raise BadRequest(
-                f"{path} is larger than {LARGEST_CONFIG} bytes: it is not a configuration"
+                f"{path} is larger than {LARGEST_CONFIG} bytes, so it is not a configuration of "
+                "DeepSpeed; name the right file"
             )
         tree: Any = json.loads(data)
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"{path} is not JSON: {error!s:.200}") from None
+        raise BadRequest(f"{path} is not JSON: {error!s:.200}; correct it") from None
     if not isinstance(tree, dict):
-        raise BadRequest(f"{path} is not a JSON object, so it is not a DeepSpeed configuration")
+        raise BadRequest(
+            f"{path} is not a JSON object, so it is not a configuration of DeepSpeed; name the "
+            "right file"
+        )
     return tree
 
 
@@ -69,7 +73,8 @@ def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
     is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
     if not is_whole:
         raise BadRequest(
-            f'the configuration has "{key}": {value!r:.40}, which is not a whole number'
+            f'the configuration of DeepSpeed has "{key}": {value!r:.40}, which must be a whole '
+            "number; correct it"
         )
     return int(value)
 

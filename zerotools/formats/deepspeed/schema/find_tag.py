@@ -69,12 +69,15 @@ def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
         raise BadRequest(f"{path} does not exist")
     found = find_tag(path, tag)
     if found is None:
-        raise BadFile(f"{path} holds no *_model_states.pt of DeepSpeed")
+        raise BadFile(
+            f"{path} holds no *_model_states.pt of DeepSpeed; name the directory that has these "
+            "files"
+        )
     listing = list_files(found.directory)
     if not listing.models:
         error = BadFile(
             f"{found.directory} has optimizer files of DeepSpeed, but its *_model_states.pt are "
-            "missing"
+            "missing; copy or download them again"
         )
         raise_or_record(found.directory, error)
     return found, listing
@@ -154,7 +157,9 @@ def _choose(path: Path, tags: list[str]) -> TagDirectory:
         )
         return TagDirectory(path / tags[0], (), (f"{note}; took its only tag, {tags[0]}",))
     why = "no file `latest`" if latest is None else f"a `latest` that names {latest!r}"
-    raise BadRequest(f"{path} has {len(tags)} tags ({', '.join(tags)}) and {why}; pass --tag")
+    raise BadRequest(
+        f"{path} has {len(tags)} tags ({', '.join(tags)}) and {why}; pass --tag with one of them"
+    )
 
 
 def _read_latest(path: Path) -> str | None:

@@ -61,8 +61,8 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
     power = _number(fp16, "initial_scale_power", 16)
     if not 0 <= power <= LARGEST_POWER:
         raise BadRequest(
-            f'the configuration has "initial_scale_power": {power}; it must be from 0 to '
-            f"{LARGEST_POWER}"
+            f'the configuration of DeepSpeed has "initial_scale_power": {power}, but it must be '
+            f"from 0 to {LARGEST_POWER}; correct it"
         )
     scale = saved.scale if saved is not None else 2.0**power
     hysteresis = _number(fp16, "hysteresis", 2)

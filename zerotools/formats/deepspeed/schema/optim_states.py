@@ -84,7 +84,10 @@ def parse_optim_states(file: TorchFile) -> OptimStates:
         return _stage_3(file, top, fields)
     if state_dict_keys.PARTITIONS in fields:
         return _stage_1_or_2(file, top, fields)
-    raise BadFile(f"{file.path} has neither the keys of ZeRO stages 1 and 2 nor those of stage 3")
+    raise BadFile(
+        f"{file.path} has neither the keys of ZeRO stages 1 and 2 nor those of stage 3; take "
+        "another checkpoint"
+    )
 
 
 def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
@@ -235,8 +238,8 @@ def _elastic_states(
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
     if len(base) != count:
         raise BadFile(
-            f"{file.path} has the optimizer state of {len(base)} groups, but {count} groups of "
-            "masters"
+            f"{file.path} has the optimizer state of {len(base)} groups, but the masters of "
+            f"{count} groups; copy or download it again"
         )
     return _split(file, base)
 
@@ -249,7 +252,10 @@ def _split(
     scalars: list[dict[str, Any]] = []
     for number, state in enumerate(states):
         if not isinstance(state, Mapping):
-            raise BadFile(f"{file.path}: the state of group {number} is not a dict")
+            raise BadFile(
+                f"{file.path}: the state of group {number} is not a dict; copy or download the "
+                "file again"
+            )
         flat, rest = {}, {}
         for name, value in state.items():
             tensor = as_tensor(value)
@@ -313,5 +319,5 @@ def flat_partition_of(file: TorchFile, value: Any, what: str) -> FlatPartition:
     """
     tensor = as_tensor(value)
     if tensor is None or len(tensor.shape) != 1 or (tensor.strides != (1,) and tensor.shape[0] > 1):
-        raise BadFile(f"{file.path}: {what} is not a flat tensor")
+        raise BadFile(f"{file.path}: {what} is not a flat tensor; copy or download the file again")
     return FlatPartition(file.name, file.first_byte(tensor), tensor.shape[0], tensor.dtype)

@@ -81,7 +81,7 @@ class ShardingRules:
         if self._says("averaged", matched):
             raise Unsupported(
                 f"{self.path}: {name} differs between tensor-parallel ranks and would have to be "
-                "averaged, which zerotools does not do"
+                "averaged, which zerotools does not do; leave it out with --exclude"
             )
         if self._says("pairs", matched):
             half = sum(shape[0] for shape in shards) // 2
@@ -90,8 +90,8 @@ class ShardingRules:
             return otherwise
         if self.default_dim is None:
             raise Unsupported(
-                f"it is not known how {name} is split among the tensor-parallel ranks; add it "
-                "to the --layout rules"
+                f"it is not known how {name} is split among the tensor-parallel ranks; add a rule "
+                "for it to the file of --layout"
             )
         return Split(self.default_dim)
 
@@ -161,9 +161,11 @@ def read_layout(path: Path) -> ShardingRules:
     try:
         tree = tomllib.loads(read_user_file(path).decode())
     except (OSError, ValueError) as error:
-        raise BadRequest(f"{path} cannot be read as TOML: {error}") from None
+        raise BadRequest(f"{path} is not valid TOML: {error}; correct it") from None
     except RecursionError:
-        raise BadRequest(f"{path} cannot be read as TOML: it is nested too deeply") from None
+        raise BadRequest(
+            f"{path} is not valid TOML, because it is nested too deeply; correct it"
+        ) from None
     rules = tree.get("rule", [])
     if not isinstance(rules, list):
         raise BadRequest(f"{path}: rule is not a list of tables; write [[rule]] above each")
@@ -173,7 +175,7 @@ def read_layout(path: Path) -> ShardingRules:
     for rule in rules:
         pattern = rule.get("pattern") if isinstance(rule, dict) else None
         if not isinstance(pattern, str):
-            raise BadRequest(f"{path}: a [[rule]] has no pattern")
+            raise BadRequest(f"{path}: a [[rule]] has no pattern; add one")
         if rule.get("replicated") is True:
             replicated.append(pattern)
         elif type(rule.get("split")) is int:
@@ -211,14 +213,22 @@ def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]
     """
     value = part.state if isinstance(part, Opaque) else part
     if not isinstance(value, Mapping):
-        raise BadFile(f"{path}: sub-parameters are a {type(part).__name__}, but must be a dict")
+        raise BadFile(
+            f"{path}: sub-parameters are a {type(part).__name__}, but must be a dict; copy or "
+            "download the file again"
+        )
     shape, dim = value.get("shape"), value.get("partition_dim")
     if not isinstance(shape, list | tuple) or type(dim) is not int or not 0 <= dim < len(shape):
-        raise BadFile(f"{path}: sub-parameters have no shape and dimension")
+        raise BadFile(
+            f"{path}: sub-parameters have no shape and dimension; copy or download the file again"
+        )
     sizes = shape[dim] if isinstance(shape[dim], list | tuple) else (shape[dim],)
     patterns = value.get("patterns") or ()
     if not isinstance(patterns, list | tuple) or not all(isinstance(p, str) for p in patterns):
-        raise BadFile(f"{path}: the patterns of sub-parameters are not a list of texts")
+        raise BadFile(
+            f"{path}: the patterns of sub-parameters are not a list of texts; copy or download the "
+            "file again"
+        )
     return [(pattern, counts_of(sizes, path, "sub-parameters"), dim) for pattern in patterns]
 
 
@@ -234,11 +244,17 @@ def _pieces(path: Path, name: str, value: Any, shards: ShardShapes) -> ShardingR
     for rank, shard in enumerate(shards):
         entry = ranks.get(rank, ranks.get(str(rank)))
         if not isinstance(entry, Mapping):
-            raise BadFile(f"{path}: the affine map of {name} lacks rank {rank}")
+            raise BadFile(
+                f"{path}: the affine map of {name} lacks rank {rank}; copy or download the file "
+                "again"
+            )
         placed = []
         pieces = entry.get("pieces", ())
         if not isinstance(pieces, list | tuple):
-            raise BadFile(f"{path}: the affine map of {name} has no list of pieces")
+            raise BadFile(
+                f"{path}: the affine map of {name} has no list of pieces; copy or download the "
+                "file again"
+            )
         for piece in pieces:
             one = _piece(path, name, piece, shape, shard)
             block = (one.start, one.shard.shape)

@@ -26,7 +26,10 @@ class Fields:
                 "storage: load it with Nebula, and save it with the default engine"
             )
         if not isinstance(tree, dict):
-            raise BadFile(f"{path}: {where} is a {type(tree).__name__}, not a dict")
+            raise BadFile(
+                f"{path}: {where} is a {type(tree).__name__}, but must be a dict; copy or download "
+                "the file again"
+            )
         self.path = path
         self.tree = tree
 
@@ -41,7 +44,10 @@ class Fields:
         """
         value = self.maybe(key, kind)
         if value is None:
-            raise BadFile(f"{self.path} has no {key!r}, which DeepSpeed always writes there")
+            raise BadFile(
+                f"{self.path} has no {key!r}, which DeepSpeed always writes there; copy or "
+                "download it again"
+            )
         return value
 
     def maybe(self, key: str, kind: type[Kind]) -> Kind | None:
@@ -55,7 +61,7 @@ class Fields:
             return None
         if not isinstance(value, kind):
             raise BadFile(
-                f"{self.path}: {key!r} is a {type(value).__name__}, not a {kind.__name__}"
+                f"{self.path}: {key!r} is a {type(value).__name__}, but must be a {kind.__name__}"
             )
         return value
 
@@ -68,7 +74,7 @@ class Fields:
         """
         value = self.maybe(key, int)
         if value is not None and not 0 <= value <= MOST_RANKS:
-            raise self.fault(f"{key!r} is {value!r:.40}, and a run has at most {MOST_RANKS} ranks")
+            raise self.fault(f"{key!r} is {value!r:.40}, but a run has at most {MOST_RANKS} ranks")
         return value
 
     def inside(self, key: str) -> Fields:
@@ -83,7 +89,10 @@ def shape_of(value: Any, path: Path, name: str) -> tuple[int, ...]:
     """Return a shape as a tuple. `value` is a torch.Size or, in MoE checkpoints, a plain tuple."""
     if isinstance(value, Sequence) and all(type(n) is int and n >= 0 for n in value):
         return tuple(value)
-    raise BadFile(f"{path}: the shape of {name} is {value!r:.60}, which is not a list of sizes")
+    raise BadFile(
+        f"{path}: the shape of {name} is {value!r:.60}, but must be a list of sizes; copy or "
+        "download the file again"
+    )
 
 
 def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:
@@ -98,7 +107,10 @@ def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:
 def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
     """Check a mapping of tensor names to shapes, and return it."""
     if not isinstance(value, Mapping):
-        raise BadFile(f"{path} has a {type(value).__name__} where names and shapes should be")
+        raise BadFile(
+            f"{path} has a {type(value).__name__} in the place of names and shapes; copy or "
+            "download it again"
+        )
     return {str(name): shape_of(shape, path, str(name)) for name, shape in value.items()}
 
 

@@ -40,10 +40,14 @@ class ZeroSettings:
         """
         if self.stage is not None and self.stage not in _STAGES:
             raise BadRequest(
-                f"--stage is {self.stage}, but must be 1, 2 or 3, the stages with partitions"
+                f"--stage is {self.stage}, but must be 1, 2 or 3, the stages with partitions; "
+                "choose one of these"
             )
         if self.sub_group_size is not None and self.sub_group_size < 1:
-            raise BadRequest(f"--sub-group-size is {self.sub_group_size}, but must be at least 1")
+            raise BadRequest(
+                f"--sub-group-size is {self.sub_group_size}, but must be at least 1; choose a "
+                "larger size"
+            )
         if self.ds_config is None:
             return self
         zero = zero_optimization(self.ds_config)

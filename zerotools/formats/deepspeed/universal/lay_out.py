@@ -130,7 +130,9 @@ def lay_out_universal(
         BadFile: a parameter or a role has a name that cannot be a file name.
     """
     if stage not in (None, 1, 2, 3):
-        raise BadRequest(f"a universal checkpoint is for stage 1, 2 or 3, not {stage}")
+        raise BadRequest(
+            f"a universal checkpoint is for stage 1, 2 or 3, not {stage}; choose one of these"
+        )
     contents = contents_of(source, training, stage)
     tag = _tag(source, training)
     files = _Files(tag)
@@ -227,7 +229,8 @@ def _add_models(
     for key in contents.model_file_tensors:
         if named.setdefault(key.name, key) != key:
             raise BadFile(
-                f"{source.origin.path}: {named[key.name]} and {key} would have the same name"
+                f"{source.origin.path}: {named[key.name]} and {key} would have the same name; "
+                "rename one of the two"
             )
     whole = {
         key: new_tensor(f"{key.role}:{key.name}", tensor.dtype, tensor.shape)
@@ -262,7 +265,9 @@ def _dropped(
 ) -> Iterator[Dropped]:
     loose = sorted(key.name for key in source.tensors if key.role == LOOSE)
     if names := ", ".join([*unwritable, *loose][:5]):
-        yield Dropped("client", f"{names}: tensors in the client state cannot be stored")
+        yield Dropped(
+            "client", f"{names}: a universal checkpoint cannot store tensors of the client state"
+        )
     is_native = source_model(source) is not None
     if not is_native and training.lr_scheduler is not None and schedule_of(training) is None:
         why = "only a DeepSpeed scheduler is carried over: the program loads this one from its file"

@@ -184,7 +184,8 @@ def _shapes(source: Checkpoint, group: ParamGroup) -> dict[str, tuple[int, ...]]
     for name in group.params:
         if Key(name, "param") not in source.tensors:
             raise BadRequest(
-                f"{source.origin.path} has no weight {name}, which its param groups list"
+                f"{source.origin.path} has no weight {name}, which its param groups list; take "
+                "another checkpoint"
             )
         if EXPERTS in name:
             raise Unsupported(
@@ -198,11 +199,13 @@ def _check(source: Checkpoint, contents: UniversalContents) -> None:
     path = source.origin.path
     for name in _names(contents):
         if not stays_below_root(name) or "/" in name or len(os.fsencode(name)) > _LONGEST_NAME:
-            raise BadFile(f"{path}: {name!r:.80} cannot be the name of a file")
+            raise BadFile(
+                f"{path}: {name!r:.80} cannot be the name of a file; rename the parameter"
+            )
     if "fp32" in contents.roles or any(key.name == "optimizer_state.pt" for key in contents.states):
         raise BadFile(
-            f"{path} has a parameter called optimizer_state.pt or a state called fp32, which are "
-            "names of files in a universal checkpoint"
+            f"{path} has a parameter called optimizer_state.pt or a state called fp32, but a "
+            "universal checkpoint has files with these names; rename it"
         )
     roles: dict[str, set[str]] = {}
     for key in (*contents.states, *contents.initial_state):

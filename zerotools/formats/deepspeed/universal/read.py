@@ -83,7 +83,12 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
     present = [each for each in models if each is not None]
     problems += misnamed_files(each.file for each in present)
     if saved.file is None:
-        problems.append(Problem(f"{directory / OPTIMIZER_STATE} is missing", OPTIMIZER_STATE))
+        problems.append(
+            Problem(
+                f"{directory / OPTIMIZER_STATE} is missing; copy or download it again",
+                OPTIMIZER_STATE,
+            )
+        )
     tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
     numbers = {key: value for key, value in found.items() if not isinstance(value, Tensor)}
     names = [*(each.file.name for each in present), *_files_of(directory)]
@@ -171,7 +176,11 @@ def states_of(
         folder = directory / ZERO / name
         if not (folder / MASTER).is_file():
             problems.append(
-                Problem(f"{folder / MASTER} is missing", f"{ZERO}/{name}/{MASTER}", name)
+                Problem(
+                    f"{folder / MASTER} is missing; copy or download it again",
+                    f"{ZERO}/{name}/{MASTER}",
+                    name,
+                )
             )
             yield Key(name, "param"), Tensor(FLOAT32, shape, ())
         for file in sorted(folder.glob("*.pt")):
@@ -189,7 +198,7 @@ def states_of(
             if is_whole and role != "step" and isinstance(value, Tensor) and value.shape != shape:
                 raise BadFile(
                     f"{opened.path} has the shape {value.shape}, but the model file gives {name} "
-                    f"the shape {shape}"
+                    f"the shape {shape}; take another checkpoint"
                 )
             yield Key(name, role), value
 
@@ -233,7 +242,8 @@ def lost_state(
                     file = f"{ZERO}/{name}/{role}.pt"
                     problems.append(
                         Problem(
-                            f"{directory / file} is missing, but other parameters have this file",
+                            f"{directory / file} is missing, but other parameters have this file; "
+                            "copy or download it again",
                             file,
                             name,
                         )
@@ -279,7 +289,10 @@ def empty_directories(directory: Path, shapes: Shapes) -> Iterator[Problem]:
     lost, because the model file has the values too."""
     for folder in sorted((directory / ZERO).iterdir()):
         if folder.is_dir() and folder.name not in shapes and not any(folder.iterdir()):
-            yield Problem(f"{folder / MASTER} is missing", f"{ZERO}/{folder.name}/{MASTER}")
+            yield Problem(
+                f"{folder / MASTER} is missing; copy or download it again",
+                f"{ZERO}/{folder.name}/{MASTER}",
+            )
 
 
 def _value(file: TorchFile, shape: tuple[int, ...], role: str) -> Tensor | int | float:
@@ -289,7 +302,7 @@ def _value(file: TorchFile, shape: tuple[int, ...], role: str) -> Tensor | int |
     if stored is None and scalar and isinstance(value, int | float):
         return value
     if stored is None:
-        raise BadFile(f"{file.path} holds no tensor")
+        raise BadFile(f"{file.path} holds no tensor; copy or download it again")
     if scalar or len(stored.shape) != 1 or stored.shape == shape:
         return file.tensor(stored)
     return _reshaped(file, stored, shape)
@@ -299,7 +312,7 @@ def _reshaped(file: TorchFile, stored: StoredTensor, shape: tuple[int, ...]) -> 
     if prod(shape) != stored.shape[0]:
         raise BadFile(
             f"{file.path} has {stored.shape[0]} elements, but the model file gives it the shape "
-            f"{shape}"
+            f"{shape}; take another checkpoint"
         )
     strides = row_major_strides(shape)
     chunk = Chunk(Box.whole(shape), file.name, file.first_byte(stored), strides)

@@ -89,7 +89,9 @@ def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> Mapp
 def _number(checkpoint: Checkpoint, key: Key, tensor: Tensor) -> Scalar:
     if not len(tensor.chunks):
         file = checkpoint.root / ZERO / key.name / f"{key.role}.pt"
-        raise BadFile(f"{file} is missing, but other parameters have this file")
+        raise BadFile(
+            f"{file} is missing, but other parameters have this file; copy or download it again"
+        )
     return read_scalar(checkpoint.root, tensor)
 
 

@@ -183,7 +183,8 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
     count = len(native_of(source).mp_shards)
     if world_size < 1:
         raise BadRequest(
-            f"--world-size is {world_size}; a checkpoint is written for at least 1 rank"
+            f"--world-size is {world_size}, but a checkpoint is written for at least 1 rank; pass "
+            "the number of ranks"
         )
     if world_size % count:
         raise BadRequest(

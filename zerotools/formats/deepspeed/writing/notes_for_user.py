@@ -84,10 +84,15 @@ def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
     total = micro * steps * before
     was = f"the batch was {micro} (micro batch) x {steps} (accumulation) x {before} ranks = {total}"
     if total % ranks:
-        return [f"{was}, which {ranks} ranks cannot keep: {total} is not a multiple of {ranks}"]
+        return [
+            (
+                f"{was}; with {ranks} ranks it cannot stay the same, because {total} is not a "
+                f"multiple of {ranks}"
+            )
+        ]
     own = total // ranks
     most = max(n for n in range(1, min(micro, own) + 1) if not own % n)
-    return [f"{was}; {most} x {own // most} x {ranks} ranks give the same batch"]
+    return [f"{was}; {most} x {own // most} x {ranks} ranks = {total} keeps it"]
 
 
 def _sequence_ranks(mp_shard: MpShard) -> list[str]:

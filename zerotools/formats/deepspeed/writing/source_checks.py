@@ -116,7 +116,10 @@ def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSett
     for rank, there in enumerate(mp_shard.optim_states):
         if there is None:
             name = name_for_rank(optim.file.name, rank)
-            raise BadFile(f"{path / name} is missing; its experts may be in no other file")
+            raise BadFile(
+                f"{path / name} is missing, and its experts may be in no other file; copy or "
+                "download it again"
+            )
 
 
 def check_weights(source: Checkpoint) -> None:

@@ -106,7 +106,10 @@ def target_layout_of(
     autoep_size = _autoep_size(logical, settings, dp_size)
     if kind == STAGE_3:
         if settled.round_robin is not None:
-            raise BadRequest("--round-robin is for stages 1 and 2, but the output is for stage 3")
+            raise BadRequest(
+                "--round-robin is for stages 1 and 2, but the output is for stage 3; leave "
+                "--round-robin out"
+            )
         size = settled.sub_group_size
         if size is None:
             if logical.kind == STAGE_3 and saved_dp_size is not None:
@@ -122,7 +125,8 @@ def target_layout_of(
         )
     if settled.sub_group_size is not None:
         raise BadRequest(
-            f"--sub-group-size is for stage 3, but the output is for stage {stage or 1}"
+            f"--sub-group-size is for stage 3, but the output is for stage {stage or 1}; leave "
+            "--sub-group-size out"
         )
     if _is_bf16_optimizers(logical, settings, settled.stage):
         if settings.round_robin:
@@ -237,7 +241,10 @@ def _alignment(logical: LogicalState, settings: ZeroSettings) -> int | None:
         return None
     if logical.precision is None:
         file = logical.model_file.path if logical.model_file is not None else "the source"
-        raise Unsupported(f"{file} has aligned parameters but does not record their dtype")
+        raise Unsupported(
+            f"{file} has aligned parameters but does not record their dtype; take another "
+            "checkpoint"
+        )
     return alignment_of(logical.precision)
 
 

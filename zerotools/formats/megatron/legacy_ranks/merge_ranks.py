@@ -50,7 +50,7 @@ class WholeModel:
             raise BadFile(
                 f"{self.path / local.file} has {key} as {local.dtype} of shape {local.shape}, but "
                 f"{self.path / first.file} has it as {first.dtype} of shape {first.shape}: the "
-                "files are from two runs, or one is damaged"
+                "files are from two runs, or one is damaged; take another checkpoint"
             )
         for start, box in cut.parts(local.shape, rank, ranks):
             chunks.append(_chunk(local, start, box))
@@ -117,7 +117,8 @@ def first_layers(
     said, there = merged.facts.count("num_layers"), layers.get("decoder.layers")
     if said is not None and there is not None and said != there:
         raise BadFile(
-            f"{merged.path} has {there} layers, but num_layers in its saved arguments is {said}"
+            f"{merged.path} has {there} layers, but num_layers in its saved arguments is {said}; "
+            "take another checkpoint"
         )
     return found
 
@@ -174,7 +175,10 @@ def _whole_name(merged: WholeModel, rank: SavedRank, name: str, firsts: Mapping[
     if match := _EXPERT.fullmatch(megatron_expert_name(name)):
         count = merged.facts.count("num_experts")
         if count is None and merged.degrees.experts > 1:
-            raise Unsupported(f"{rank.file.path} does not say how many experts the model has")
+            raise Unsupported(
+                f"{rank.file.path} does not record how many experts the model has; take another "
+                "checkpoint"
+            )
         first = (count or 0) // merged.degrees.experts * rank.place.expert
         name = f"{match[1]}.local_experts.{int(match[2]) + first}.{match[3]}"
     return name

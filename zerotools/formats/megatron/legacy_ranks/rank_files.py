@@ -166,16 +166,23 @@ def rank_problems(
         if name not in opened:
             where = model_of(name)
             if not (path / where).exists():
-                said = f"{path / where} is missing: with {degrees} there are {len(expected)} ranks"
+                said = (
+                    f"{path / where} is missing: with {degrees} there are {len(expected)} ranks; "
+                    "copy or download it again"
+                )
                 yield Problem(said, where, prevents_output=True)
     if "" in expected and max(degrees[:3]) > 1:
         yield Problem(
-            f"{path} has the files of only one rank, but the run had {degrees}",
+            f"{path} has the files of only one rank, but the run had {degrees}; copy or download "
+            "the other files",
             prevents_output=True,
         )
     for name, file in opened.items():
         if name not in expected:
-            said = f"{path / file.name} is from another save: the run had {degrees}"
+            said = (
+                f"{path / file.name} is from another save, because the run had {degrees}; move it "
+                "elsewhere"
+            )
             yield Problem(said, file.name, prevents_output=True)
     first = ranks[0] if ranks else None
     for rank in ranks:
@@ -190,7 +197,8 @@ def rank_problems(
         elif degrees_of(rank.facts) != degrees:
             yield Problem(
                 f"{path / rank.file.name} is from a run with {degrees_of(rank.facts)}, but "
-                f"{path / first.file.name if first else path} is from a run with {degrees}",
+                f"{path / first.file.name if first else path} is from a run with {degrees}; take "
+                "another checkpoint",
                 rank.file.name,
                 prevents_output=True,
             )
@@ -205,7 +213,9 @@ def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Itera
     lost = [name for name in names if not (path / name).exists()]
     for name in lost if len(lost) < len(names) else ():
         yield Problem(
-            f"{path / name} is missing, but other ranks have one", name, prevents_output=True
+            f"{path / name} is missing, but other ranks have one; copy or download it again",
+            name,
+            prevents_output=True,
         )
     if len(lost) == len(names) and _is_distributed(facts):
         said = "no other file has the masters and moments of the distributed optimizer"

@@ -155,8 +155,8 @@ def _refuse_other_names(source: Checkpoint, weights: Mapping[str, Tensor]) -> No
     other = next((name for name in weights if not name.startswith(_NAMES)), None)
     if other is not None or not weights:
         raise BadRequest(
-            f"{source.origin.path} has {other or 'no weights'}, but Megatron-Core has other "
-            "names: add --map-to megatron, which renames and arranges the weights of a Hub model"
+            f"{source.origin.path} has {other or 'no weights'}, but Megatron-Core has other names; "
+            "add --map-to megatron, which renames and arranges the weights of a Hub model"
         )
 
 
@@ -170,9 +170,12 @@ def _are_experts_apart(
         return None
     if expert_parallel < 1 or not any(map(is_expert_weight, weights)):
         raise BadRequest(
-            f"--expert-parallel is {expert_parallel}; at least 1 rank must have experts"
+            (
+                f"--expert-parallel is {expert_parallel}, but at least 1 rank must have experts; "
+                "choose a larger number"
+            )
             if expert_parallel < 1
-            else f"{source.origin.path} has no experts: leave --expert-parallel out"
+            else f"{source.origin.path} has no experts; leave --expert-parallel out"
         )
     return expert_parallel > 1
 
@@ -255,7 +258,7 @@ def _arguments(
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
-        raise BadFile(f"{path} is not a JSON object")
+        raise BadFile(f"{path} is not a JSON object; name the config.json of the model")
     samples = {} if training.samples is None else {"consumed_train_samples": training.samples}
     return config, {**model_arguments(config, weights), **PARALLEL, **samples}
 

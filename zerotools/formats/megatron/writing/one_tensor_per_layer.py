@@ -60,8 +60,8 @@ def single_tensors(source: Checkpoint) -> SingleTensors:
         twice = next((each for each in made if each in tensors), None)
         if twice is not None:
             raise BadRequest(
-                f"{source.origin.path}: a part of {key} would get the name {twice}, which "
-                "another tensor already has"
+                f"{source.origin.path}: a part of {key} would get the name {twice}, which another "
+                "tensor already has; rename one of the two"
             )
         tensors |= made
         keys[key] = tuple(made)

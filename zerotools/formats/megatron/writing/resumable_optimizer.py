@@ -78,7 +78,8 @@ def written_optimizer(
     strange = sorted(roles - {*MOMENTS})
     if strange:
         return DroppedOptimizer(
-            f"Megatron's Adam has {' and '.join(MOMENTS)}, but not {strange[0]}"
+            f"the optimizer has the state {strange[0]}, but Megatron's Adam has only "
+            f"{' and '.join(MOMENTS)}"
         )
     weights = {key.name: t for key, t in tensors.items() if key.role == "param"}
     for role in MOMENTS:
@@ -134,8 +135,8 @@ def _groups_by_name(
         missing[f"the param group of {stray[0]} and {len(stray) - 1} others"] = None
     if missing:
         raise BadRequest(
-            f"{source.origin.path} has optimizer state, but not all options that Megatron needs "
-            f"to resume: give {', '.join(missing)}"
+            f"{source.origin.path} has optimizer state, but not all options that Megatron needs to "
+            f"resume; give {', '.join(missing)}"
         )
     return found
 

@@ -262,8 +262,8 @@ def _refuse_gaps(path: Path, what: str, numbers: Mapping[int, object] | set[int]
     missing = next((n for n in range(len(numbers)) if n not in numbers), None)
     if missing is not None:
         raise BadRequest(
-            f"{path} has {what} with numbers up to {max(numbers)}, but not number {missing}: the "
-            "model is not complete"
+            f"{path} has {what} with numbers up to {max(numbers)}, but not number {missing}, so "
+            "the model is not complete; take another checkpoint"
         )
 
 
