@@ -88,7 +88,7 @@ where a command prints results `--json` ([the keys](json.md)), and for commands 
 """
 COMMON_OPTION = re.compile(
     r"^  --(?:help +Show this message|debug +Show the traceback|json +Print JSON (?:inst|\(sch)|"
-    r"socket PATH +Socket of the daemon).*\n",
+    r"socket PATH +Socket of the daemon).*\n(?: {10,}.*\n)*",
     re.MULTILINE,
 )
 

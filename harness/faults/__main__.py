@@ -143,7 +143,7 @@ def _print(options: argparse.Namespace, totals: Totals, exist: int, seconds: flo
     sample = f", seed {options.seed}" if options.sample else ""
     print(
         f"{totals.points} of {exist} points tried in {seconds:.0f} s{sample}; at {totals.missed} "
-        f"of them the call was not made; {totals.unseen} ends of ranks that no process could see; "
+        f"of them the call was not made; {totals.unseen} ranks ended unseen by every process; "
         f"the longest took {totals.longest[0]:.1f} s: {totals.longest[1]}"
     )
     print(totals)

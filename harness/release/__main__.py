@@ -112,15 +112,19 @@ def check_start(root: Path, version: str, following: str) -> None:
     """
     base = source_edits.base_in(root)
     if ".dev" not in base or version_order(base) >= version_order(version):
-        raise BadRequest(f"the source is {base}, so {version} cannot be released")
+        raise BadRequest(
+            f"the source has version {base}, but {version} needs an earlier .dev version"
+        )
     if version_order(following) <= version_order(version):
-        raise BadRequest(f"--next {following} is not after {version}")
+        raise BadRequest(f"--next {following} is not after {version}; name a later version")
     if changed := git(root, "status", "--porcelain"):
-        raise BadRequest(f"the tree is not clean: {changed.splitlines()[0].strip()}")
+        raise BadRequest(
+            f"the tree has changes ({changed.splitlines()[0].strip()}); commit or remove them"
+        )
     if not git(root, "branch", "--show-current"):
-        raise BadRequest("no branch is checked out for the release")
+        raise BadRequest("no branch is checked out; check out the branch to release")
     if git(root, "tag", "--list", f"v{version}"):
-        raise BadRequest(f"the tag v{version} exists already")
+        raise BadRequest(f"the tag v{version} exists already; name a later version")
 
 
 def commit_release(clone: Path, version: str, key: Path | None) -> str:

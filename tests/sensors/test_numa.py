@@ -151,7 +151,7 @@ def test_a_cpuset_with_few_of_the_near_processors_is_not_worth_it() -> None:
     assert {each.cpus for each in found} == {frozenset()}
     assert found[1].why == (
         "only 4 of the processors near GPU 1 (16-31) may be used here, too few for a process that "
-        "may use 16"
+        "may use 16 processors"
     )
     enough = a_topology("0-15", "16-31", allowed="0-11,16-27")
     assert [cpu_list(each.cpus) for each in near_gpus([left, right], enough)] == ["16-27"] * 2
@@ -172,7 +172,7 @@ def test_a_node_that_is_a_small_part_of_the_machine_gives_way_to_its_socket() ->
     unknown = a_topology(*cpus, sockets=[None] * 8)
     assert near_gpus(gpus_near("8-15", "40-47"), unknown)[0].why == (
         "only 8 of the processors near GPU 0 (8-15) may be used here, too few for a process that "
-        "may use 64"
+        "may use 64 processors"
     )
     eight = near_gpus(gpus_near(*cpus), topology)
     assert [cpu_list(each.cpus) for each in eight] == cpus

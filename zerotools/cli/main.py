@@ -74,8 +74,8 @@ def build() -> LazyGroup:
             click.Option(
                 ["--host"],
                 metavar="ssh://HOST",
-                help="Send the command to the daemon of another machine, by ssh: submit, queue, "
-                "show, logs, cancel and others.",
+                help="Send the command (submit, queue, show, logs, cancel and others) to the "
+                "daemon of another machine, by ssh.",
             ),
             click.Option(
                 ["--color"],
@@ -83,7 +83,7 @@ def build() -> LazyGroup:
                 default=AUTO,
                 show_default=True,
                 expose_value=False,
-                help="Colours: on a terminal if NO_COLOR is not set, always, or never.",
+                help="When to use colours. auto: on a terminal, if NO_COLOR is not set.",
                 callback=_choose_colour,
             ),
             debug_option(),

@@ -12,7 +12,7 @@ import psutil
 from zerotools.sensors.snapshot import Host, Pressure, Stall
 
 NO_PRESSURE = "this kernel does not report pressure (no /proc/pressure)"
-FIRST_READING = "it is known from the second reading"
+FIRST_READING = "it is known only from the second reading on"
 
 
 class HostSensor:

@@ -304,7 +304,7 @@ def _too_few(gpu: Gpu, near: frozenset[int], allowed: frozenset[int]) -> str:
         return f"none of {whose} may be used here, only {_shown(allowed)}"
     return (
         f"only {len(usable)} of {whose} may be used here, too few for a process that may use "
-        f"{len(allowed)}"
+        f"{len(allowed)} processors"
     )
 
 

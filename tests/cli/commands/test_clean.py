@@ -61,7 +61,7 @@ def test_without_a_terminal_it_refuses_to_guess(
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     done = zerotools("clean", *options)
     assert done.status == 2
-    assert "not possible with --json or without a terminal" in done.err
+    assert "cannot ask with --json or without a terminal" in done.err
     assert len(jobs.views) == 3
 
 

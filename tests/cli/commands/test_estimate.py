@@ -410,7 +410,7 @@ def test_nodes_share_weights_within_and_gradients_between(
     assert "8 GPUs of" in spread
     assert "2 on each of 4 nodes" in spread
     assert "each node has a copy of the weights, shared by its 2 ranks" in spread
-    assert "of one machine" in estimate(str(job), *MACHINE[2:], "--print", "job").err
+    assert "for one machine" in estimate(str(job), *MACHINE[2:], "--print", "job").err
     job.write_text(text + "shard_size = 8\n")
     assert "shared by its" not in estimate(str(job), *MACHINE[2:], "--stage", "3").out
 

@@ -64,8 +64,8 @@ def test_a_job_that_is_tried_again() -> None:
     text = "\n".join(page(JOB, TREE, now=1000.0))
     assert text.startswith("job 7 (tiny): waiting retry\n")
     assert (
-        "1 of 3 used since its last progress; at most 2 restarts follow ranks without progress "
-        "(1 such end so far)"
+        "1 of 3 used since the last progress; after ranks without progress, at most 2 restarts "
+        "follow (1 such end so far)"
     ) in text
     assert "(in 1 min 00 s)" in text
     assert "attempt 2: hang: it hangs" in text
@@ -93,7 +93,7 @@ def test_a_cause_that_costs_nothing_and_one_that_nothing_follows() -> None:
     said = lines_of(retries={**free, "cause_max": None})["restarts"]
     assert said.endswith("; a restart after a restart of the machine is not counted")
     none = lines_of(retries={**TREE["retries"], "cause_max": 0})["restarts"]
-    assert "; no restart follows ranks without progress (1 such end so far)" in none
+    assert "; after ranks without progress, no restart follows (1 such end so far)" in none
 
 
 def test_a_job_that_waits(zerotools: Command, service: FakeService) -> None:

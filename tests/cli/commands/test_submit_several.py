@@ -179,16 +179,16 @@ def test_a_refusal_keeps_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ({"output_dir": "out"}, {"output_dir": "out"}, "a writes there too; name another"),
         ({"output_dir": "out"}, {"output_dir": "link"}, "a writes there too; name another"),
-        ({"output_dir": "out"}, {"resume_from": "out"}, "a writes checkpoints there, so it is not"),
+        ({"output_dir": "out"}, {"resume_from": "out"}, "a writes checkpoints there, so this path"),
         (
             {"output_dir": "out"},
             {"resume_from": "link/latest"},
-            "a writes checkpoints there, so it is not",
+            "a writes checkpoints there, so this path",
         ),
         (
             {"output_dir": "out"},
             {"resume_from": "out/step-00000099"},
-            "a writes checkpoints there, so it is not",
+            "a writes checkpoints there, so this path",
         ),
         ({"output_dir": "out"}, {"resume_from": "out/step-00000040"}, None),
         ({"output_dir": "out", "resume_from": "out"}, {"output_dir": "b"}, None),

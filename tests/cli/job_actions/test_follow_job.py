@@ -324,7 +324,7 @@ def test_a_job_that_takes_no_step_says_so_and_for_whom_it_waits(service: FakeSer
     assert told(name="saving", waits_for=None, step_seconds=None) == "saving, no step for 41 s"
     assert told(step_is_old=False, waits_for=None) == ""
     complete = {"waits_for": {**STOPPED["waits_for"], "state": "S"}, "name": "complete"}
-    assert told(**complete) == "reported that its work is complete, and has not ended for 41 s"
+    assert told(**complete) == "reported that its work is complete, but has not ended for 41 s"
     alone = view | {"world_size": 1, "phase": still | {"step_is_old": False}}
     assert (
         reason_text(alone, now=1000.0) == "it has been in step 812 for 41 s (stopped by a signal)"

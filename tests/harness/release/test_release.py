@@ -96,7 +96,7 @@ def test_what_went_well_is_taken(clone: Path, tmp_path: Path, key: Path) -> None
 
 
 def test_a_release_that_cannot_begin_is_refused(clone: Path) -> None:
-    with pytest.raises(BadRequest, match=r"so 0\.0\.1 cannot be released"):
+    with pytest.raises(BadRequest, match=r"but 0\.0\.1 needs an earlier \.dev version"):
         command.check_start(clone, "0.0.1", "0.1.0")
     with pytest.raises(BadRequest, match=f"--next {VERSION} is not after {VERSION}"):
         command.check_start(clone, VERSION, VERSION)
@@ -107,7 +107,7 @@ def test_a_release_that_cannot_begin_is_refused(clone: Path) -> None:
     with pytest.raises(BadRequest, match="no branch is checked out"):
         command.check_start(clone, VERSION, "9.9.0")
     (clone / "odd").touch()
-    with pytest.raises(BadRequest, match=r"the tree is not clean: \?\? odd"):
+    with pytest.raises(BadRequest, match=r"the tree has changes \(\?\? odd"):
         command.check_start(clone, VERSION, "9.9.0")
 
 

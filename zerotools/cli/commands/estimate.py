@@ -70,8 +70,7 @@ _CONFIGS = ("job", "deepspeed", "accelerate")
     group=OUTPUT,
     type=click.IntRange(1),
     metavar="N",
-    help="Number of the settings to use, in the list of settings that fit.  [default: the "
-    "cheapest]",
+    help="Use entry N of the list of settings that fit.  [default: the cheapest]",
 )
 @config_options
 @json_option

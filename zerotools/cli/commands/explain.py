@@ -153,14 +153,14 @@ def _describe_preemption(room: Mapping[str, Any], own: int) -> str:
 def _retries(retries: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     if retries["cause"] is None and not retries["used"]:
         return
-    used = f"{retries['used']} of {retries['max']} used since its last progress"
+    used = f"{retries['used']} of {retries['max']} used since the last progress"
     if not retries["counts"]:
         used += f"; a restart after {retries['after']} is not counted"
     if retries["cause_max"] is not None:
         most = retries["cause_max"]
         limit = "no restart follows" if most == 0 else f"at most {most} restarts follow"
         ends = "1 such end" if retries["cause_ends"] == 1 else f"{retries['cause_ends']} such ends"
-        used += f"; {limit} {retries['after']} ({ends} so far)"
+        used += f"; after {retries['after']}, {limit} ({ends} so far)"
     yield "restarts", used
     if retries["rule"] == "always":
         yield "rule", 'retry = "always": a restart follows every crash, up to max_restarts'

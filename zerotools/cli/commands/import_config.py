@@ -72,8 +72,8 @@ def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     group=LAUNCHERS,
     callback=_numbers,
     metavar="N,...",
-    help="Numbers of the blocks of PAGE to import (a launch line and its configs), as in the list "
-    "of blocks. For a script with several launch lines: the number of the line.",
+    help="Import these blocks of PAGE together (a launch line and its configs), by their numbers "
+    "in the printed list. For a script with several launch lines: the number of one of them.",
 )
 @option(
     "-o",

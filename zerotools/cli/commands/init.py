@@ -91,8 +91,7 @@ _INTRODUCTION = "# Made by zerotools init. zerotools estimate {name} shows other
     group=JOB,
     type=click.IntRange(1),
     metavar="N",
-    help="Number of the settings to use, in the list of settings that fit.  [default: the "
-    "cheapest]",
+    help="Use entry N of the list of settings that fit.  [default: the cheapest]",
 )
 @option(
     "--sequence-length",

@@ -245,7 +245,7 @@ def _verdict(check: LayoutCheck, checkpoint: Path | None) -> str:
         return check.refusal
     tensors = count_text(check.tensors, "tensor")
     if checkpoint is None:
-        return f"{tensors}, total and invertible"
+        return f"{tensors}; the layout covers the whole model and can be inverted"
     if check.fits:
         ignored = f"; {len(check.ignored)} are not weights" if check.ignored else ""
         return f"found in the checkpoint: {tensors}{ignored}"

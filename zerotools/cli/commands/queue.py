@@ -31,7 +31,7 @@ ME, ALL = "me", "all"
 
 
 @click.command("queue", cls=GroupedCommand)
-@option("-a", "--all", "show_all", group=SELECTION, is_flag=True, help="Also finished jobs.")
+@option("-a", "--all", "show_all", group=SELECTION, is_flag=True, help="List finished jobs, too.")
 @option("--named", "name", group=SELECTION, metavar="NAME", help="List only jobs with this name.")
 @option(
     "--user",
@@ -39,9 +39,13 @@ ME, ALL = "me", "all"
     metavar="NAME",
     help="List only jobs of this user (all, me, a name or a uid).",
 )
-@option("--mine", group=SELECTION, is_flag=True, help="Only your jobs.")
+@option("--mine", group=SELECTION, is_flag=True, help="List only your jobs.")
 @option(
-    "--limit", group=SELECTION, type=click.IntRange(min=1), metavar="N", help="Only the newest N."
+    "--limit",
+    group=SELECTION,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=("List only the newest N jobs."),
 )
 @socket_option
 @json_option

@@ -19,12 +19,12 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> None:
     """Release held jobs, so that they start when their turn comes.
 
-    A job may be held by you, by the daemon, or because a job that it starts after has failed. A job
-    that ran before continues from its newest checkpoint. A job that is still saving is queued again
-    when it has saved.
+    A job may be held by you, by the daemon, or because a job in its --after has failed. A job that
+    ran before continues from its newest checkpoint. A job that is still saving is queued again when
+    it has saved.
 
-    A released job still waits for its start time (--begin) and for jobs that it starts after, but
-    not for a job that has ended without success.
+    A released job still waits for its start time (--begin) and for the jobs in its --after, but not
+    for a job that has ended without success.
     """
     client = DaemonClient(socket)
     told = None if as_json else release_sentence

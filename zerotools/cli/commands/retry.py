@@ -40,7 +40,7 @@ def command(
     socket: Path | None,
     as_json: bool,
 ) -> None:
-    """Queue a job that has ended again: a new job with the same job file.
+    """Queue an ended job again, as a new job with the same job file.
 
     The new job continues from the newest complete checkpoint in the same directory. Without a
     checkpoint it begins with step 1. A successful job is refused, because all its steps are done.

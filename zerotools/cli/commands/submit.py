@@ -163,7 +163,7 @@ class _Mode:
     group=JOB,
     metavar="NAME[=VALUE]",
     multiple=True,
-    help="Pass a variable to the job; without =VALUE, with its value here. May be repeated.",
+    help="Pass a variable to the job, with VALUE or with its value in your shell. May be repeated.",
 )
 @option(
     "--notify",

@@ -30,7 +30,7 @@ from zerotools.public.verify_checkpoint import VerifyKeywords, VerifyResult, ver
 
 MAX_FINDINGS = 20
 MAX_NAMED = 4
-_PARTS_TO_COME = "all parts together check the whole checkpoint: combine their exit statuses"
+_PARTS_TO_COME = "the checkpoint is whole only if the last line of every part is WHOLE"
 
 
 @click.command("verify", cls=GroupedCommand)
@@ -136,7 +136,8 @@ def describe(found: Verification) -> Iterator[str]:
     named = {finding.tensor for finding in found.findings}
     nonfinite = [key for key in found.nonfinite if key not in named]
     if nonfinite:
-        yield f"note: {_some([str(key) for key in nonfinite])}: infinite or NaN values, as in masks"
+        some = _some([str(key) for key in nonfinite])
+        yield f"note: infinite or NaN values, such as those of masks, are in {some}"
     for note in notes_on_weights(found.checkpoint.origin.notes):
         yield f"note: {render.clean(note)}"
 
@@ -146,15 +147,15 @@ def _compared(found: Verification) -> Iterator[str]:
     is_as_said = not any(finding.check is Check.MANIFEST for finding in found.findings)
     if written is not None and is_as_said:
         yield (
-            f"{count_text(len(written.vouched), 'file')} unchanged since the save, according to "
-            f"{render.clean(str(written.path))}"
+            f"{count_text(len(written.vouched), 'file')} did not change after the save, according "
+            f"to {render.clean(str(written.path))}"
         )
     if comparison is None:
         return
     if is_as_said:
-        what = "all files are" if comparison.by_files else count_text(comparison.tensors, "tensor")
-        rest = "those" if comparison.by_files else "with the values"
-        yield f"{what} {rest} of {render.clean(str(comparison.path))}"
+        tensors = count_text(comparison.tensors, "tensor")
+        what = "all files are as in" if comparison.by_files else f"{tensors} with the values of"
+        yield f"{what} {render.clean(str(comparison.path))}"
     for note in comparison.notes:
         yield f"note: {render.clean(note)}"
 

@@ -21,7 +21,9 @@ from zerotools.jobs.states import SUCCEEDED, display_text
 @click.command("wait")
 @jobs_argument
 @click.option("--any", "any_one", is_flag=True, help="Wait only until the first job has ended.")
-@click.option("--timeout", metavar="SPAN", help="Stop waiting after this time: 90, 30m, 2h.")
+@click.option(
+    "--timeout", metavar="SPAN", help=("Stop waiting after this time: 90 (seconds), 30m, 2h.")
+)
 @socket_option
 @json_option
 def command(

@@ -155,7 +155,7 @@ def stall_text(job: Job, now: float) -> str:
         if not late or late["since"] is None:
             return told
         ending = f"has not ended for {render.duration(now - late['since'])}"
-        return f"{told}, and {ending}{_STATES.get(late['state'], '')}"
+        return f"{told}, but {ending}{_STATES.get(late['state'], '')}"
     if _is_old(phase):
         seconds, name = phase.get("step_seconds"), phase.get("name")
         doing = f"{name}, " if name in ("evaluating", "saving", "finishing") else ""

@@ -182,7 +182,7 @@ def _table(found: Estimate) -> list[str]:
 
 def _fits(found: Estimate, row: Row) -> str:
     if row.fits is None:
-        return "the state does"
+        return "without activations"
     said = "yes" if row.fits else "no"
     best = found.search.best
     if best is None or row.layout != best.row.layout or best.work.micro != found.work.micro:
@@ -204,7 +204,7 @@ def _describe_as_written(found: Estimate, row: Row) -> str:
 
 def _terms(found: Estimate, row: Row) -> Iterator[str]:
     memory = row.memory
-    yield f"stage {row.stage}, offload {row.offload}: GiB of one rank, and the peak"
+    yield f"stage {row.stage}, offload {row.offload}: memory of one rank, in GiB"
     rows = []
     for name in dict.fromkeys((*memory.device, *memory.host)):
         device, host = memory.device.get(name, 0), memory.host.get(name, 0)

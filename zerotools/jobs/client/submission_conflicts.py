@@ -80,7 +80,7 @@ def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadReques
             continue
         yield BadRequest(
             f"{job.source}: resume_from = {given}: {other.source} writes checkpoints there, so "
-            "the newest checkpoint can change before the job starts; submit the job when "
+            "this path may be another checkpoint when the job starts; submit the job when "
             f"{other.source} has ended, or name one checkpoint that exists now (step-...)"
         )
 

@@ -106,7 +106,7 @@ def _steps(run: RunSettings, program: Program, directory: Path) -> list[str]:
     file = next((word for word in program.command if word.endswith(".py")), None)
     if file is not None and not (directory / file).exists():
         steps.append(
-            f"{file} is not in {directory}; set script.directory to the directory that has it, or "
+            f"{file} is not in {directory}: set script.directory to the directory that has it, or "
             "run the import there"
         )
     launcher = run.launcher or ("accelerate" if program.launcher == "accelerate" else "")

@@ -64,7 +64,7 @@ class CheckpointSpec:
         imported=False,
     )
     upload_keep_last: int | None = key(
-        "Of the checkpoints at `upload_to`, keep this many of the newest, those that `keep_every` "
+        "Keep this many of the newest checkpoints at `upload_to`, and also those that `keep_every` "
         "keeps, and the best; default: keep all.",
         default=None,
         stored_default=None,

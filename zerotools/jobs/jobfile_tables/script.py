@@ -53,8 +53,8 @@ class ScriptSpec:
     evaluates: str | None = key(
         "A job's checkpoint to export before the program starts, or a job's `output_dir`, to "
         "export the newest intact checkpoint in it. The weights are written in 16 bits, with "
-        "adapters merged, and `ZEROTOOLS_MODEL` names the model directory. `eval.tasks` queues a "
-        "job with this key.",
+        "adapters merged, and `ZEROTOOLS_MODEL` names the model directory. A job that "
+        "`eval.tasks` queues has this key.",
         default=None,
         stored_default=None,
         path=True,

@@ -84,7 +84,7 @@ class SlurmSpec:
         imported=False,
     )
     gpu_type: str | None = key(
-        'The kind of GPU, by Slurm\'s name: `"a100"` makes `--gres=gpu:a100:8`.',
+        'The kind of GPU, by Slurm\'s name: `"a100"` makes `--gres=gpu:a100:8` for 8 GPUs.',
         default=None,
         stored_default=None,
         imported=False,

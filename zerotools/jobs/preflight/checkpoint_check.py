@@ -31,8 +31,8 @@ def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
         return
     if record.weights_only or (spec.engine == "deepspeed" and on_nvme(spec.deepspeed.tree)):
         yield (
-            f"{where}: DeepSpeed does not load optimizer state that it offloaded to NVMe, and "
-            "reports no error, so such a job cannot resume; offload to the CPU"
+            f"{where}: DeepSpeed does not load optimizer state that it offloaded to NVMe, so the "
+            "job cannot resume (DeepSpeed reports no error); offload to the CPU"
             + (
                 f', or start a new run from the weights with model.path = "{path}"'
                 * record.weights_only
