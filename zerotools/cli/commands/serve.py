@@ -15,6 +15,7 @@ from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, 
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import print_message
 from zerotools.core.counts_and_sizes import count_text
+from zerotools.io.files.keep_freed_memory import keep_freed_memory
 from zerotools.public.command_options.option import bind_options
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords, serving
 
@@ -35,6 +36,7 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
     new at each start. The server runs until Ctrl-C.
     """
     options = bind_options(ServeKeywords, given)
+    keep_freed_memory()
     with ExitStack() as stack:
         before = signal.signal(signal.SIGTERM, _leave)
         stack.callback(signal.signal, signal.SIGTERM, before)
