@@ -1,6 +1,9 @@
 """What MaxText makes of a model's state dict, written down with numpy from its own conversion:
 `src/maxtext/checkpoint_conversion/utils/param_mapping.py` at commit e591f30c, the mappings and
-hooks of GEMMA2, GEMMA3 and DEEPSEEK. The package `maxtext` (0.1.0 to 0.2.5) requires Python 3.12
+hooks of GEMMA2, GEMMA3 and DEEPSEEK, and `standalone_scripts/convert_gemma_chkpt.py` next to it,
+which converts Google's own files of Gemma 1. `gemma_logits` is what `src/maxtext/models/gemma.py`
+computes, with `layers/attentions.py`, `embeddings.py`, `linears.py`, `normalizations.py` and
+`decoders.py` (`logits_via_embedding`). The package `maxtext` (0.1.0 to 0.2.5) requires Python 3.12
 and JAX, so tests that also run on 3.11 cannot call its conversion.
 
 Each function returns the tree of weights with scanned layers or without (`scan`). Without `scaled`
@@ -47,6 +50,73 @@ def bf16(number: float) -> np.float32:
     import ml_dtypes
 
     return np.float32(ml_dtypes.bfloat16(number))
+
+
+def gemma(state: Arrays, config: Mapping[str, Any], scan: bool, *, scaled: bool = True) -> Arrays:
+    heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
+    root = np.float32(config["head_dim"] ** -0.5 if scaled else 1)
+    norm = plus_one if scaled else same
+    made = _ends(state, np.float32(config["hidden_size"] ** 0.5 if scaled else 1), norm)
+    parts: dict[str, tuple[str, Hook]] = {
+        "pre_self_attention_norm.scale": ("input_layernorm", norm),
+        "pre_ffw_norm.scale": ("post_attention_layernorm", norm),
+        "self_attention.query.kernel": ("self_attn.q_proj", lambda x: in_heads(heads)(x) * root),
+        "self_attention.key.kernel": ("self_attn.k_proj", in_heads(kv)),
+        "self_attention.value.kernel": ("self_attn.v_proj", in_heads(kv)),
+        "self_attention.out.kernel": ("self_attn.o_proj", from_heads(heads)),
+        "mlp.wi_0.kernel": ("mlp.gate_proj", transposed),
+        "mlp.wi_1.kernel": ("mlp.up_proj", transposed),
+        "mlp.wo.kernel": ("mlp.down_proj", transposed),
+    }
+    for new, (old, hook) in parts.items():
+        numbers = range(config["num_hidden_layers"])
+        layers = [hook(state[f"model.layers.{n}.{old}.weight"]) for n in numbers]
+        _put(made, "decoder.layers", new, layers, scan)
+    return made
+
+
+def gemma_logits(tree: Arrays, tokens: list[int], config: Mapping[str, Any]) -> np.ndarray:
+    """The logits that MaxText computes from its tree of Gemma 1 with scanned layers."""
+    groups = config["num_attention_heads"] // config["num_key_value_heads"]
+    head, count = config["head_dim"], len(tokens)
+    angles = np.arange(count)[:, None] / 10000 ** (2 * np.arange(head // 2) / head)
+    sin, cos = (np.tile(turned, 2)[:, None] for turned in (np.sin(angles), np.cos(angles)))
+
+    def normed(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + 1e-6) * scale
+
+    def rotated(x: np.ndarray) -> np.ndarray:
+        first, second = np.split(x, 2, -1)
+        return x * cos + np.concatenate((-second, first), -1) * sin
+
+    def gelu(x: np.ndarray) -> np.ndarray:
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+    double = {name: value.astype("f8") for name, value in tree.items()}
+    table = double["token_embedder.embedding"]
+    x = table[tokens]
+    for number in range(config["num_hidden_layers"]):
+        layer = {
+            name.removeprefix("decoder.layers."): np.take(value, number, 1)
+            for name, value in double.items()
+            if name.startswith("decoder.layers.")
+        }
+        seen = normed(x, layer["pre_self_attention_norm.scale"])
+        query, key, value = (
+            np.einsum("td,dnh->tnh", seen, layer[f"self_attention.{kind}.kernel"])
+            for kind in ("query", "key", "value")
+        )
+        key, value = np.repeat(rotated(key), groups, 1), np.repeat(value, groups, 1)
+        scores = np.einsum("tnh,snh->nts", rotated(query), key)
+        scores = np.exp(np.where(np.tri(count, dtype=bool), scores, -np.inf))
+        weights = scores / scores.sum(-1, keepdims=True)
+        mixed = np.einsum("nts,snh->tnh", weights, value)
+        x = x + np.einsum("tnh,nhd->td", mixed, layer["self_attention.out.kernel"])
+        seen = normed(x, layer["pre_ffw_norm.scale"])
+        hidden = gelu(seen @ layer["mlp.wi_0.kernel"]) * (seen @ layer["mlp.wi_1.kernel"])
+        x = x + hidden @ layer["mlp.wo.kernel"]
+    x = normed(x, double["decoder.decoder_norm.scale"])
+    return np.asarray(x @ table.T / np.sqrt(x.shape[-1]))
 
 
 def gemma2(state: Arrays, config: Mapping[str, Any], scan: bool, *, scaled: bool = True) -> Arrays:

@@ -43,6 +43,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral", {}),
     "qwen2": ("qwen2", {"num_key_value_heads": 1}),
     "qwen3": ("qwen3", {"head_dim": 12}),
+    "gemma": ("gemma", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
     "gemma2": ("gemma2", {"tie_word_embeddings": True}),
     "gemma3": ("gemma3_text", {"tie_word_embeddings": True, "head_dim": 12}),
     "olmo2": ("olmo2", {}),
@@ -100,7 +101,6 @@ def made(name: str) -> Any:
 
 
 NAMED: dict[str, tuple[str, dict[str, Any]]] = {
-    "gemma": ("gemma", {}),
     "gpt2": ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
     "gpt-neox": ("gpt_neox", {}),
     "granite": ("granite", {"attention_bias": True, "mlp_bias": True}),

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from tests.maps import maxtext_formulas as formulas
 from tests.maps.models import config as config_of
+from tests.maps.models import made
 from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key
@@ -28,6 +29,7 @@ Formula = Callable[[Arrays, dict[str, Any], bool], Arrays]
 HEAD = {"query_pre_attn_scalar": 8}
 LAYERS = "num_hidden_layers"
 CASES: dict[str, tuple[Formula, str, dict[str, Any]]] = {
+    "gemma": (formulas.gemma, "gemma", {LAYERS: 3}),
     "gemma2": (formulas.gemma2, "gemma2", {**HEAD, LAYERS: 4}),
     "gemma3-remainder": (formulas.gemma3, "gemma3", {LAYERS: 14}),
     "gemma3-blocks": (formulas.gemma3, "gemma3", {LAYERS: 12}),
@@ -106,7 +108,7 @@ def again(name: str, value: np.ndarray, config: dict[str, Any]) -> np.ndarray:
         return value
     if "norm" in name:
         return formulas.minus_one(formulas.plus_one(value))
-    is_2 = config["model_type"] == "gemma2"
+    is_2 = config["model_type"] != "gemma3_text"  # or Gemma 1
     if "embed_tokens" in name:
         root = config["hidden_size"] ** 0.5
         number = np.float32(root) if is_2 else formulas.bf16(root)
@@ -136,8 +138,29 @@ def test_the_vocabulary_of_gemma2_has_rows_of_zeros_in_maxtext(tmp_path: Path) -
         mapped_checkpoint(formats.read(tmp_path / "there"), MapRequest(to="hf"))
 
 
-def test_the_vocabulary_of_gemma2_is_that_of_maxtext_by_itself() -> None:
-    config = {**config_of("gemma2"), **HEAD, "vocab_size": 256000}
+@pytest.mark.torch
+def test_maxtext_computes_of_gemma_1_what_transformers_computes(tmp_path: Path) -> None:
+    """Embedding, queries and norms have the scales that MaxText needs for the same logits."""
+    import torch
+
+    live = made("gemma")
+    with torch.no_grad():
+        for name, value in live.state_dict().items():
+            value.copy_((torch.rand(value.shape) - 0.5) * (1 if "norm" in name else 0.5))
+    live.save_pretrained(tmp_path / "hf")
+    there = mapped_checkpoint(formats.read(tmp_path / "hf"), MapRequest(to="maxtext"))
+    tokens = [3, 14, 15, 92, 65, 35]
+    with torch.no_grad():
+        wanted = live(torch.tensor([tokens])).logits[0].numpy()
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    found = formulas.gemma_logits(arrays_of(there.checkpoint), tokens, config)
+    assert np.abs(wanted).max() > 0.5
+    assert np.abs(found - wanted).max() < 2e-5
+
+
+@pytest.mark.parametrize("kind", ["gemma", "gemma2"])
+def test_the_vocabulary_of_gemma_is_that_of_maxtext_by_itself(kind: str) -> None:
+    config = {**config_of(kind), **HEAD, "vocab_size": 256000}
     made = layout_of_model(map_of_model(config), "maxtext", config)
     assert made.tensors["token_embedder.embedding"] == (256128, 32)
 
@@ -173,7 +196,7 @@ def with_state(source: Checkpoint, *roles: str) -> Checkpoint:
     return source
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "gemma3"])
+@pytest.mark.parametrize("kind", ["gemma", "gemma2", "gemma3"])
 def test_moments_follow_their_weights(tmp_path: Path, kind: str) -> None:
     """The gradient of w' = c w is g / c: exp_avg is divided by c, and exp_avg_sq by c * c."""
     config, state = model(tmp_path / "hf", kind, {**HEAD})
@@ -181,8 +204,8 @@ def test_moments_follow_their_weights(tmp_path: Path, kind: str) -> None:
     source = with_state(formats.read(tmp_path / "hf"), *roles)
     there = mapped_checkpoint(source, MapRequest(to="maxtext")).checkpoint
     first, second = arrays_of(there, "exp_avg"), arrays_of(there, "exp_avg_sq")
-    is_2 = kind == "gemma2"
-    formula = formulas.gemma2 if is_2 else formulas.gemma3
+    is_2 = kind != "gemma3"  # or Gemma 1
+    formula = getattr(formulas, kind)
     wanted = formula(state, config, True, scaled=False)
     squares = dict(wanted)
     root = 32**0.5 if is_2 else float(formulas.bf16(32**0.5))

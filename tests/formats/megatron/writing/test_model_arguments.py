@@ -119,3 +119,11 @@ def test_layers_with_a_rope_of_their_own_are_named() -> None:
         "the rope of layers with a sliding window",
         "hidden_activation (gelu_pytorch_tanh)",
     ]
+
+
+def test_the_activation_of_gemma_1_is_the_approximation_that_is_computed() -> None:
+    """As transformers' `GemmaConfig` and Megatron-Bridge's `GemmaBridge` read "gelu"."""
+    gemma = {**CONFIG, "model_type": "gemma", "hidden_act": "gelu"}
+    assert "hidden_activation (gelu_pytorch_tanh)" in unset_options(gemma)
+    assert not model_arguments(gemma, model(DENSE))["swiglu"]
+    assert "hidden_activation (gelu)" in unset_options({**gemma, "model_type": "x"})

@@ -150,18 +150,28 @@ def _position(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _layer_kinds(config: Mapping[str, Any], within: Mapping[str, Tensor]) -> dict[str, Any]:
     biases = ("self_attention.linear_proj.bias", "mlp.linear_fc2.bias")
-    activation = config.get("hidden_act") or config.get("hidden_activation")
     return {
         "normalization": "RMSNorm",
         "norm_epsilon": config.get("rms_norm_eps"),
         "apply_layernorm_1p": has_centred_norms(config),
-        "swiglu": activation in (None, "silu"),
+        "swiglu": _activation(config) in (None, "silu"),
         "squared_relu": False,
         "add_bias_linear": any(bias in within for bias in biases),
         "add_qkv_bias": "self_attention.linear_qkv.bias" in within,
         "attention_dropout": config.get("attention_dropout") or 0.0,
         "hidden_dropout": 0.0,
     }
+
+
+def _activation(config: Mapping[str, Any]) -> Any:
+    """Return the name of the MLP's activation, None if config.json has none.
+
+    The first releases of Gemma 1 name `gelu`, but transformers and Megatron-Bridge compute its
+    approximation by tanh for them.
+    """
+    found = config.get("hidden_act") or config.get("hidden_activation")
+    is_old_name = found == "gelu" and config.get("model_type") == "gemma"
+    return "gelu_pytorch_tanh" if is_old_name else found
 
 
 def _experts(
@@ -209,8 +219,7 @@ def unset_options(config: Mapping[str, Any]) -> Iterator[str]:
         yield "sliding_window"
     if (config.get("n_group") or 1) != 1:
         yield "n_group"
-    activation = config.get("hidden_act") or config.get("hidden_activation")
-    if activation not in (None, "silu"):
+    if (activation := _activation(config)) not in (None, "silu"):
         yield f"hidden_activation ({activation})"
     if config.get("swiglu_limit"):
         yield "swiglu_limit"
