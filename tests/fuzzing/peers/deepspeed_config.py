@@ -27,7 +27,7 @@ ONLY_THEIRS = (
     "is an older name of",
     "only at stage 3",
     "needs stage",
-    "divides the gradients by a loss scale",
+    "divides the gradients by the loss scale",
     "needs a call of engine.compile()",
     "makes ranks share their sequences",
     "after zerotools has marked them as complete",

@@ -100,7 +100,7 @@ def test_token_files_are_looked_at(make: Make, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(3, "f4"))
     assert "holds values of type '<f4'" in refusal({"tokens": [str(tmp_path / "a.npy")]})
     odd = make("a.bin", b"123")
-    assert "3 bytes, which is not a multiple of 2" in refusal(
+    assert "3 bytes, but needs a multiple of 2" in refusal(
         {"tokens": [odd], "token_type": "uint16"}
     )
 
