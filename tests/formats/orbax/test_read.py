@@ -29,7 +29,7 @@ from zerotools.ops.weights.layout_mapping import MapRequest
 tensorstore = pytest.importorskip("tensorstore")
 
 ORBAX = GOLDEN / "orbax-0.12.8"
-CASES = sorted(path.name for path in ORBAX.iterdir())
+CASES = sorted(path for path in GOLDEN.glob("orbax-*/*") if path.is_dir())
 QUERY = Key("decoder.layers.self_attention.query.kernel", "param")
 ONE = MemoryBudget(workers=1)
 CONFIG = {
@@ -61,13 +61,35 @@ def plain(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ORBAX / "plain" / "checkpoint", tmp_path / "run")) / "1" / "items"
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_it_is_what_the_live_program_held(case: str) -> None:
-    checkpoint = formats.read(ORBAX / case / "checkpoint")
-    assert_true(checkpoint, ORBAX / case / "truth.safetensors")
+@pytest.mark.parametrize("case", CASES, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_it_is_what_the_live_program_held(case: Path) -> None:
+    checkpoint = formats.read(case / "checkpoint")
+    assert_true(checkpoint, case / "truth.safetensors")
     found = inspect(checkpoint)
     assert ([*found.problems], found.incomplete) == ([], ())
-    assert found.step == (None if case == "weights" else 1)
+    assert found.step == (None if case.name == "weights" else 1)
+
+
+@pytest.mark.parametrize("version", ["orbax-0.11.0", "orbax-0.12.8"])
+def test_kernels_and_moments_in_bfloat16_keep_their_bits(tmp_path: Path, version: str) -> None:
+    """0.11 writes no commit_success.txt on a disk."""
+    case = GOLDEN / version / "bf16"
+    options = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-4}
+    done = convert.prepare_convert(case / "checkpoint", tmp_path / "out", "dcp", options)
+    assert isinstance(done, Conversion)
+    perform_conversion(done, budget=ONE, overwrite=False, verify=True)
+    made = formats.read(tmp_path / "out")
+    assert_true(made, case / "truth.safetensors")
+    kinds = {str(made.tensors[Key(QUERY.name, role)].dtype) for role in ("param", "exp_avg_sq")}
+    assert kinds == {"bfloat16"}
+    exported = consolidate.prepare_export(
+        case / "checkpoint", tmp_path / "model", consolidate.Options()
+    )
+    assert isinstance(exported, Conversion)
+    perform_conversion(exported, budget=ONE, overwrite=False, verify=True)
+    wanted = load_file(case / "truth.safetensors")
+    for name, array in load_file(tmp_path / "model" / "model.safetensors").items():
+        assert array.tobytes() == wanted[f"{name}|param"].tobytes()
 
 
 def test_an_array_that_devices_shard_has_a_chunk_for_each() -> None:

@@ -1,11 +1,12 @@
 """Checkpoints of a tiny model by Orbax itself, on four devices of the CPU.
 
     python -m pip install orbax-checkpoint flax optax "jax[cpu]" safetensors
-    python -m tests.golden.orbax_runs.generate OUT
+    python -m tests.golden.orbax_runs.generate OUT [CASE ...]
 
 Writes OUT/CASE/checkpoint, the directory of a `CheckpointManager` or of one item, and
 OUT/CASE/truth.safetensors: the arrays that the program had in memory, named `name|role`. The tree
-has the names of MaxText's Llama, with scanned layers, and is the state of one step of AdamW.
+has the names of MaxText's Llama, with scanned layers, and is the state of one step of AdamW. In the
+case `bf16`, weights and moments are bfloat16, as MaxText has them with `weight_dtype: bfloat16`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ocdbt-zarr3": {"use_ocdbt": True, "use_zarr3": True},
     "plain": {"use_ocdbt": False},
     "plain-zarr3": {"use_ocdbt": False, "use_zarr3": True},
+    "bf16": {"use_ocdbt": True},
 }
 FEW = ("token_embedder.embedding|param", "decoder.decoder_norm.scale|param")
 
@@ -74,13 +76,13 @@ def sharded(tree: Any) -> Any:
     return jax.tree.map(place, tree)
 
 
-def trained() -> Any:
-    """Return the state after one step of AdamW."""
+def trained(tree: Any) -> Any:
+    """Return the state after one step of AdamW that begins with the weights `tree`."""
     jax, optax = import_module("jax"), import_module("optax")
     train_state = import_module("flax.training.train_state")
     rate = optax.linear_schedule(1e-3, 0.0, 10)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate))
-    state = train_state.TrainState.create(apply_fn=None, params=sharded(weights()), tx=optimizer)
+    state = train_state.TrainState.create(apply_fn=None, params=sharded(tree), tx=optimizer)
     gradients = jax.tree.map(lambda leaf: leaf * leaf - 0.5, state.params)
     return state.apply_gradients(grads=gradients)
 
@@ -96,9 +98,21 @@ def truth(state: Any) -> dict[str, Any]:
     return found
 
 
-def few(state: Any) -> Any:
+def in_bf16(tree: Any) -> Any:
+    """Return 32 rows of the embedding, the last norm and the kernel of queries, in bfloat16."""
+    jax, jnp = import_module("jax"), import_module("jax.numpy")
+    decoder = tree["params"]["decoder"]
+    query = {"layers": {"self_attention": {"query": decoder["layers"]["self_attention"]["query"]}}}
+    kept = few(tree["params"])
+    kept["params"]["decoder"] |= query
+    kept["params"]["token_embedder"] = {
+        "embedding": tree["params"]["token_embedder"]["embedding"][:32]
+    }
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), kept)
+
+
+def few(every: Any) -> Any:
     """Return the embedding and the last norm alone: without OCDBT every chunk is a file."""
-    every = state.params["params"]
     norm = {"decoder_norm": every["decoder"]["decoder_norm"]}
     return {"params": {"token_embedder": every["token_embedder"], "decoder": norm}}
 
@@ -120,12 +134,13 @@ def save_weights(out: Path, state: Any) -> None:
     checkpointer.wait_until_finished()
 
 
-def main(out: Path) -> None:
-    """Write every case below `out`."""
+def main(out: Path, names: list[str]) -> None:
+    """Write the cases with these names below `out`; without names, every case."""
     save_file = import_module("safetensors.numpy").save_file
-    state = trained()
-    every = truth(state)
-    for name in (*CASES, "weights"):
+    whole, half = trained(weights()), trained(in_bf16(weights()))
+    for name in names or (*CASES, "weights"):
+        state = half if name == "bf16" else whole
+        every = truth(state)
         case = out.absolute() / name
         case.mkdir(parents=True)
         if name == "weights":
@@ -133,7 +148,8 @@ def main(out: Path) -> None:
             held = {key: value for key, value in every.items() if key.endswith("|param")}
         else:
             is_whole = CASES[name]["use_ocdbt"]
-            save(case / "checkpoint", CASES[name], state if is_whole else {"params": few(state)})
+            saved = state if is_whole else {"params": few(state.params["params"])}
+            save(case / "checkpoint", CASES[name], saved)
             held = every if is_whole else {key: every[key] for key in FEW}
         save_file(held, case / "truth.safetensors")
         made = {module: import_module(module).__version__ for module in ("jax", "flax", "optax")}
@@ -141,4 +157,4 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])
