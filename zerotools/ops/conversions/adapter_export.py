@@ -45,6 +45,7 @@ from zerotools.ops.weights.adapter_config import (
     choose_config,
 )
 from zerotools.ops.weights.adapter_mapping import MEGATRON, mapped_config, saved_tensors
+from zerotools.ops.weights.embeddings_saved_by_peft import with_saved_embeddings
 from zerotools.ops.weights.layout_mapping import MappedCheckpoint, MapRequest, mapped_checkpoint
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.merged_config import HEADS, is_token_embedding, model_config
@@ -106,6 +107,8 @@ def prepare_adapter(
     name = asked.name or (DEFAULT if DEFAULT in names else names[0])
     others = [each for each in names if each != name]
     tree, notes = choose_config(around, asked.config, lora, tensors, name, others)
+    held, said = with_saved_embeddings(held, tensors, name, table)
+    notes += said
     if others:
         notes.append(
             f"this exports the adapter {name}, one of {len(names)}; --adapter-name exports "
@@ -224,7 +227,7 @@ def saved_embeddings(
     rows = next((tensor.shape[0] for key, tensor in held.tensors.items()
                  if is_token_embedding(plain_name(key.name)) and len(tensor.shape) == 2
                  and adapter_of(key) is None), None)  # fmt: skip
-    if rows is None:
+    if rows is None or is_adapter_checkpoint(held.tensors):  # then PEFT itself has saved it
         return [], []
     known = _vocabulary(config, base)
     if known is None:

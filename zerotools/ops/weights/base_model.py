@@ -9,7 +9,7 @@ run are rounded.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools import formats
@@ -74,7 +74,8 @@ def with_given_base(
     Raises:
         Unsupported: run and base model are in different stores.
     """
-    root, (of_run, of_base) = _one_root(held.root, base.root)
+    joined = joined_files(held, base)
+    of_run, of_base = joined.of_run, joined.of_other
     shapes = {key.name: t for key, t in base.tensors.items() if key.role in ("param", "buffer")}
     packed = {
         key.name.rpartition(".")[0]
@@ -90,22 +91,18 @@ def with_given_base(
     taken = {k: t for k, t in taken.items() if not (k.name in copies and k.name in base.aliases)}
     names = {key.name for key in taken}
     tensors = {
-        key: _moved(tensor, of_base)
+        key: moved_below(tensor, of_base)
         for key, tensor in base.tensors.items()
         if key.name not in names or key.role not in ("param", "buffer")
     }
-    tensors |= {key: _moved(tensor, of_run) for key, tensor in taken.items()}
-    files = {f"{of_base}{name}": size for name, size in base.files.items()}
-    files |= {f"{of_run}{name}": size for name, size in held.files.items()}
-    archives = {f"{of_run}{name}": each for name, each in held.archives.items()}
-    archives |= {f"{of_base}{name}": each for name, each in base.archives.items()}
+    tensors |= {key: moved_below(tensor, of_run) for key, tensor in taken.items()}
     aliases = {a: n for a, n in {**base.aliases, **own.aliases}.items() if _is_weight(n, tensors)}
     weights = replace(
         own,
-        root=root,
+        root=joined.root,
         tensors=tensors,
-        files=files,
-        archives=archives,
+        files=joined.files,
+        archives=joined.archives,
         aliases={a: n for a, n in aliases.items() if not _is_weight(a, tensors)},
         own_config=base.own_config,
         stamps={**base.stamps, **held.stamps},
@@ -115,7 +112,7 @@ def with_given_base(
             for each in held.problems
         ),
     )
-    halves = {key: _moved(tensor, of_run) for key, tensor in held.tensors.items()}
+    halves = {key: moved_below(tensor, of_run) for key, tensor in held.tensors.items()}
     return weights, replace(weights, tensors=halves)
 
 
@@ -154,19 +151,45 @@ def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
     return chosen | of_other_kinds(base.model_sidecars, chosen)
 
 
-def _one_root(run: Path, base: Path) -> tuple[Path, tuple[str, str]]:
-    """Return the common root directory of the two checkpoints, and the prefix of the file names of
+@dataclass(frozen=True)
+class JoinedFiles:
+    """The files of two checkpoints below one root directory. `of_run` and `of_other` are put before
+    the file names of each. `files` and `archives` are those of `Checkpoint`, with the new names.
+    """
+
+    root: Path
+    of_run: str
+    of_other: str
+    files: Mapping[str, int]
+    archives: Mapping[str, Mapping[int, int]]
+
+
+def joined_files(run: Checkpoint, other: Checkpoint) -> JoinedFiles:
+    """Return the files of a run and of another checkpoint with names below the same root directory.
+
+    Raises:
+        Unsupported: the two are in different stores.
+    """
+    root, prefixes = _one_root(run.root, other.root)
+    each = [*zip(prefixes, (run, other), strict=True)]
+    files = {f"{prefix}{n}": size for prefix, one in each for n, size in one.files.items()}
+    archives = {f"{prefix}{n}": spans for prefix, one in each for n, spans in one.archives.items()}
+    return JoinedFiles(root, *prefixes, files, archives)
+
+
+def _one_root(run: Path, other: Path) -> tuple[Path, tuple[str, str]]:
+    """Return the common root directory of two checkpoints, and the prefix of the file names of
     each.
     """
-    if not isinstance(base, RemotePath):
-        return run, ("", f"{base.absolute()}/")
+    if not isinstance(other, RemotePath):
+        return run, ("", f"{other.absolute()}/")
     if not isinstance(run, RemotePath):
-        return base, (f"{run.absolute()}/", "")
+        return other, (f"{run.absolute()}/", "")
     for root in (run, *run.parents):
-        if root == base or root in base.parents:
-            return root, (_below(run, root), _below(base, root))
+        if root == other or root in other.parents:
+            return root, (_below(run, root), _below(other, root))
     raise Unsupported(
-        f"the adapter is in {run} and its base model in another store, {base}; copy one to a disk"
+        f"the adapter is in {run} and its base model in another store, {other}; copy one to a disk"
     )
 
 
@@ -175,7 +198,7 @@ def _below(path: Path, root: Path) -> str:
     return "".join(f"{word}/" for word in words)
 
 
-def _moved(tensor: Tensor, prefix: str) -> Tensor:
+def moved_below(tensor: Tensor, prefix: str) -> Tensor:
     """Return the tensor with `prefix` added to the beginning of its file names."""
     if not prefix:
         return tensor

@@ -53,6 +53,7 @@ from zerotools.ops.weights.adapter_config import (
 )
 from zerotools.ops.weights.adapter_mapping import mapped_config, saved_tensors
 from zerotools.ops.weights.base_model import check_bytes, read_base, with_base, with_given_base
+from zerotools.ops.weights.embeddings_saved_by_peft import with_saved_embeddings
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.merged_config import (
@@ -146,6 +147,8 @@ def merge_adapters(
     name = request.name or (DEFAULT if DEFAULT in names else names[0])
     others = [each for each in names if each != name]
     config, notes = choose_config(held, request.config, None, tensors, name, others)
+    held, said = with_saved_embeddings(held, tensors, name, table)
+    notes += said
     parts = {each.saved: held.tensors[each.key] for each in tensors}
     check_config(config, tensors, parts, checkpoint.origin.path)
     if others:
