@@ -140,3 +140,28 @@ def test_a_checkpoint_that_is_a_file_has_what_lies_beside_it(tmp_path: Path) -> 
 
 
 TAKEN = ("config.json", "tokenizer.json", "tokenizer_config.json")
+
+
+def test_code_and_more_templates_come_along(tmp_path: Path) -> None:
+    tree = {"model_type": "foo", "auto_map": {"AutoModel": "modeling_foo.FooModel"}}
+    source = model(tmp_path / "in", {"a.weight": noise(2, 2)}, config__json=json.dumps(tree))
+    (source / "modeling_foo.py").write_text("from .helper import x\n")
+    (source / "helper.py").touch()
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "tools.jinja").write_text("{{ a }}")
+    conversion = consolidate.prepare_export(source, tmp_path / "out", Options())
+    assert conversion.lacking is None
+    written(conversion)
+    beside = {"modeling_foo.py", "helper.py", "additional_chat_templates/tools.jinja"}
+    for name in beside:
+        assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_code_that_is_missing_is_warned_of(tmp_path: Path) -> None:
+    tree = {"model_type": "foo", "auto_map": {"AutoModel": "modeling_foo.FooModel"}}
+    source = model(tmp_path / "in", {"a.weight": noise(2, 2)}, config__json=json.dumps(tree))
+    conversion = consolidate.prepare_export(source, tmp_path / "out", Options())
+    assert conversion.lacking == (
+        f"modeling_foo.py, the code of the model that config.json or the tokenizer names, is not "
+        f"in {source}, and from_pretrained needs it to load the output: copy it into the output"
+    )

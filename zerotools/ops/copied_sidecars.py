@@ -9,6 +9,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Target
+from zerotools.io.huggingface.model_code import lacking_code
 from zerotools.io.huggingface.model_sidecars import (
     CONFIG,
     find_model_sidecars,
@@ -59,19 +60,33 @@ def with_sidecars(
     place = source.root if path.is_dir() else path
     around = of_other_kinds(find_model_sidecars(place), chosen)
     notes = []
-    for directory in dict.fromkeys(path.parent for path in around.values()):
-        names = [name for name, path in around.items() if path.parent == directory]
+    places = {name: path.parents[name.count("/")] for name, path in around.items()}
+    for directory in dict.fromkeys(places.values()):
+        names = [name for name, place in places.items() if place == directory]
         notes.append(f"took {', '.join(names)} from {directory}")
     return replace(source, model_sidecars={**chosen, **around}), notes
 
 
 def lacking_config(source: Checkpoint, target: Target) -> str | None:
-    """Return a warning if no program can load the output because no file names the model, else
-    None."""
+    """Return a warning if no program can load the output because no file names the model, or
+    because the model's own code is missing, else None."""
     if CONFIG in target.files:
-        return None
+        return _lacking_code(source, target)
     return (
         f"{CONFIG} is not in {source.origin.path} or next to it, and from_pretrained needs it to "
         f"load the weights: pass --config-dir DIR, a directory with the model's {CONFIG} and "
         "tokenizer (it needs no weights), or copy them into the output"
+    )
+
+
+def _lacking_code(source: Checkpoint, target: Target) -> str | None:
+    beside = {name: path for name, path in source.model_sidecars.items() if name in target.files}
+    lacking = lacking_code(beside)
+    if not lacking:
+        return None
+    it = "it" if len(lacking) == 1 else "them"
+    return (
+        f"{' and '.join(lacking)}, the code of the model that {CONFIG} or the tokenizer names, is "
+        f"not in {beside[CONFIG].parent}, and from_pretrained needs {it} to load the output: copy "
+        f"{it} into the output"
     )

@@ -326,6 +326,7 @@ def _add_files(
     add_references(references, staging)
     meta_model.config.save_pretrained(staging)
     for name, path in sidecars_of(spec).items():
+        (staging / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(path, staging / name)
 
 

@@ -2,7 +2,13 @@ from pathlib import Path, PosixPath
 
 import pytest
 
-from zerotools.io.huggingface.model_sidecars import CONFIG, find_config, find_model_sidecars
+from zerotools.io.huggingface.model_sidecars import (
+    CONFIG,
+    find_config,
+    find_model_sidecars,
+    model_sidecars,
+    sidecar_kind,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +65,40 @@ def test_a_directory_above_that_may_not_be_looked_into_is_passed_over(tmp_path: 
     assert find_config(Locked(tmp_path / "locked/checkpoint-5")) is None
     with pytest.raises(PermissionError):
         find_config(Locked(tmp_path / "locked"))
+
+
+TOKENIZERS = (
+    "tokenizer.json", "tokenizer.model.v3", "vocab.txt", "vocab-src.json", "merges.txt",
+    "qwen.tiktoken", "spm.model", "source.spm", "target.spm", "bpe.codes", "normalizer.json",
+    "ice_text.model", "tekken.json", "sentencepiece.bpe.model",
+)  # fmt: skip
+
+
+def test_files_of_tokenizers_of_every_family(tmp_path: Path) -> None:
+    for name in (*TOKENIZERS, "optimizer.pt", "notes.txt"):
+        (tmp_path / name).touch()
+    assert set(model_sidecars(tmp_path)) == set(TOKENIZERS)
+    assert {sidecar_kind(name) for name in TOKENIZERS} == {"tokenizer"}
+
+
+def test_more_chat_templates_and_modules_of_sentences(tmp_path: Path) -> None:
+    names = ("additional_chat_templates/tool_use.jinja", "1_Pooling/config.json", "modules.json")
+    for name in (*names, "additional_chat_templates/notes", "2_Logs/config.json/deep"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = model_sidecars(tmp_path)
+    assert found == {name: tmp_path / name for name in names}
+    assert [sidecar_kind(name) for name in names] == ["tokenizer", "config", "config"]
+    (tmp_path / "modules.json").unlink()
+    assert set(model_sidecars(tmp_path)) == {"additional_chat_templates/tool_use.jinja"}
+
+
+def test_directories_and_templates_that_are_links_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "a.jinja").touch()
+    linked, inside = tmp_path / "linked", tmp_path / "inside" / "additional_chat_templates"
+    linked.mkdir()
+    (linked / "additional_chat_templates").symlink_to(tmp_path / "home")
+    inside.mkdir(parents=True)
+    (inside / "a.jinja").symlink_to(tmp_path / "home" / "a.jinja")
+    assert model_sidecars(linked) == {} == model_sidecars(inside.parent)

@@ -223,11 +223,9 @@ def _origin(
 
 def _job_sidecars(path: Path) -> dict[str, Path]:
     """Return the model's config and tokenizer files next to a job's record."""
-    return {
-        entry.name: entry
-        for entry in sorted(path.iterdir())
-        if entry.is_file() and not _OWN.fullmatch(entry.name)
-    }
+    there = {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_file()}
+    own = {name: entry for name, entry in there.items() if not _OWN.fullmatch(name)}
+    return {**model_sidecars(path), **own}
 
 
 def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:

@@ -8,14 +8,27 @@ from pathlib import Path
 from typing import TypeVar
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.huggingface.model_code import CONFIGS, SUFFIX, code_files
+from zerotools.io.output.files_without_tensors import refused_link_target
 
 _Found = TypeVar("_Found")
 CONFIG = "config.json"
 _NAME = re.compile(
-    r"config\.json|generation_config\.json|tokenizer[^/]*|vocab\.[^/]*|merges\.txt"
+    r"config\.json|generation_config\.json|tokenizer[^/]*|vocab[.-][^/]*|merges\.txt"
     r"|special_tokens_map\.json|added_tokens\.json|chat_template\.[^/]*|spiece\.model"
     r"|sentencepiece[^/]*|[^/]*\.tiktoken|(video_)?preprocessor_config\.json|processor_config\.json"
+    # Of single families: ChatGLM, DeBERTa, Marian, Mistral, PhoBERT, Whisper, ...
+    r"|audio_tokenizer_config\.json|bpe\.codes|byte_maps\.json|dict\.txt|emoji\.json"
+    r"|(entity|target)_vocab\.json|ice_text\.model|normalizer\.json|prophetnet\.tokenizer"
+    r"|(source|target)\.spm|spm(_char)?\.model|tekken\.json|tiktoken\.model"
+    r"|word_(pronunciation|shape)\.json"
+    # Of sentence-transformers: how the model's outputs become one vector.
+    r"|modules\.json|sentence_\w+_config\.json|config_sentence_transformers\.json"
 )
+# Directories of a model: more chat templates, and modules of sentence-transformers.
+_TEMPLATES = "additional_chat_templates"
+_DIRECTORY = re.compile(rf"{_TEMPLATES}|\d+_\w+")
+_IN_DIRECTORY = re.compile(r"[\w-]+\.jinja|config\.json")
 # Names of a part of a checkpoint, or of one checkpoint of a run. Files of the model may be one
 # directory above, as after trainer.save_model(), after accelerate's save_state, and in jobs.
 _PART = re.compile(
@@ -30,12 +43,30 @@ _MAX_LEVELS = 4
 
 
 def model_sidecars(directory: Path) -> dict[str, Path]:
-    """Return file name -> path of the config and tokenizer files in `directory`."""
-    return {
-        path.name: path
-        for path in sorted(directory.iterdir())
-        if _NAME.fullmatch(path.name) and path.is_file()
-    }
+    """Return file name -> path of the config and tokenizer files in `directory`, and of the code
+    that they name. A name may begin with the name of a subdirectory.
+    """
+    there = {path.name: path for path in sorted(directory.iterdir())}
+    found = {name: path for name, path in there.items() if _NAME.fullmatch(name) and path.is_file()}
+    if any(_DIRECTORY.fullmatch(name) for name in there):
+        found |= _below(there, is_of_sentences="modules.json" in found)
+    if any(name.endswith(SUFFIX) for name in there):
+        found |= code_files([found[name] for name in CONFIGS if name in found], there)
+    return found
+
+
+def _below(there: Mapping[str, Path], *, is_of_sentences: bool) -> dict[str, Path]:
+    """Return the sidecar files in subdirectories. A link to another place is left out."""
+    found = {}
+    for name, directory in there.items():
+        is_usual = _DIRECTORY.fullmatch(name) and (name == _TEMPLATES or is_of_sentences)
+        if not is_usual or directory.is_symlink() or not directory.is_dir():
+            continue
+        for path in sorted(directory.iterdir()):
+            is_own = path.is_file() and refused_link_target(path, chosen_name=True) is None
+            if is_own and _IN_DIRECTORY.fullmatch(path.name):
+                found[f"{name}/{path.name}"] = path
+    return found
 
 
 def find_model_sidecars(path: Path) -> dict[str, Path]:
@@ -105,11 +136,22 @@ def sidecar_kind(name: str) -> str:
 
     Files of one kind must all be from the same model.
     """
-    if name == CONFIG:
-        return "config"
     if name == "generation_config.json":
         return "generation"
-    return "processor" if "processor_config" in name else "tokenizer"
+    for kind, pattern in _KINDS.items():
+        if pattern.match(name):
+            return kind
+    return "tokenizer"
+
+
+_KINDS = {
+    "processor": re.compile(
+        r".*processor_config|audio_tokenizer_config|.*process\w*\.py|feature_extract\w*\.py"
+    ),
+    "config": re.compile(
+        r"config\.json|(?!tokeniz)\w+\.py|modules\.json|sentence_\w+_config|config_sentence|\d+_"
+    ),
+}
 
 
 _OPTIMIZER = re.compile(r"optimizer(_\d+)?\.(pt|bin)")
