@@ -38,7 +38,7 @@ from benchmarks.measuring import zerotools
 from benchmarks.runs import checkpoint
 from benchmarks.watching.doubles import gpus_of
 from harness.browser import started_browser, why_no_browser
-from scripts.terminal_pictures import record, screen_svg, write
+from scripts.terminal_pictures import DARK, LIGHT, SCHEMES, Scheme, record, screen_svg, write
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
@@ -61,7 +61,13 @@ IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 GPUS, GPU_MIB, WIDTH, HEIGHT, WATCHED_SECONDS = 4, 81559, 1440, 900, 15.0
 HOUR, DAY, STEP = 3600, 86400, 60
 USERS = (os.getuid(), 1001, 1002)
-SCREEN, TOP_SECONDS = (80, 24), 12.0
+SCREEN, LARGE, TOP_SECONDS = (80, 24), (120, 40), 12.0
+TOP_VIEWS = {
+    "top": (b"", "qwen2.5-7b-sft"),
+    "top-job": (b"\r", "times "),
+    "top-help": (b"?", "marks"),
+}
+"""Each view of `top`: the key that shows it, and a text that it has."""
 CANCELLED_AT, RESUMED_TO, DAMAGED_BYTES = 90, 120, 8 * 2**20
 CONFIG = """
 [gpus]
@@ -309,24 +315,33 @@ def _page_of(browser: Any, width: int, scheme: str) -> Any:
 
 
 def _take_terminals(work: Path, trained: int, images: Path) -> None:
-    environment = {"ZEROTOOLS_SOCKET": str(work / "state" / "api.sock")}
-    for screen in EVERY_SCREEN:
-        size = f"{screen[0]}x{screen[1]}"
-        for name, pressed in (
-            ("top", []),
-            ("top-job", [(9.0, b"\r")]),
-            ("top-help", [(9.0, b"?")]),
-        ):
-            keys = [*pressed, (TOP_SECONDS, b"q"), *([(TOP_SECONDS + 1, b"q")] * len(pressed))]
-            output = record(["zerotools", "top"], environment, screen, keys=keys)
-            shown = {"top": "qwen2.5-7b-sft", "top-job": "times ", "top-help": "marks"}[name]
-            drawn = screen_svg(name, output, screen, _has(shown))
-            write(images / f"{name}-{size}.svg", drawn)
+    for screen, (name, scheme) in product(EVERY_SCREEN, SCHEMES.items()):
+        environment = _terminal(work, scheme)
+        end = f"{screen[0]}x{screen[1]}-{name}.svg"
+        for view, (pressed, shown) in TOP_VIEWS.items():
+            output = record(["zerotools", "top"], environment, screen, keys=_keys(pressed))
+            drawn = screen_svg(view, output, screen, _has(shown), scheme)
+            write(images / f"{view}-{end}", drawn)
         for command in COMMANDS:
             words = command.format(job=trained).split()
             output = record(["zerotools", *words], environment, screen)
-            drawn = screen_svg(command, output, screen, bool)
-            write(images / f"{'-'.join(words)}-{size}.svg", drawn)
+            write(
+                images / f"{'-'.join(words)}-{end}",
+                screen_svg(command, output, screen, bool, scheme),
+            )
+
+
+def _terminal(work: Path, scheme: Scheme) -> dict[str, str]:
+    """The environment of a command in a terminal with these colours."""
+    socket = str(work / "state" / "api.sock")
+    return {"ZEROTOOLS_SOCKET": socket, "COLORFGBG": scheme.colorfgbg}
+
+
+def _keys(pressed: bytes) -> list[tuple[float, bytes]]:
+    """The keys of a view of `top`, and one `q` to leave each view."""
+    first = [(TOP_SECONDS - 3, pressed)] if pressed else []
+    leaves = [(TOP_SECONDS + number, b"q") for number in range(1 + len(first))]
+    return [*first, *leaves]
 
 
 def _has(part: str) -> Callable[[str], bool]:
@@ -379,12 +394,14 @@ def _train_on(before: Path, after: Path) -> None:
 
 
 def _take_screens(work: Path, images: Path) -> None:
-    """`zerotools top` in a terminal, when it shows a job and its GPU memory, and `queue`."""
-    environment = {"ZEROTOOLS_SOCKET": str(work / "state" / "api.sock")}
-    output = record(["zerotools", "top"], environment, SCREEN, keys=[(TOP_SECONDS, b"q")])
-    drawn = screen_svg("zerotools top", output, SCREEN, lambda text: "qwen2.5-7b-sft" in text)
-    write(images / "top.svg", drawn)
-    output = record(["zerotools", "queue"], environment, SCREEN)
+    """`zerotools top` when it shows a job and its GPU memory: small, and large on a light
+    background; and `queue`.
+    """
+    for name, screen, scheme in (("top", SCREEN, DARK), ("top-large", LARGE, LIGHT)):
+        output = record(["zerotools", "top"], _terminal(work, scheme), screen, keys=_keys(b""))
+        drawn = screen_svg("zerotools top", output, screen, _has("qwen2.5-7b-sft"), scheme)
+        write(images / f"{name}.svg", drawn)
+    output = record(["zerotools", "queue"], _terminal(work, DARK), SCREEN)
     write(images / "queue.svg", screen_svg("zerotools queue", output, SCREEN, bool))
 
 

@@ -21,18 +21,56 @@ from xml.sax.saxutils import escape
 import pyte
 
 CELL, LINE, MARGIN, FONT = 8.0, 17, 14, 13
-PAPER, INK = "#16181d", "#d7dae0"
-COLOURS = {
-    "black": "#3b4048",
-    "red": "#f0716b",
-    "green": "#7fc97a",
-    "brown": "#e0b35c",
-    "blue": "#6ea8f7",
-    "magenta": "#c98be0",
-    "cyan": "#5fc3cf",
-    "white": "#d7dae0",
-    "brightblack": "#7d8490",
-}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The colours of a terminal: its background, its text, and the named colours of pyte.
+
+    `colorfgbg` is the value of the variable COLORFGBG, from which a program sees the background.
+    """
+
+    paper: str
+    ink: str
+    colours: Mapping[str, str]
+    colorfgbg: str
+
+
+DARK = Scheme(
+    paper="#16181d",
+    ink="#d7dae0",
+    colours={
+        "black": "#3b4048",
+        "red": "#f0716b",
+        "green": "#7fc97a",
+        "brown": "#e0b35c",
+        "blue": "#6ea8f7",
+        "magenta": "#c98be0",
+        "cyan": "#5fc3cf",
+        "white": "#d7dae0",
+        "brightblack": "#7d8490",
+    },
+    colorfgbg="15;0",
+)
+LIGHT = Scheme(
+    paper="#ffffff",
+    ink="#24292f",
+    colours={
+        "black": "#24292f",
+        "red": "#c62828",
+        "green": "#1b7f3b",
+        "brown": "#946200",
+        "blue": "#0b5cad",
+        "magenta": "#8e3fa8",
+        "cyan": "#0f7285",
+        "white": "#6e7781",
+        "brightblack": "#6e7781",
+    },
+    colorfgbg="0;15",
+)
+SCHEMES = {"dark": DARK, "light": LIGHT}
+FAINT = 0.62
+"""The opacity of faint text (SGR 2)."""
 UNKNOWN = re.compile(rb"\x1b\[[<>=][0-9;]*[a-zA-Z]|\x1b\[\?[0-9;]*\$[a-z]|\x1b\[\?u")
 """Questions to the terminal and modes of its keyboard, which pyte would show as text."""
 LONGEST, SHORTEST_PAUSE = 7.0, 0.08
@@ -83,6 +121,22 @@ def record(
     return output
 
 
+class Screen(pyte.Screen):
+    """A screen of pyte that also keeps which text is faint, as the attribute `strikethrough`."""
+
+    def select_graphic_rendition(self, *codes: int) -> None:
+        """Change the attributes of the text that follows (SGR)."""
+        super().select_graphic_rendition(*codes)
+        left = list(codes)
+        while left:
+            code = left.pop(0)
+            if code in (38, 48):  # a colour of the palette: 5;N, or of the screen: 2;R;G;B
+                del left[: 2 if left[:1] == [5] else 4]
+            elif code in (0, 2, 22):
+                attributes = self.cursor.attrs._replace(strikethrough=code == 2)
+                self.cursor.attrs = attributes
+
+
 @dataclass
 class Recording:
     """The lines of a session, and when each was on the screen."""
@@ -99,7 +153,7 @@ class Recording:
         for end in range(len(command) + 1):
             self._show(
                 self._used,
-                _text(0, 0, "$ ", "#7fc97a", True) + _text(2, 0, command[:end], INK, True),
+                _text(0, 0, "$ ", DARK.colours["green"], "b") + _text(2, 0, command[:end], "", "b"),
             )
             self.seconds += 0.03
         self._used += 1
@@ -107,7 +161,7 @@ class Recording:
 
     def play(self, output: Output) -> None:
         """Show what a command wrote, in at most `LONGEST` seconds."""
-        screen = pyte.Screen(self.columns, 400)
+        screen = Screen(self.columns, 400)
         stream = pyte.ByteStream(screen)
         before, pace = 0.0, min(1.0, LONGEST / max(output[-1][0], 0.1))
         for at, data in output:
@@ -167,47 +221,55 @@ class Recording:
 
 
 def screen_svg(
-    title: str, output: Output, size: tuple[int, int], until: Callable[[str], bool]
+    title: str,
+    output: Output,
+    size: tuple[int, int],
+    until: Callable[[str], bool],
+    scheme: Scheme = DARK,
 ) -> str:
     """The last screen of a program whose text fulfils `until`, as SVG.
 
     Raises:
         ValueError: no screen does.
     """
-    screen = pyte.Screen(*size)
+    screen = Screen(*size)
     stream = pyte.ByteStream(screen)
     found = None
     for _, data in output:
         stream.feed(data)
         if until("\n".join(screen.display)):
             found = "".join(
-                _line(screen, row, MARGIN + row * LINE, MARGIN) for row in range(size[1])
+                _line(screen, row, MARGIN + row * LINE, MARGIN, scheme) for row in range(size[1])
             )
     if found is None:
         raise ValueError(
             f"no screen is as asked for; the last one is\n{chr(10).join(screen.display)}"
         )
-    return _svg(title, *size, found, "")
+    return _svg(title, *size, found, "", scheme)
 
 
-def _svg(title: str, columns: int, rows: int, body: str, style: str) -> str:
+def _svg(title: str, columns: int, rows: int, body: str, style: str, scheme: Scheme = DARK) -> str:
     width, height = columns * CELL + 2 * MARGIN, rows * LINE + 2 * MARGIN
+    edge = "" if scheme is DARK else ' stroke="#d0d7de"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">'
         f"<title>{escape(title)}</title><style>text{{font:{FONT}px ui-monospace,'DejaVu Sans Mono',"
-        f"Menlo,Consolas,monospace;white-space:pre;fill:{INK}}}.b{{font-weight:700}}{style}</style>"
-        f'<rect width="100%" height="100%" rx="8" fill="{PAPER}"/>{body}</svg>\n'
+        f"Menlo,Consolas,monospace;white-space:pre;fill:{scheme.ink}}}.b{{font-weight:700}}"
+        f".q{{fill-opacity:{FAINT}}}{style}</style>"
+        f'<rect width="100%" height="100%" rx="8" fill="{scheme.paper}"{edge}/>{body}</svg>\n'
     )
 
 
-def _line(screen: pyte.Screen, row: int, top: float, left: float = 0.0) -> str:
+def _line(
+    screen: pyte.Screen, row: int, top: float, left: float = 0.0, scheme: Scheme = DARK
+) -> str:
     """The characters of a row that are no blanks, in runs of one look."""
     cells = [(column, screen.buffer[row][column]) for column in range(screen.columns)]
     drawn = []
-    for look, group in groupby(cells, lambda cell: _look(cell[1])):
+    for look, group in groupby(cells, lambda cell: _look(cell[1], scheme)):
         run = list(group)
         text = "".join(cell.data for _, cell in run)
-        ink, paper, is_bold = look
+        ink, paper, classes = look
         if paper is not None:
             drawn.append(
                 f'<rect x="{left + run[0][0] * CELL:g}" y="{top:g}" '
@@ -216,32 +278,36 @@ def _line(screen: pyte.Screen, row: int, top: float, left: float = 0.0) -> str:
         stripped = text.strip()
         if stripped:
             first = run[0][0] + len(text) - len(text.lstrip())
-            drawn.append(_text(first, top, stripped, ink, is_bold, left))
+            drawn.append(_text(first, top, stripped, ink, classes, left))
     return "".join(drawn)
 
 
-def _text(column: int, top: float, text: str, ink: str, is_bold: bool, left: float = 0.0) -> str:
-    colour = "" if ink == INK else f' style="fill:{ink}"'
-    bold = ' class="b"' if is_bold else ""
+def _text(column: int, top: float, text: str, ink: str, classes: str, left: float = 0.0) -> str:
+    """A text in the colour `ink`; in that of all text if `ink` is empty."""
+    colour = f' style="fill:{ink}"' if ink else ""
+    named = f' class="{classes}"' if classes else ""
     return (
         f'<text x="{left + column * CELL:g}" y="{top + FONT:g}" textLength="{len(text) * CELL:g}"'
-        f"{bold}{colour}>{escape(text)}</text>"
+        f"{named}{colour}>{escape(text)}</text>"
     )
 
 
-def _look(cell: pyte.screens.Char) -> tuple[str, str | None, bool]:
-    ink = _colour(cell.fg, INK)
-    paper = None if cell.bg == "default" else _colour(cell.bg, PAPER)
+def _look(cell: pyte.screens.Char, scheme: Scheme) -> tuple[str, str | None, str]:
+    """The colours of text and background, empty or None where they are the terminal's own, and the
+    classes of the text.
+    """
+    ink, paper = _colour(cell.fg, scheme), _colour(cell.bg, scheme) or None
     if cell.reverse:
-        ink, paper = paper or PAPER, ink
-    return ink, paper, cell.bold
+        ink, paper = paper or scheme.paper, ink or scheme.ink
+    classes = [name for name, has in (("b", cell.bold), ("q", cell.strikethrough)) if has]
+    return ink, paper, " ".join(classes)
 
 
-def _colour(name: str, default: str) -> str:
+def _colour(name: str, scheme: Scheme) -> str:
     if name == "default":
-        return default
-    plain = name.removeprefix("bright") if name not in COLOURS else name
-    return COLOURS.get(plain, f"#{name}")
+        return ""
+    plain = name.removeprefix("bright") if name not in scheme.colours else name
+    return scheme.colours.get(plain, f"#{name}")
 
 
 def write(path: Path, svg: str) -> None:

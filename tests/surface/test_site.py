@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from scripts.terminal_pictures import Recording, screen_svg
+from scripts.terminal_pictures import DARK, LIGHT, Recording, screen_svg
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "make_site.py"))
@@ -143,3 +143,20 @@ def test_a_screen_is_drawn_as_it_was_when_it_showed_the_text() -> None:
     assert ">two<" not in drawn
     with pytest.raises(ValueError, match="the last one is\ntwo"):
         screen_svg("title", output, (10, 2), lambda text: "three" in text)
+
+
+def test_a_screen_is_drawn_in_the_colours_of_its_background_with_faint_text() -> None:
+    output = [(0.0, b"\x1b[2mfaint\x1b[22m \x1b[38;2;2;2;2mrgb\x1b[39m \x1b[2;33mold\x1b[0m new")]
+    for scheme in (DARK, LIGHT):
+        drawn = screen_svg("title", output, (20, 1), bool, scheme)
+        root = ElementTree.fromstring(drawn)
+        looks = {
+            each.text: (each.get("class"), each.get("style")) for each in root.iter(f"{SVG}text")
+        }
+        assert looks == {
+            "faint": ("q", None),
+            "rgb": (None, "fill:#020202"),
+            "old": ("q", f"fill:{scheme.colours['brown']}"),
+            "new": (None, None),
+        }
+        assert f'fill="{scheme.paper}"' in drawn

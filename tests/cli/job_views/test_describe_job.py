@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from tests.cli.top.made_looks import NOW, PHASE, a_look, job_of, meaning_in, text_of
+from tests.daemon.http.api.made_views import STEP
 from zerotools.cli.commands import explain, show
 from zerotools.cli.job_views import describe_job
-from zerotools.cli.job_views.describe_job import reason_text, shown_state
+from zerotools.cli.job_views.describe_job import (
+    progress_of,
+    reason_text,
+    remaining_seconds,
+    shown_state,
+)
 from zerotools.cli.job_views.machine_screen import MonitorView, draw
 from zerotools.cli.job_views.process_owners import Owners
 from zerotools.cli.job_views.queue_table import queue_lines
@@ -127,3 +133,17 @@ def test_a_phase_of_one_rank_is_told_once() -> None:
     shown |= {"world_size": 2}
     said = "(stopped by a signal), and the others wait for it"
     assert reason_text(shown, now=1030.0).endswith(said)
+
+
+@pytest.mark.parametrize(("step", "steps"), [(12, 0), ("x", 40), (50, 40), (2**70, 40), (None, 1)])
+def test_progress_is_within_its_bounds(step: object, steps: object) -> None:
+    job = {**job_of(3, progress={**STEP, "step": step, "steps": steps}), "spec": {}}
+    done, total = progress_of(job)
+    assert 0 <= done <= max(total, 0)
+
+
+def test_the_time_left_is_what_the_ranks_reckon_unless_it_is_old() -> None:
+    assert remaining_seconds(job_of(3, progress={**STEP, "seconds_left": 99.0})) == 99.0
+    assert remaining_seconds(job_of(3)) == 14.0
+    assert remaining_seconds(job_of(3, phase={**PHASE, "late": True})) is None
+    assert remaining_seconds(job_of(3, "queued", progress=STEP)) is None

@@ -58,7 +58,7 @@ def test_a_chart_in_a_pipe_is_80_columns_wide_and_without_escapes(zerotools: Com
     assert shown[ROWS].startswith("  1.0000 ")
     assert shown[ROWS + 1] == "GPU memory, peak so far  2.0 TiB"
     assert any(line.startswith(" 2.0 TiB ") for line in shown)
-    assert shown[-2].split() == ["step", "1", "2000"], "once, below all charts"
+    assert shown[-2].split() == ["step", "1", "1000", "2000"], "once, below all charts"
     assert shown[-1] == "host memory of rank 0  1.0 GiB, unchanged", "a flat curve is one line"
 
 

@@ -47,7 +47,7 @@ def five_jobs() -> list[Job]:
 def test_columns_give_way_in_their_order_until_the_table_fits() -> None:
     jobs = five_jobs()
     wide = queue_lines(jobs, 200)
-    everything = "id user prio name state age ranks stage step loss saved why"
+    everything = "id user prio name state age ranks stage step left loss saved why"
     assert " ".join(wide[0].split()) == everything
     assert queue_lines(jobs, 80) == [
         "id  user  prio  name                      state        age  ranks   step    loss",
@@ -80,6 +80,17 @@ def test_a_column_of_reasons_is_named_if_it_has_one() -> None:
     assert "why" not in queue_lines([runs(1, "anna", "x"), waits], 140)[0]
     ended = runs(2, "anna", "y", state="cancelled", reason="cancelled by anna")
     assert queue_lines([ended, waits], 140)[0].endswith("saved  why")
+
+
+def test_the_time_left_of_a_job_that_trains() -> None:
+    progress = {**STEP, "seconds_left": 3 * 3600.0}
+    jobs = [runs(1, "anna", "x", progress=progress), runs(2, "anna", "y", progress=None)]
+    header, first, second = queue_lines(jobs, 80)
+    assert header.split()[5:] == ["stage", "step", "left", "loss", "saved"]
+    assert first.split()[-5:-2] == ["3h", "2.5000", "10"]
+    assert second.split()[-5:-2] == ["-", "-", "10"]
+    assert "left" not in queue_lines(jobs[1:], 80)[0], "no job has it"
+    assert "left" not in queue_lines(jobs, None)[0], "a pipe gets the columns that it always got"
 
 
 def test_without_a_terminal_everything_is_there() -> None:

@@ -38,6 +38,31 @@ def test_a_cell_says_which_curve_it_is_of() -> None:
     assert found.steps == "step 0             9"
 
 
+def test_round_values_and_steps_are_named_between_the_ends_of_the_axes() -> None:
+    series = [Series({1: 1.78, 1087: 7.67})]
+    found = chart_grid(series, "{:.4f}".format, columns=110, braille=True, rows=13)
+    assert found is not None
+    named = {row: label.strip() for row, label in enumerate(found.labels) if label.strip()}
+    assert named == {0: "7.6700", 3: "6.0000", 7: "4.0000", 12: "1.7800"}
+    assert found.steps.split() == ["step", "1", "250", "500", "750", "1000", "1087"]
+    at = found.steps.index("500") + 1
+    assert abs(at - 499 / 1086 * (len(found.steps) - 1)) <= 1, "below its column"
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [(0.0, 0.0), (5e-324, 1e-323), (-1.7e308, 1.7e308), (1e308, 1.7e308), (1e16, 1e16 + 2)],
+)
+def test_axes_of_any_values(ends: tuple[float, float]) -> None:
+    series = [Series(dict(enumerate(ends)))]
+    found = chart_grid(series, "{:.1e}".format, columns=80, braille=True, rows=20)
+    assert found is not None
+    assert found.labels[0].strip() == f"{max(ends):.1e}"
+    assert len({len(label) for label in found.labels}) == 1
+    assert found.steps.startswith("step 0 ")
+    assert found.steps.endswith(" 1")
+
+
 def test_of_points_that_share_a_column_all_that_lies_between_them_is_drawn() -> None:
     dense = {step: float(step % 2) for step in range(10_000)}
     series = [Series(dense)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
@@ -14,6 +16,7 @@ from zerotools.jobs.binding.bind import plain_json
 from zerotools.jobs.jobfile_tables.checkpoint import EXPORT
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess, adopted_process
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
+from zerotools.jobs.step_curves import finite_number
 
 Job = Mapping[str, Any]
 COMPLETE = "complete"
@@ -244,6 +247,32 @@ def steps(job: Job) -> str:
     if not _is_count(step):
         return render.UNKNOWN
     return f"{step}/{total}" if _is_count(total) else str(step)
+
+
+def progress_of(job: Job) -> tuple[int, int]:
+    """Return the number of steps done and the total, or two zeros if they are unknown."""
+    done, _, total = steps(job).partition("/")
+    known = done.isdecimal() and total.isdecimal() and int(total) > 0
+    return (min(int(done), int(total)), int(total)) if known else (0, 0)
+
+
+def remaining_seconds(job: Job) -> float | None:
+    """Return the number of seconds until the last step, from the estimate of the ranks, or else
+    from the duration of the newest step.
+
+    Return None if the number is unknown, or if the newest step was too long ago.
+    """
+    done, total = progress_of(job)
+    if job["state"] != states.RUNNING or not total or has_old_step(job):
+        return None
+    record = job["progress"] or {}
+    left, step = (
+        finite_number(record.get("seconds_left")),
+        finite_number(record.get("step_seconds")),
+    )
+    if left is None and step is not None:
+        left = step * (total - done)
+    return left if left is not None and 0 <= left < sys.maxsize and math.isfinite(left) else None
 
 
 def _is_count(value: object) -> bool:

@@ -23,6 +23,7 @@ from zerotools.cli.job_views.describe_job import (
     paint_state,
     ranks,
     reason_text,
+    remaining_seconds,
     saved_step,
     shown_state,
     state_text,
@@ -34,19 +35,19 @@ from zerotools.cli.output.colours import paint
 from zerotools.jobs.states import FAILED
 from zerotools.sensors.snapshot import Gpu, Snapshot
 
-USER, PRIORITY, WHY = "user", "prio", "why"
+USER, PRIORITY, LEFT, WHY = "user", "prio", "left", "why"
 LONGEST_NAME = 40
 GIVING_WAY: Sequence[tuple[str, int]] = (
-    *(("stage", 0), ("name", 24), ("saved", 0), ("name", 16), ("loss", 0), (PRIORITY, 0)),
-    *(("step", 0), ("ranks", 0), ("name", 10), (USER, 8), ("state", 16)),
+    *(("stage", 0), ("name", 24), ("saved", 0), (LEFT, 0), ("name", 16), ("loss", 0)),
+    *((PRIORITY, 0), ("step", 0), ("ranks", 0), ("name", 10), (USER, 8), ("state", 16)),
 )
 """The columns that become narrower, in this order, with their new largest width (0: left out)."""
 HOLDER_NAMES = (16, 10)
 """The widths to which the names of holders of GPUs are cut, in this order, if two lines do not have
 space for the whole names.
 """
-RIGHT = frozenset(("id", PRIORITY, "age", "stage", "ranks", "step", "loss", "saved"))
-_FIGURES = ("ranks", "stage", "step", "loss", "saved")
+RIGHT = frozenset(("id", PRIORITY, "age", "stage", "ranks", "step", LEFT, "loss", "saved"))
+_FIGURES = ("ranks", "stage", "step", LEFT, "loss", "saved")
 _TEXTS: Mapping[str, Callable[[Job], str]] = {
     "id": lambda job: str(job["id"]),
     USER: user_of,
@@ -57,6 +58,7 @@ _TEXTS: Mapping[str, Callable[[Job], str]] = {
     "ranks": ranks,
     "stage": lambda job: render.UNKNOWN if job["stage"] is None else str(job["stage"]),
     "step": steps,
+    LEFT: lambda job: _left(job),
     "loss": lambda job: loss(job["progress"]),
     "saved": saved_step,
 }
@@ -72,13 +74,16 @@ def queue_lines(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = 
     all columns are shown, with whole reasons.
 
     Owners are shown with `shows_user`, or if the jobs have several owners. The column of priorities
-    is shown if a job has a priority other than the default.
+    is shown if a job has a priority other than the default. On a terminal, the time left is shown
+    if it is known for a job.
     """
     names = list(_TEXTS)
     if not shows_user and len({job["uid"] for job in jobs}) < 2:
         names.remove(USER)
     if not any(job.get("priority") for job in jobs):
         names.remove(PRIORITY)
+    if columns is None or all(remaining_seconds(job) is None for job in jobs):
+        names.remove(LEFT)
     rows = [[_TEXTS[name](job) for name in names] for job in jobs]
     reasons = [render.clean(reason_text(job)) for job in jobs]
     widths = _widths(names, rows, columns)
@@ -98,6 +103,11 @@ def queue_lines(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = 
             lines += _row(names, cells, widths, reason, columns, waits=waits, meaning=meaning)
     title = _GAP.join([*header, WHY] if has_column else header).rstrip()
     return [paint(title, "quiet", sys.stdout), *lines]
+
+
+def _left(job: Job) -> str:
+    left = remaining_seconds(job)
+    return render.UNKNOWN if left is None else render.age(left)
 
 
 def _widths(

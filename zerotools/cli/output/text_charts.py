@@ -3,6 +3,7 @@ sparkline, which takes one line."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,6 +13,8 @@ FEWEST_ROWS = 4
 NARROWEST = 20
 FRAME = 2
 """The number of lines of a chart in addition to its rows: the title and the steps."""
+ROWS_APART, COLUMNS_APART = 4, 20
+"""The rows between labels of values, and the columns between labels of steps, are about as many."""
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bit of each dot in a braille character: `_DOTS[row][column]`."""
@@ -66,7 +69,7 @@ class ChartGrid:
 
     @property
     def axis(self) -> str:
-        """The line with the first and the last step, below the rows."""
+        """The line with the steps, below the rows."""
         return f"{'':{len(self.labels[0]) + 2}}{self.steps}"
 
 
@@ -99,7 +102,7 @@ def chart_grid(
     first, last = steps or step_range(series)
     low, high = min(values), max(values)
     low = low if least is None else min(low, least)
-    labels = [form(high), *[""] * (rows - 2), form(low)]
+    labels = _value_labels((low, high), rows, form)
     margin = max(label_columns, *map(len, labels)) + 2
     width = max(NARROWEST, columns - margin - 1)
     cells: list[list[tuple[str, int | None]]] = [[(" ", None)] * width for _ in range(rows)]
@@ -112,9 +115,52 @@ def chart_grid(
             for column, character in enumerate(line):
                 if character != " ":
                     cells[row][column] = (character, number)
-    gap = " " * max(1, width - len(f"step {first}{last}"))
-    axis = f"step {first}{gap}{last}"
+    axis = _step_labels((first, last), width)
     return ChartGrid([f"{text:>{margin - 1}}" for text in labels], cells, axis)
+
+
+def _value_labels(values: tuple[float, float], rows: int, form: NumberFormat) -> list[str]:
+    """Return the label of each row: the ends of the axis, and round values between the ends. A
+    label that is wider than both ends is left out.
+    """
+    low, high = values
+    labels = [form(high), *[""] * (rows - 2), form(low)]
+    widest = max(map(len, labels))
+    for value in _round_values(low, high, (rows - 1) // ROWS_APART):
+        row = round((high - value) / (high - low) * (rows - 1))
+        if 2 <= row <= rows - 3 and len(text := form(value)) <= widest:
+            labels[row] = text
+    return labels
+
+
+def _step_labels(steps: tuple[int, int], width: int) -> str:
+    """Return the line below a chart: the first and the last step, and round steps between them."""
+    first, last = steps
+    line = f"step {first}"
+    room = width - len(str(last))
+    for value in _round_values(first, last, width // COLUMNS_APART):
+        text = f"{value:.0f}"
+        begin = round((value - first) / (last - first) * (width - 1)) - len(text) // 2
+        if value == int(value) and len(line) + 3 <= begin and begin + len(text) + 3 <= room:
+            line += " " * (begin - len(line)) + text
+    return line + " " * max(1, room - len(line)) + str(last)
+
+
+def _round_values(low: float, high: float, count: int) -> list[float]:
+    """Return about `count` values between `low` and `high` that are multiples of 1, 2, 2.5 or 5
+    times a power of ten.
+    """
+    span = high - low
+    if count < 2 or not 0 < span / count < math.inf:
+        return []
+    power = 10.0 ** math.floor(math.log10(span / count))
+    apart = next(
+        (each * power for each in (1, 2, 2.5, 5) if each * power * count >= span), 10 * power
+    )
+    if not apart or not math.isfinite(low / apart):
+        return []
+    begin = math.ceil(low / apart)
+    return [each * apart for each in range(begin, begin + count + 1) if each * apart < high]
 
 
 def step_range(series: Sequence[Series]) -> tuple[int, int]:

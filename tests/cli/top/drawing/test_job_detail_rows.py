@@ -19,7 +19,12 @@ from tests.cli.top.made_looks import (
 from tests.daemon.http.api.made_views import STEP, an_attempt
 from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.drawing import job_detail_rows
-from zerotools.cli.top.drawing.job_detail_rows import checkpoint_lines, detail_lines
+from zerotools.cli.top.drawing.job_detail_rows import (
+    SPEED,
+    checkpoint_lines,
+    detail_lines,
+    job_page,
+)
 from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.reading.disk_reader import CheckpointDirectory
 from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
@@ -153,11 +158,57 @@ def test_the_loss_in_one_line_with_its_evaluation() -> None:
     assert width(job_detail_rows.loss_line(reported(), 20)) <= 20
 
 
-def test_a_speed_that_hardly_changes_is_a_level_line() -> None:
+def test_a_speed_that_hardly_changes_is_no_bar() -> None:
     curve = LongCurve()
     for step in range(1, 300):
         curve.add(step, 71_000.0 + step)
-    assert set(text_of(job_detail_rows.speed_line(curve.seen(), 80)).split()[1]) == {"█"}
+    line = text_of(job_detail_rows.speed_line(curve.seen(), 80))
+    assert line == "speed 71.3k tokens/s, on average 71.0k to 71.3k"
+    for step in range(300, 310):
+        curve.add(step, 20_000.0)
+    line = text_of(job_detail_rows.speed_line(curve.seen(), 80))
+    assert line.startswith("speed ████")
+    assert line.endswith(" 20.0k tokens/s")
+
+
+def test_the_page_of_a_job_has_its_progress() -> None:
+    job = job_of(3, progress={**STEP, "step": 1_200, "steps": 40_000, "seconds_left": 7500.0})
+    look = a_look({**job, "spec": {}}, chosen=chosen(job))
+    for columns in (40, 80, 120):
+        lines = job_page(look, {**job, "spec": {}}, columns, 30, NOW)
+        assert all(width(line) <= columns for line in lines)
+        text = text_of(lines[1])
+        assert text.startswith("progress   ")
+        assert columns == 40 or text.endswith(" 3%  step 1,200 of 40,000   2h05m left")
+    ended = job_of(3, "succeeded", progress=STEP)
+    assert "progress" not in "".join(map(text_of, job_page(look, ended, 80, 30, NOW)))
+
+
+def test_other_curves_are_next_to_each_other_below_the_loss() -> None:
+    job = job_of(3, progress=FULL)
+    speed, norm, rate, flat = (LongCurve() for _ in range(4))
+    for step in range(1, 1000):
+        speed.add(step, 15_300.0 if step > 500 else 10_000.0)
+        norm.add(step, 3.0 + step % 7)
+        rate.add(step, 1e-3 / step)
+        flat.add(step, 1e-3)
+    curves = replace(reported(), grad_norm=norm.seen(), rate=rate.seen(), speed=speed.seen())
+    found = replace(chosen(job), log=(), reported=curves)
+
+    def titles(columns: int, **changes: Any) -> str:
+        shown = replace(found, reported=replace(curves, **changes))
+        lines = job_page(a_look(job, chosen=shown), job, columns, 38, NOW)
+        assert len(lines) == 38, "the whole page is used"
+        assert all(width(line) <= columns for line in lines)
+        (title,) = (text for line in lines if (text := text_of(line)).startswith("speed "))
+        return title.rstrip()
+
+    assert titles(60).split() == ["speed", "15.3k", "tokens/s"]
+    assert titles(80).endswith("   gradient norm 8")
+    assert titles(120).endswith("   learning rate 1.0e-06")
+    assert "rate" not in titles(120, rate=flat.seen()), "an even rate is among the figures"
+    even = {"speed": reported().speed, "rate": flat.seen(), "grad_norm": flat.seen()}
+    assert titles(120, **even) == "speed 15.3k tokens/s"
 
 
 def test_without_a_log_the_chart_has_its_rows() -> None:
@@ -175,7 +226,7 @@ def test_a_chart_has_its_rows_and_the_evaluations_are_points_in_it() -> None:
     assert "loss 0.6295   lowest 0.6295 at step 1000   ● eval 0.6546 at step 1000" in text
     assert text.count("●") == 1 + 4
     assert meaning_in(lines[-3], "●") == "evals"
-    assert text_of(lines[-1]).split() == ["step", "1", "1000"]
+    assert text_of(lines[-1]).split() == ["step", "1", "250", "500", "750", "1000"]
 
 
 def test_a_flat_loss_is_one_line() -> None:
@@ -212,7 +263,7 @@ def test_a_job_that_reports_no_tokens_has_no_speed(logged: bool) -> None:
 
 
 def test_the_speed_begins_at_nothing() -> None:
-    lines = job_detail_rows.speed_chart(reported().speed, 60, 8)
+    lines = job_detail_rows.curve_chart(SPEED, reported().speed, 60, 8)
     assert len(lines) == 8
     assert text_of(lines[-2]).split("│")[0].strip() == "0"
 
@@ -227,4 +278,4 @@ def test_a_chart_is_kept_while_the_curve_stays_the_same() -> None:
 
 def test_nothing_is_no_chart() -> None:
     assert job_detail_rows.loss_chart(JobReports(), 60, 8) == []
-    assert job_detail_rows.speed_chart(JobReports().speed, 60, 8) == []
+    assert job_detail_rows.curve_chart(SPEED, JobReports().speed, 60, 8) == []

@@ -4,14 +4,12 @@ import pytest
 
 from tests.cli.top.made_looks import NOW, PHASE, job_of, meaning_in, text_of
 from tests.daemon.http.api.made_views import STEP
-from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.job_views.describe_job import Job, remaining_seconds
 from zerotools.cli.top.drawing.job_rows import (
     MARK,
     JobColumns,
     job_header,
     job_line,
-    progress_of,
-    remaining_seconds,
     saved_step,
 )
 from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, width
@@ -102,20 +100,6 @@ def test_what_a_job_reports_may_be_anything(seconds: object) -> None:
     job = job_of(3, progress={**STEP, "step_seconds": seconds, "loss": seconds, "mfu": seconds})
     assert remaining_seconds(job) is None
     assert width(line_of(job)) == 80
-
-
-@pytest.mark.parametrize(("step", "steps"), [(12, 0), ("x", 40), (50, 40), (2**70, 40), (None, 1)])
-def test_progress_is_within_its_bounds(step: object, steps: object) -> None:
-    job = {**job_of(3, progress={**STEP, "step": step, "steps": steps}), "spec": {}}
-    done, total = progress_of(job)
-    assert 0 <= done <= max(total, 0)
-
-
-def test_the_time_left_is_what_the_ranks_reckon_unless_it_is_old() -> None:
-    assert remaining_seconds(job_of(3, progress={**STEP, "seconds_left": 99.0})) == 99.0
-    assert remaining_seconds(job_of(3)) == 14.0
-    assert remaining_seconds(job_of(3, phase={**PHASE, "late": True})) is None
-    assert remaining_seconds(job_of(3, "queued", progress=STEP)) is None
 
 
 def test_a_verified_checkpoint_is_told_from_one_that_is_not() -> None:

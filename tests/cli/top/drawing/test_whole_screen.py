@@ -88,7 +88,8 @@ def test_a_wide_screen_has_two_columns_that_are_full() -> None:
     for part in ("processes on GPUs", "── log ", "loss 0.6295", "speed 15.3k", "line 59"):
         assert part in text
     assert sum(" │ " in line for line in lines) >= 40
-    assert len(lines[-2].split(" │ ")[1]) > 40  # the chart goes down to the last row
+    assert lines[-2].endswith(" │ speed 15.3k tokens/s")
+    assert len(lines[-3].split(" │ ")[1]) > 40  # the chart goes down to the row above
 
 
 def test_the_page_of_a_job_has_its_whole_reason_its_paths_and_its_attempts() -> None:
@@ -141,6 +142,22 @@ def test_errors_of_a_log_are_shown_with_the_lines_after_them() -> None:
     assert "e all" in shown[-1]
     none = draw_screen(full_look(), LogLines(3, 0, "log", ("fine",)), state, 80, 24, NOW)
     assert texts(none)[1] == "this log has no errors or warnings"
+
+
+def test_a_log_shows_the_lines_with_some_words() -> None:
+    lines = ("step 1 loss 3.0", "saved step 1", "step 2 loss nan", "WARNING: loss is nan")
+    log = LogLines(3, 0, "log of job 3", lines)
+    state = replace(STATE, page=LOG, find="loss -3\\.0")
+    shown = texts(draw_screen(full_look(), log, state, 80, 24, NOW))
+    assert shown[1:3] == ["step 2 loss nan", "WARNING: loss is nan"]
+    assert not any(shown[3:-1])
+    assert shown[-1].startswith("/ find: loss -3\\.0  ")
+    errors = replace(state, errors=True, find="loss")
+    assert texts(draw_screen(full_look(), log, errors, 80, 24, NOW))[1:3] == [lines[3], ""]
+    typing = replace(state, typed=True)
+    assert texts(draw_screen(full_look(), log, typing, 80, 24, NOW))[-1].startswith("find: loss -3")
+    none = draw_screen(full_look(), log, replace(state, find="xyz"), 80, 24, NOW)
+    assert texts(none)[1] == "no line here passes “xyz”; Escape shows all"
 
 
 def test_jobs_without_progress_are_named_wherever_the_table_is_scrolled() -> None:

@@ -44,6 +44,7 @@ def test_it_reads_what_is_new(service: FakeService, client: DaemonClient) -> Non
     assert list(found.loss.shape.points) == [1, 2, 3]
     assert found.eval_loss.last == 9.5
     assert found.speed.last == 15300.0
+    assert (found.grad_norm.last, found.rate.last) == (STEP["grad_norm"], STEP["lr"])
     assert found.is_whole
 
 

@@ -99,6 +99,17 @@ def test_a_log_shows_all_lines_or_those_with_errors() -> None:
     assert after(errors, "q")[0] == STATE
 
 
+def test_words_are_found_in_a_log_and_the_filter_of_jobs_stays() -> None:
+    jobs, _ = after(STATE, "slash", "t", "enter")
+    found, _ = after(jobs, "l", "up", "slash", "n", "a", "n", "backspace", "enter")
+    assert (found.only, found.find, found.top, found.typed) == ("t", "na", None, False)
+    assert typed(replace(found, typed=True), " -x").find == "na -x"
+    cleared, _ = after(found, "escape")
+    assert (cleared.page, cleared.find) == (LOG, "")
+    assert after(found, "slash", "escape")[0] == cleared
+    assert after(found, "q")[0] == after(cleared, "escape")[0] == jobs
+
+
 def test_wishes() -> None:
     assert after(STATE, "r")[1] == [UserAction(RESUME, TWO[0])]
     assert after(STATE, "plus", "minus")[1] == [

@@ -14,7 +14,7 @@ _WRONG = re.compile(r"\b(?:warning|warn|error|fatal|traceback|\w+(?:Error|Except
 KEYS = (
     ("↑ ↓  j k", "choose a job; also PgUp PgDn Home End"),
     ("Enter", "show its page; Enter again goes back"),
-    ("l", "follow its log"),
+    ("l", "follow its log; / shows only the lines with some words"),
     ("e", "show only the errors and warnings in its log"),
     ("p", "hold it (asks for y): it saves and stops"),
     ("c", "cancel it (asks for y)"),

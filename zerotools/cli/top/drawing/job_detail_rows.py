@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from zerotools.cli.job_views.describe_job import (
@@ -15,6 +16,8 @@ from zerotools.cli.job_views.describe_job import (
     has_old_step,
     outcome,
     plan,
+    progress_of,
+    remaining_seconds,
     shown_state,
     state_text,
     title,
@@ -23,10 +26,27 @@ from zerotools.cli.job_views.describe_job import (
 )
 from zerotools.cli.job_views.job_curves import EVAL_LOSS, LOSS
 from zerotools.cli.output import render
-from zerotools.cli.output.text_charts import FRAME, ChartGrid, Series, chart_grid, sparkline
+from zerotools.cli.output.text_charts import (
+    FRAME,
+    ChartGrid,
+    NumberFormat,
+    Series,
+    chart_grid,
+    sparkline,
+)
 from zerotools.cli.top.drawing import help_and_log_pages, short_numbers
 from zerotools.cli.top.drawing.job_rows import reason_of
-from zerotools.cli.top.drawing.styled_lines import Line, Piece, cut, flowing, plain, ruled, width
+from zerotools.cli.top.drawing.styled_lines import (
+    Line,
+    Piece,
+    cut,
+    flowing,
+    meter,
+    padded,
+    plain,
+    ruled,
+    width,
+)
 from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
 from zerotools.cli.top.reading.job_reports import CurveShape, CurveSummary, JobReports
 from zerotools.cli.top.reading.read_screen_values import ScreenData
@@ -38,10 +58,8 @@ FACT_COLUMNS, MOST_FOLDED, MOST_ATTEMPTS = 11, 6, 3
 and the maximum number of attempts.
 """
 DETAIL_ROWS = 8
-CHART_FROM, TALLEST = 13, 18
-"""The loss is drawn as a chart if at least `CHART_FROM` rows are free. The chart has at most
-`TALLEST` rows.
-"""
+CHART_FROM = 13
+"""The loss is drawn as a chart if at least this number of rows is free."""
 
 
 def detail_lines(
@@ -91,8 +109,22 @@ def job_page(data: ScreenData, job: Job, columns: int, rows: int, now: float) ->
         for number, part in enumerate(folded[:MOST_FOLDED]):
             head = "" if number else name
             lines.append([(f"{head:<{FACT_COLUMNS}}", "strong"), (part, "")])
-    details = detail_lines(data, job, columns, max(DETAIL_ROWS, rows - len(lines)), now)
-    return [details[0], *lines, *details[1:]][:rows]
+    progress = _progress(job, columns)
+    left = rows - len(lines) - len(progress)
+    details = detail_lines(data, job, columns, max(DETAIL_ROWS, left), now)
+    return [details[0], *progress, *lines, *details[1:]][:rows]
+
+
+def _progress(job: Job, columns: int) -> list[Line]:
+    """Return the row of the steps done and the time left; empty if the job does not train."""
+    done, total = progress_of(job)
+    if job["state"] not in ACTIVE or not total:
+        return []
+    said: Line = [(f" {100 * done // total}%  ", "strong"), (f"step {done:,} of {total:,}", "")]
+    if (left := remaining_seconds(job)) is not None:
+        said += [("   ", ""), (short_numbers.brief(left), "strong"), (" left", "quiet")]
+    bar = meter(done / total, min(LONGEST_BAR, columns - FACT_COLUMNS - width(said)), "busy")
+    return [cut([(f"{'progress':<{FACT_COLUMNS}}", "strong"), *bar, *said], columns)]
 
 
 def _rest(found: JobDetails, columns: int, rows: int, now: float, *, logged: bool) -> list[Line]:
@@ -106,32 +138,46 @@ def _rest(found: JobDetails, columns: int, rows: int, now: float, *, logged: boo
     lines += checkpoint_lines(found.checkpoints, columns, count, now)
     left = rows - len(lines)
     if reported.loss.shape.means:
-        if tall and not logged:
-            lines += _charts(reported, columns, left)
-        elif tall:
-            free = max(left * 3 // 5, left - len(found.log)) - 1
-            height = max(LOWEST + FRAME, min(TALLEST, free))
-            lines += loss_chart(reported, columns, height)
-            if reported.speed.last is not None:
-                lines.append(speed_line(reported.speed, columns))
+        free = left if not logged else max(left * 3 // 5, left - len(found.log))
+        if tall:
+            lines += _charts(reported, columns, free)
         else:
             lines.append(loss_line(reported, columns))
             if len(reported.eval_loss.shape.means) > 1 and left >= 5:
                 lines.append(eval_line(reported, columns))
+            if reported.speed.last is not None and rows - len(lines) > len(found.log):
+                lines.append(speed_line(reported.speed, columns))
     left = rows - len(lines)
     return lines + (log_tail(found.log, columns, left) if logged else [])
 
 
 def _charts(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return a chart of the loss, and a chart of the speed if it is reported and there is enough
-    space. The charts fill the given rows, unless the loss is flat.
+    """Return a chart of the loss. If there is enough space, charts of the speed, the gradient norm
+    and the learning rate follow, next to each other; else a line with the speed. The charts fill
+    the given rows, unless the loss is flat.
     """
     least = LOWEST + FRAME
-    if rows < 2 * least + 4 or reported.speed.last is None:
-        return loss_chart(reported, columns, max(least, rows))
+    others = [
+        (kind, curve)
+        for kind, curve in (
+            (SPEED, reported.speed),
+            (NORM, reported.grad_norm),
+            (RATE, reported.rate),
+        )
+        if curve.last is not None and not kind.is_flat(curve.shape)
+    ]
+    if rows < CHARTED or not others:
+        speed = [] if reported.speed.last is None else [speed_line(reported.speed, columns)]
+        return [*loss_chart(reported, columns, max(least, rows - len(speed))), *speed]
     below = max(least, rows // 3)
     lines = loss_chart(reported, columns, rows - below)
-    return [*lines, *speed_chart(reported.speed, columns, below)]
+    count = min(len(others), max(1, (columns + len(BETWEEN)) // (SMALLEST + len(BETWEEN))))
+    wide = (columns - (count - 1) * len(BETWEEN)) // count
+    blocks = [curve_chart(kind, curve, wide, below) for kind, curve in others[:count]]
+    for row in range(below):
+        pieces = [piece for block in blocks for piece in (*padded(block[row], wide), (BETWEEN, ""))]
+        lines.append(pieces[:-1])
+    return lines
 
 
 def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
@@ -254,10 +300,39 @@ def _checkpoint(each: KeptCheckpoint, digits: int, now: float) -> Line:
 
 EVALUATION = "●"
 LONGEST, ROOMY = 100, 90
-KEPT = 4
+KEPT = 8
 """The number of drawn charts that are cached. A chart is drawn again if its values change."""
 LOWEST = 4
 """A chart has at least this number of rows."""
+CHARTED = 2 * (LOWEST + FRAME) + 4
+"""The least number of rows for two charts, one above the other."""
+SMALLEST, BETWEEN, LONGEST_BAR = 36, "   ", 40
+"""Charts next to each other have at least `SMALLEST` columns, with `BETWEEN` between them. The bar
+of the progress has at most `LONGEST_BAR` columns.
+"""
+
+
+@dataclass(frozen=True)
+class SmallChart:
+    """A chart below the one of the loss: its name, the format of a value, and the unit. Its axis
+    begins at 0. It is not drawn if the averages of all parts of the curve differ by at most
+    `flat_share` of the largest average.
+    """
+
+    name: str
+    form: NumberFormat
+    unit: str = ""
+    flat_share: float = 0.001
+
+    def is_flat(self, curve: CurveShape) -> bool:
+        """Return whether the chart of this curve is not drawn."""
+        means = curve.means
+        return not means or max(means) - min(means) <= self.flat_share * max(means)
+
+
+SPEED = SmallChart("speed", short_numbers.thousands, " tokens/s", flat_share=0.1)
+NORM = SmallChart("gradient norm", "{:.3g}".format)
+RATE = SmallChart("learning rate", "{:.1e}".format)
 
 
 def loss_line(reported: JobReports, columns: int) -> Line:
@@ -281,14 +356,19 @@ def eval_line(reported: JobReports, columns: int) -> Line:
 
 
 def speed_line(curve: CurveSummary, columns: int) -> Line:
-    """Return the tokens per second as a sparkline."""
-    said: Line = [(f" {short_numbers.thousands(curve.last or 0.0)}", ""), (" tokens/s", "quiet")]
-    room = min(LONGEST, columns - 6 - width(said))
-    means = curve.shape.means
+    """Return the tokens per second as a sparkline; as numbers alone if all marks of the sparkline
+    are the same.
+    """
+    form, means = short_numbers.thousands, curve.shape.means or (0.0,)
+    said: Line = [(form(curve.last or 0.0), ""), (" tokens/s", "quiet")]
+    room = min(LONGEST, columns - 7 - width(said))
     # From 0 on: 1 % more tokens per second must not look like a multiple.
-    bounds = (0.0, max((each for each in means if each is not None), default=0.0))
-    drawn: Piece = (sparkline(means, room, bounds) if room >= 8 else "", "curve")
-    return cut([("speed ", "strong"), drawn, *said], columns)
+    drawn = sparkline(means, room, (0.0, max(means))) if room >= 8 else ""
+    if len(set(drawn)) > 1:
+        said.insert(0, (f"{drawn} ", "curve"))
+    elif form(min(means)) != form(max(means)):
+        said.append((f", on average {form(min(means))} to {form(max(means))}", "quiet"))
+    return cut([("speed ", "strong"), *said], columns)
 
 
 def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
@@ -311,11 +391,11 @@ def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
     return [cut(title, columns), *drawn] if drawn else []
 
 
-def speed_chart(curve: CurveSummary, columns: int, rows: int) -> list[Line]:
-    """Return a chart of the tokens per second from 0 on, in `rows` rows."""
-    said = short_numbers.thousands(curve.last or 0.0)
-    title: Line = [("speed ", "strong"), (said, "curve"), (" tokens/s", "quiet")]
-    drawn = _speed_rows(curve.shape, columns, rows - FRAME)
+def curve_chart(kind: SmallChart, curve: CurveSummary, columns: int, rows: int) -> list[Line]:
+    """Return a chart of the curve from 0 on, in `rows` rows."""
+    said = kind.form(curve.last or 0.0)
+    title: Line = [(f"{kind.name} ", "strong"), (said, "curve"), (kind.unit, "quiet")]
+    drawn = _curve_rows(kind, curve.shape, columns, rows - FRAME)
     return [cut(title, columns), *drawn] if drawn else []
 
 
@@ -326,9 +406,11 @@ def _loss_rows(loss: CurveShape, evals: CurveShape, columns: int, rows: int) -> 
 
 
 @lru_cache(maxsize=KEPT)
-def _speed_rows(curve: CurveShape, columns: int, rows: int) -> list[Line]:
-    form, series = short_numbers.thousands, (Series(curve.points),)
-    return _rows_of(chart_grid(series, form, columns=columns, braille=True, least=0.0, rows=rows))
+def _curve_rows(kind: SmallChart, curve: CurveShape, columns: int, rows: int) -> list[Line]:
+    series = (Series(curve.points),)
+    return _rows_of(
+        chart_grid(series, kind.form, columns=columns, braille=True, least=0.0, rows=rows)
+    )
 
 
 def _rows_of(grid: ChartGrid | None) -> list[Line]:

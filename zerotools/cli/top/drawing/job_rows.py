@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,8 +14,10 @@ from zerotools.cli.job_views.describe_job import (
     loss,
     meaning_of,
     outcome,
+    progress_of,
     ranks,
     reason_text,
+    remaining_seconds,
     shown_state,
     since_step,
     state_text,
@@ -27,7 +27,7 @@ from zerotools.cli.job_views.describe_job import (
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing import short_numbers
 from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, Piece, filled, meter, padded, plain
-from zerotools.jobs.states import ACTIVE, RUNNING, TERMINAL
+from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite_number
 
 MARK, ABOVE, BELOW = "▸", "↑", "↓"
@@ -180,29 +180,3 @@ def saved_step(job: Job) -> Piece:
     if found.get("verified"):
         return f"{step} ✓", "good"
     return (f"{step} ?", "warning") if found.get("not_verified") else (str(step), "")
-
-
-def progress_of(job: Job) -> tuple[int, int]:
-    """Return the number of steps done and the total, or two zeros if they are unknown."""
-    done, _, total = steps(job).partition("/")
-    known = done.isdecimal() and total.isdecimal() and int(total) > 0
-    return (min(int(done), int(total)), int(total)) if known else (0, 0)
-
-
-def remaining_seconds(job: Job) -> float | None:
-    """Return the number of seconds until the last step, from the estimate of the ranks, or else
-    from the duration of the newest step.
-
-    Return None if the number is unknown, or if the newest step was too long ago.
-    """
-    done, total = progress_of(job)
-    if job["state"] != RUNNING or not total or has_old_step(job):
-        return None
-    record = job["progress"] or {}
-    left, step = (
-        finite_number(record.get("seconds_left")),
-        finite_number(record.get("step_seconds")),
-    )
-    if left is None and step is not None:
-        left = step * (total - done)
-    return left if left is not None and 0 <= left < sys.maxsize and math.isfinite(left) else None

@@ -9,8 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zerotools.cli.job_views.describe_job import Job, shown_state, user_of
-from zerotools.cli.top.drawing.job_rows import remaining_seconds
+from zerotools.cli.job_views.describe_job import (
+    Job,
+    remaining_seconds,
+    shown_state,
+    user_of,
+)
 from zerotools.jobs.states import ACTIVE, TERMINAL
 
 JOBS, JOB, HELP, LOG = "jobs", "job", "help", "log"
@@ -70,12 +74,13 @@ class ViewState:
         first: the index of the job in the top row of the table.
         only: the filter: only jobs with these words in their number, name, owner or state are
             listed; see `passing`.
-        typed: true while the user types the filter.
+        typed: true while the user types the filter, or on the log page the words to find.
         page: the page on the screen.
         back: the page from which a log or the help was opened.
         rank: the rank with the log that the log page shows.
         top: the first line of the log page; None: the page shows the end of the log.
         errors: true if the log page shows only lines with errors and warnings.
+        find: the log page shows only lines with these words; see `passing`.
         question: a question that waits for yes or no; empty without a question.
         asked: the number of the job that the question is about.
         wish: the action to take on yes.
@@ -92,6 +97,7 @@ class ViewState:
     rank: int = 0
     top: int | None = None
     errors: bool = False
+    find: str = ""
     question: str = ""
     asked: int | None = None
     wish: str = ""

@@ -30,7 +30,7 @@ from zerotools.cli.top.drawing.styled_lines import (
     side_by_side,
     width,
 )
-from zerotools.cli.top.drawing.view_state import HELP, JOB, LOG, ORDERS, ViewState
+from zerotools.cli.top.drawing.view_state import HELP, JOB, LOG, ORDERS, ViewState, passing
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.read_screen_values import ScreenData
 from zerotools.jobs.states import ACTIVE, LATE, STALLED, TERMINAL
@@ -123,15 +123,18 @@ def draw_screen(
 
 def shown_log(log: LogLines, state: ViewState) -> Sequence[str]:
     """Return the lines that the page of a log shows."""
-    return help_and_log_pages.error_lines(log.lines) if state.errors else log.lines
+    lines = help_and_log_pages.error_lines(log.lines) if state.errors else log.lines
+    passes = passing(state.find)
+    return [line for line in lines if passes(line)] if state.find else lines
 
 
 def _log_body(log: LogLines, state: ViewState, columns: int, rows: int) -> list[Line]:
     lines = shown_log(log, state)
-    if not state.errors:
-        return help_and_log_pages.log_page(log.title, lines, state.top, columns, rows)
-    title = f"errors and warnings in the {log.title}"
-    nothing = "this log has no errors or warnings"
+    title, nothing = log.title, "this log is still empty"
+    if state.errors:
+        title, nothing = f"errors and warnings in the {title}", "this log has no errors or warnings"
+    if state.find:
+        nothing = f"no line here passes “{plain(state.find)}”; Escape shows all"
     return help_and_log_pages.log_page(title, lines, state.top, columns, rows, nothing)
 
 
@@ -302,10 +305,13 @@ _JOB_KEYS = (
     _QUIT,
 )
 _BACK = ("q", "back")
-_PAGE_KEYS = (*_JOB_KEYS[2:7], ("↑", ""), ("↓", "other job"), _BACK)
+_PAGE_KEYS = (
+    *(*_JOB_KEYS[2:7], ("↑", ""), ("↓", "other job")),
+    *(("+", ""), ("-", "prio"), ("?", "help"), _BACK),
+)
 _LOG_KEYS = (
     *(("↑", ""), ("↓", "scroll"), ("End", "follow"), ("←", ""), ("→", "rank")),
-    *(("e", "errors"), _BACK),
+    *(("e", "errors"), ("/", "find"), _BACK),
 )
 _HELP_KEYS = (_BACK,)
 
@@ -321,7 +327,8 @@ def _foot(state: ViewState, columns: int) -> list[Line]:
             return [*lines, [*last, ("  ", ""), *answers]]
         return [*lines, last, answers]
     if state.typed:
-        typing: Line = [("filter: ", "strong"), (plain(state.only), ""), (" ", CURSOR)]
+        name, words = ("find", state.find) if state.page == LOG else ("filter", state.only)
+        typing: Line = [(f"{name}: ", "strong"), (plain(words), ""), (" ", CURSOR)]
         return [ends(typing, [("Enter keeps it, Escape shows all", "quiet")], columns)]
     if state.message[0]:
         return _folded(state.message, columns)
@@ -330,12 +337,15 @@ def _foot(state: ViewState, columns: int) -> list[Line]:
     pair: Line = []
     key, word = keys[-1]
     end: Line = [(key, "key"), (f" {word}", "quiet")]
-    in_use = {"filter": bool(state.only), "sort": state.order > 0}  # keys in use come first
+    in_use = {"filter": bool(state.only), "find": bool(state.find), "sort": state.order > 0}
+    # Keys in use come first.
     for key, word in sorted(keys[:-1], key=lambda each: not in_use.get(each[1])):
         if word == "sort":
             word = f"sort: {ORDERS[state.order][0]}"
         elif word == "filter" and state.only:
             word = f"filter: {plain(state.only)}"
+        elif word == "find" and state.find:
+            word = f"find: {plain(state.find)}"
         elif word == "errors" and state.errors:
             word = "all"
         part = [*pair, *_key_piece(key, word)]

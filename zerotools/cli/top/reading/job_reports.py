@@ -163,6 +163,13 @@ BEHIND_THE_END = 2**62
 """An offset beyond the end of every log. The answer to a request for it has the offset of the end.
 """
 MOST_CHECKPOINTS = 64
+_OF_STEPS = {
+    "loss": "loss",
+    "tokens_per_second": "speed",
+    "grad_norm": "grad_norm",
+    "lr": "rate",
+}
+"""The values in the report of a step that are kept as curves -> their fields of `JobReports`."""
 OLDER_PAGES = 1
 """The job that this job resumes is searched in this number of pages of a thousand jobs each."""
 
@@ -196,6 +203,9 @@ class JobReports:
     """The curve of tokens per second."""
     checkpoints: tuple[ReportedCheckpoint, ...] = ()
     is_whole: bool = True
+    grad_norm: CurveSummary = field(default_factory=CurveSummary)
+    rate: CurveSummary = field(default_factory=CurveSummary)
+    """The curve of the learning rate."""
 
 
 class ReportReader:
@@ -220,7 +230,8 @@ class ReportReader:
         """The attempts of older jobs that are not read yet, as (job number, attempt number)."""
         self._done = 0
         self._reading: _AttemptLog | None = None
-        self._loss, self._eval, self._speed = LongCurve(), LongCurve(), LongCurve()
+        self._eval = LongCurve()
+        self._of_steps = {name: LongCurve() for name in _OF_STEPS}
         self._checkpoints: dict[str, ReportedCheckpoint] = {}
 
     def read(self, job: Job) -> JobReports:
@@ -234,11 +245,10 @@ class ReportReader:
                 is_whole = True
                 break
         return JobReports(
-            self._loss.seen(),
-            self._eval.seen(),
-            self._speed.seen(),
-            tuple(reversed(self._checkpoints.values())),
-            is_whole,
+            eval_loss=self._eval.seen(),
+            checkpoints=tuple(reversed(self._checkpoints.values())),
+            is_whole=is_whole,
+            **{_OF_STEPS[name]: curve.seen() for name, curve in self._of_steps.items()},
         )
 
     def _next_log(self, job: Job) -> _AttemptLog | None:
@@ -273,11 +283,11 @@ class ReportReader:
             return
         if event in ("step", "eval") and log.begins:
             log.begins = False
-            for curve in (self._loss, self._eval, self._speed):
+            for curve in (self._eval, *self._of_steps.values()):
                 curve.cut(step)
         if event == "step":
-            _add_finite(self._loss, step, record.get("loss"))
-            _add_finite(self._speed, step, record.get("tokens_per_second"))
+            for name, curve in self._of_steps.items():
+                _add_finite(curve, step, record.get(name))
         elif event == "eval":
             _add_finite(self._eval, step, record.get("loss"))
         elif event == "checkpoint":

@@ -62,7 +62,19 @@ def press(state: ViewState, key: str, character: str | None, shown: KeyContext) 
 def typed(state: ViewState, text: str) -> ViewState:
     """Return the state with `text` added to the filter, if the user is typing the filter now."""
     new = "".join(each for each in text if each.isprintable())
-    return replace(state, only=(state.only + new)[:LONGEST_FILTER]) if state.typed else state
+    return _filtered(state, (_filter_of(state) + new)[:LONGEST_FILTER]) if state.typed else state
+
+
+def _filter_of(state: ViewState) -> str:
+    """Return the filter of the page: of the jobs, or of the lines of a log."""
+    return state.find if state.page == LOG else state.only
+
+
+def _filtered(state: ViewState, words: str) -> ViewState:
+    """Return the state with `words` as the filter of the page. A log shows its end again."""
+    if state.page == LOG:
+        return replace(state, find=words, top=None)
+    return replace(state, only=words)
 
 
 def chosen_of(state: ViewState, shown: KeyContext) -> Job | None:
@@ -75,11 +87,11 @@ def _typing(state: ViewState, key: str, character: str | None) -> ViewState:
         case "enter":
             return replace(state, typed=False)
         case "escape":
-            return replace(state, typed=False, only="")
+            return replace(_filtered(state, ""), typed=False)
         case "backspace":
-            return replace(state, only=state.only[:-1])
+            return _filtered(state, _filter_of(state)[:-1])
         case "ctrl+u":
-            return replace(state, only="")
+            return _filtered(state, "")
     return typed(state, character or "")
 
 
@@ -94,8 +106,12 @@ def _in_log(state: ViewState, key: str, shown: KeyContext) -> ViewState:
     page, last = max(1, shown.log_rows - 2), max(0, shown.log_lines - shown.log_rows + 1)
     top = last if state.top is None else state.top
     match key:
+        case "escape" if state.find:
+            return _filtered(state, "")
         case "escape" | "q" | "l":
-            return replace(state, page=state.back, back=JOBS, top=None, errors=False)
+            return replace(state, page=state.back, back=JOBS, top=None, errors=False, find="")
+        case "slash":
+            return replace(state, typed=True)
         case "e":
             return replace(state, top=None, errors=not state.errors)
         case "up" | "k":
@@ -175,7 +191,9 @@ def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
             return state, UserAction(RESUME, job)
         case "plus" | "minus":
             return state, UserAction(PRIORITY, job, 1 if key == "plus" else -1)
-    return replace(state, page=LOG, back=state.page, top=None, rank=0, errors=key == "e"), None
+    return replace(
+        state, page=LOG, back=state.page, top=None, rank=0, errors=key == "e", find=""
+    ), None
 
 
 def _hold(state: ViewState, job: Job) -> Pressed:
