@@ -1,15 +1,15 @@
 """Take the pictures of the page, of commands and of reports that docs/how-to shows: 1440 pixels
-wide, and 80x24 characters.
+wide, light and dark, and terminals of 80x24 and 120x40 characters.
 
     python -m scripts.make_page_pictures [DIRECTORY]
     python -m scripts.make_page_pictures DIRECTORY --all
 
 With `--all`, take every view instead, to look at: the page and the reports of checkpoints at 390
-and 1440 pixels, dark and light, and the commands in terminals of 80x24 and 120x40.
+and 1440 pixels, and the commands in terminals of 80x24 and 120x40, all dark and light.
 
 A real daemon, on a machine with four GPUs that NVML's double pretends: jobs that only report and
 hold GPU memory, and one that trains, is cancelled and resumed. The history of the day before is
-made up. It takes about two minutes, and with `--all` eight.
+made up. It takes about two minutes, and with `--all` fifteen.
 """
 
 from __future__ import annotations
@@ -64,10 +64,17 @@ USERS = (os.getuid(), 1001, 1002)
 SCREEN, LARGE, TOP_SECONDS = (80, 24), (120, 40), 12.0
 TOP_VIEWS = {
     "top": (b"", "qwen2.5-7b-sft"),
-    "top-job": (b"\r", "times "),
+    "top-job": (b"jj\r", "times "),
+    "top-log": (b"jjl", "log of job"),
     "top-help": (b"?", "marks"),
 }
-"""Each view of `top`: the key that shows it, and a text that it has."""
+"""Each view of `top`: the keys that show it, and a text that it has. The third job trains."""
+TOP_PICTURES = (
+    ("top", "top", SCREEN, DARK),
+    ("top-large", "top", LARGE, LIGHT),
+    ("top-job", "top-job", LARGE, DARK),
+)
+"""The pictures of `top` in the documentation: their names, the views, the sizes, the colours."""
 CANCELLED_AT, RESUMED_TO, DAMAGED_BYTES = 90, 120, 8 * 2**20
 CONFIG = """
 [gpus]
@@ -286,6 +293,9 @@ def _take(browser: Any, client: DaemonClient, trained: int, images: Path) -> Non
             page.wait_for_timeout(500)
         page.screenshot(path=images / f"page-{name}.png", full_page=False)
     page.emulate_media(color_scheme="dark")
+    page.evaluate("(job) => { location.hash = `#/jobs/${job}`; }", trained)
+    page.wait_for_timeout(3000)
+    page.screenshot(path=images / "page-dark.png", full_page=False)
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     page.evaluate("location.hash = '#/jobs'")
     page.wait_for_timeout(3000)
@@ -318,10 +328,8 @@ def _take_terminals(work: Path, trained: int, images: Path) -> None:
     for screen, (name, scheme) in product(EVERY_SCREEN, SCHEMES.items()):
         environment = _terminal(work, scheme)
         end = f"{screen[0]}x{screen[1]}-{name}.svg"
-        for view, (pressed, shown) in TOP_VIEWS.items():
-            output = record(["zerotools", "top"], environment, screen, keys=_keys(pressed))
-            drawn = screen_svg(view, output, screen, _has(shown), scheme)
-            write(images / f"{view}-{end}", drawn)
+        for view in TOP_VIEWS:
+            _take_top(work, images / f"{view}-{end}", view, screen, scheme)
         for command in COMMANDS:
             words = command.format(job=trained).split()
             output = record(["zerotools", *words], environment, screen)
@@ -394,15 +402,19 @@ def _train_on(before: Path, after: Path) -> None:
 
 
 def _take_screens(work: Path, images: Path) -> None:
-    """`zerotools top` when it shows a job and its GPU memory: small, and large on a light
-    background; and `queue`.
-    """
-    for name, screen, scheme in (("top", SCREEN, DARK), ("top-large", LARGE, LIGHT)):
-        output = record(["zerotools", "top"], _terminal(work, scheme), screen, keys=_keys(b""))
-        drawn = screen_svg("zerotools top", output, screen, _has("qwen2.5-7b-sft"), scheme)
-        write(images / f"{name}.svg", drawn)
+    """`zerotools top` when it shows jobs and their GPU memory, and `queue`."""
+    for name, view, screen, scheme in TOP_PICTURES:
+        _take_top(work, images / f"{name}.svg", view, screen, scheme)
     output = record(["zerotools", "queue"], _terminal(work, DARK), SCREEN)
     write(images / "queue.svg", screen_svg("zerotools queue", output, SCREEN, bool))
+
+
+def _take_top(
+    work: Path, picture: Path, view: str, screen: tuple[int, int], scheme: Scheme
+) -> None:
+    pressed, shown = TOP_VIEWS[view]
+    output = record(["zerotools", "top"], _terminal(work, scheme), screen, keys=_keys(pressed))
+    write(picture, screen_svg(f"zerotools {view}", output, screen, _has(shown), scheme))
 
 
 def _take_shown_reports(browser: Any, work: Path, images: Path) -> None:
