@@ -47,6 +47,16 @@ def test_nothing_is_lost_by_folding(text: str, columns: int) -> None:
     assert all(cell_len(part) <= columns for part in parts)
 
 
+def test_a_line_of_a_log_is_folded_between_words() -> None:
+    assert fold("grad 1.795  4,815 tokens/s  host 0.40 GiB", 39) == [
+        *("grad 1.795  4,815 tokens/s  host 0.40 ", "GiB")
+    ]
+    assert fold("saved /a/long/path/without/spaces", 20) == [
+        "saved /a/long/path/w",
+        "ithout/spaces",
+    ]
+
+
 @pytest.mark.parametrize(
     ("line", "meaning"),
     [

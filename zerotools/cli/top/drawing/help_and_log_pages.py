@@ -103,13 +103,18 @@ def log_meaning(text: str) -> str:
 
 
 def fold(text: str, columns: int) -> list[str]:
-    """Cut a line of a log into lines of `columns` columns."""
+    """Cut a line of a log into lines of at most `columns` columns. A line ends after a space if
+    there is one in its second half.
+    """
     rest, found = plain(text), []
     while cell_len(rest) > columns:
         part = set_cell_size(rest, columns)
         kept = part if rest.startswith(part) else part[:-1]  # half of a wide character does not fit
         if not kept:
             break
+        end = kept.rfind(" ") + 1
+        if rest[len(kept)] != " " and end > len(kept) // 2:
+            kept = kept[:end]
         found.append(kept)
         rest = rest[len(kept) :]
     return [*found, rest]

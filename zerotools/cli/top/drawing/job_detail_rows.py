@@ -138,7 +138,7 @@ def _rest(found: JobDetails, columns: int, rows: int, now: float, *, logged: boo
     lines += checkpoint_lines(found.checkpoints, columns, count, now)
     left = rows - len(lines)
     if reported.loss.shape.means:
-        free = left if not logged else max(left * 3 // 5, left - len(found.log))
+        free = left if not logged else max(left * 2 // 3, left - len(found.log))
         if tall:
             lines += _charts(reported, columns, free)
         else:
