@@ -36,7 +36,9 @@ def requested_sidecars(directory: Path) -> dict[str, Path]:
         raise BadRequest(f"{directory} is a file; pass the directory that has {CONFIG}")
     found = model_sidecars(directory)
     if not found:
-        raise BadRequest(f"{directory} has no config.json and no tokenizer")
+        raise BadRequest(
+            f"{directory} has no config.json and no tokenizer; name the directory of the model"
+        )
     return found
 
 
@@ -74,7 +76,7 @@ def lacking_config(source: Checkpoint, target: Target) -> str | None:
         return _lacking_code(source, target)
     return (
         f"{CONFIG} is not in {source.origin.path} or next to it, and from_pretrained needs it to "
-        f"load the weights: pass --config-dir DIR, a directory with the model's {CONFIG} and "
+        f"load the weights; pass --config-dir DIR, a directory with the model's {CONFIG} and "
         "tokenizer (it needs no weights), or copy them into the output"
     )
 

@@ -81,8 +81,8 @@ def test_different_models_take_a_few_lines(compare: Diff) -> None:
     lines = out.splitlines()
     assert len(lines) == 3
     assert lines[0] == (
-        "DIFFERENT MODELS: A and B have no tensor name in common: A has 34 tensors, and B has 44 "
-        "tensors"
+        "DIFFERENT MODELS: A and B have no tensor name in common (34 tensors only in A, 44 "
+        "tensors only in B); make the names equal with --rename or --strip-prefix"
     )
 
 

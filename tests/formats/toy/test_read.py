@@ -91,7 +91,9 @@ def test_a_short_file_of_a_rank_is_shown_and_nothing_is_made_of_it(tmp_path: Pat
     found = inspect(formats.read(path, table=TABLE), TABLE)
     assert found.incomplete == (W,)
     assert check_completeness(path, TABLE).problem == found.problems[0].message
-    with pytest.raises(Incomplete, match=r"rank-1\.bin: w .* ends at byte 40, and the file has 39"):
+    with pytest.raises(
+        Incomplete, match=r"rank-1\.bin is truncated: w .* ends at byte 40, but the file has 39"
+    ):
         convert(path)
 
 

@@ -81,7 +81,7 @@ def test_state_by_number_needs_the_names_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "options", "said"),
     [
-        (JOB, {}, "is a checkpoint of a job already: resume_from takes it unchanged"),
+        (JOB, {}, "is already a checkpoint of a job"),
         (MASTERS, {"stage": 2}, "--to job does not take --stage; leave it out"),
         (MASTERS, {"world_size": 0}, "--world-size is 0"),
         (MASTERS, {"lr": 0.1}, "leave --lr out"),

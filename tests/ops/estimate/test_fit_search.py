@@ -199,7 +199,7 @@ def test_the_reason_has_the_numbers_of_the_one_before() -> None:
 
 
 def test_a_layer_that_does_not_fit_needs_tensor_parallelism() -> None:
-    assert "GiB: divide it among GPUs with zero.tensor_ranks" in chosen(0.25).advice[0]
+    assert "GiB; divide it among GPUs with zero.tensor_ranks" in chosen(0.25).advice[0]
 
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:

@@ -121,7 +121,7 @@ def test_a_size_that_is_none_is_refused(value: object) -> None:
 def test_sizes_that_no_model_has_are_refused() -> None:
     with pytest.raises(BadRequest, match="has 1000000 layers, but no model has more than 10000"):
         architecture_of(config("llama", num_hidden_layers=10**6), "config")
-    with pytest.raises(BadRequest, match="hidden_size = 3 is less than the 4 heads"):
+    with pytest.raises(BadRequest, match="hidden_size = 3 is less than the number of heads, 4"):
         architecture_of(config("llama", hidden_size=3), "config")
 
 

@@ -78,13 +78,15 @@ def test_an_overlap_names_both_files(source: Checkpoint, wanted: Checkpoint) -> 
 
 def test_a_chunk_past_the_end_of_its_file(source: Checkpoint, wanted: Checkpoint) -> None:
     damaged = replace(source, files={**source.files, "0/rank2": 11})
-    with pytest.raises(BadFile, match=r"0/rank2: .* ends at byte 12, and the file has 11"):
+    with pytest.raises(
+        BadFile, match=r"0/rank2 is truncated: .* ends at byte 12, but the file has 11"
+    ):
         list(plan(damaged, wanted))
 
 
 def test_a_chunk_in_a_file_that_is_not_listed(source: Checkpoint, wanted: Checkpoint) -> None:
     kept = {name: size for name, size in source.files.items() if name != "0/rank2"}
-    with pytest.raises(Incomplete, match=r"0/rank2: layer.weight .* in this missing file"):
+    with pytest.raises(Incomplete, match=r"0/rank2 is missing, but holds layer.weight"):
         list(plan(replace(source, files=kept), wanted))
 
 
@@ -127,7 +129,9 @@ def test_ranges_that_are_cut_differently_become_boxes(source: Checkpoint, tmp_pa
 
 def test_a_range_beyond_its_file_is_named(source: Checkpoint, wanted: Checkpoint) -> None:
     for attempt in (prove_plan, lambda *sides: list(plan(*sides))):
-        with pytest.raises(BadFile, match=r"b: layer.weight .* ends at byte 28, and the file has"):
+        with pytest.raises(
+            BadFile, match=r"b is truncated: layer.weight .* ends at byte 28, but the file has"
+        ):
             attempt(as_ranges(source, *HALVES), wanted)
 
 

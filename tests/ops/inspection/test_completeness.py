@@ -42,7 +42,7 @@ def test_a_file_that_is_cut_off_or_empty_is_damaged(tmp_path: Path) -> None:
     assert "truncated" in next(damage_sentences(path))
     assert "truncated" in next(damage_sentences(tmp_path))
     path.write_bytes(b"")
-    assert list(damage_sentences(tmp_path)) == [f"{path} is empty"]
+    assert list(damage_sentences(tmp_path)) == [f"{path} is empty; copy or download it again"]
 
 
 def test_a_file_of_several_that_is_missing_is_damage(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_file_of_several_that_is_missing_is_damage(tmp_path: Path) -> None:
     index = {"weight_map": {"w": "part.bin", "b": "gone.bin"}}
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     assert [each.rpartition("/")[2] for each in damage_sentences(tmp_path)] == [
-        "gone.bin is missing, which pytorch_model.bin.index.json lists"
+        "gone.bin is missing, but pytorch_model.bin.index.json lists it; copy or download it again"
     ]
 
 

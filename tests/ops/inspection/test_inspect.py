@@ -83,7 +83,9 @@ def test_a_file_that_a_problem_names_already_is_not_named_again(tmp_path: Path) 
     (lost,) = damaged.glob("*/zero/optimizer_state.pt")
     lost.unlink()
     inspection = inspect(formats.read(damaged))
-    assert [problem.message for problem in inspection.problems] == [f"{lost} is missing"]
+    assert [problem.message for problem in inspection.problems] == [
+        f"{lost} is missing; copy or download it again"
+    ]
 
 
 def test_a_config_that_cannot_say_what_is_quantised_is_a_problem(tmp_path: Path) -> None:
@@ -92,4 +94,4 @@ def test_a_config_that_cannot_say_what_is_quantised_is_a_problem(tmp_path: Path)
     assert inspect(formats.read_any(copy)).problems == ()
     (copy / "config.json").write_text('{"quantization_config": [1]}')
     (problem,) = inspect(formats.read_any(copy)).problems
-    assert "quantization_config is [1], which is not a table" in problem.message
+    assert "quantization_config is [1], but must be a table" in problem.message

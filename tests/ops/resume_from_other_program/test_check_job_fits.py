@@ -38,7 +38,10 @@ def test_the_same_model_and_optimizer_are_taken() -> None:
 @pytest.mark.parametrize(
     ("shapes", "said"),
     [
-        ({**SHAPES, "embed.weight": (9, 4)}, r"embed.weight has shape \[9, 4\] there and \[8, 4\]"),
+        (
+            {**SHAPES, "embed.weight": (9, 4)},
+            r"embed.weight has shape \[9, 4\] there, but shape \[8, 4\]",
+        ),
         ({"norm.weight": (4,), "head.weight": (8, 4)}, "it lacks embed.weight; name a checkpoint"),
         (
             {**SHAPES, "a": (1,), "b": (1,), "c": (1,), "d": (1,)},
@@ -120,7 +123,7 @@ def test_a_parameter_that_was_never_updated_begins_without_state() -> None:
 def test_state_of_another_shape_is_refused() -> None:
     wanted = WantedModel({**SHAPES, "norm.weight": (5,)}, {}, {})
     with pytest.raises(
-        BadRequest, match=r"norm.weight \(exp_avg\) has shape \[4\] there and \[5\]"
+        BadRequest, match=r"norm.weight \(exp_avg\) has shape \[4\] there, but shape \[5\]"
     ):
         check_state(made(options=OPTIONS), wanted, "adamw")
 
@@ -144,14 +147,18 @@ def of_deepspeed(**changes: Any) -> ForeignRun:
         (
             of_deepspeed(world_size=8),
             [tuple(SHAPES)],
-            "saved at world size 8 and stage 2, but the job has 4 and stage 2",
+            "saved at world size 8 and stage 2, but the job has world size 4 and stage 2",
         ),
         (of_deepspeed(stage=3), [tuple(SHAPES)], "--world-size 4 --stage 2, or set engine"),
-        (of_deepspeed(), [tuple(SHAPES)[::-1]], "have 3 parameters and the job's have 3, or"),
+        (
+            of_deepspeed(),
+            [tuple(SHAPES)[::-1]],
+            "have 3 parameters, but those of the job have 3, or",
+        ),
         (
             of_deepspeed(),
             [("embed.weight",), ("norm.weight",)],
-            "and the job's have 1 and 1",
+            "but those of the job have 1 and 1",
         ),
     ],
 )

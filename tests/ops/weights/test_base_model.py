@@ -87,7 +87,9 @@ def test_a_run_without_its_base_is_told_both_commands(tmp_path: Path) -> None:
     other = model(tmp_path / "other", {"layers.0.k.weight": noise(4, 6)})
     with pytest.raises(BadRequest, match=r"is not the base .* layers.0.q.weight, which the base"):
         export(run, tmp_path / "out", base=other)
-    with pytest.raises(BadRequest, match="this model has adapters; name the model that they were"):
+    with pytest.raises(
+        BadRequest, match="this model has adapters; name the model on which they were"
+    ):
         export(run, tmp_path / "out", base=run)
 
 

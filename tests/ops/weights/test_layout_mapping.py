@@ -157,13 +157,13 @@ def test_a_tie_that_config_does_not_say_is_written_under_both_names(tmp_path: Pa
     made = arrays_of(there)
     assert (made[Key("top.out", "param")] == made[Key("top.in", "param")]).all()
     assert Key("top.out", "exp_avg") not in made
-    with pytest.raises(BadRequest, match="1 tensor missing"):
+    with pytest.raises(BadRequest, match="lacks 1 tensor"):
         mapped_checkpoint(replace(tied, aliases={"other": "embed"}), request(source))
 
 
 def test_without_a_config_no_map_is_made(tmp_path: Path) -> None:
     source = replace(toy(tmp_path), model_sidecars={})
-    with pytest.raises(BadRequest, match=r"has no config.json, .* give --config-dir"):
+    with pytest.raises(BadRequest, match=r"has no config.json, .* pass --config-dir"):
         mapped_checkpoint(source, request(source))
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(BadFile, match="is not a JSON object"):

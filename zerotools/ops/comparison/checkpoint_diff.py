@@ -220,7 +220,10 @@ def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
         if not pairing.only_a or not pairing.only_b:
             return None
         counts = [count_text(len(only), "tensor") for only in (pairing.only_a, pairing.only_b)]
-        return f"A and B have no tensor name in common: A has {counts[0]}, and B has {counts[1]}"
+        return (
+            f"A and B have no tensor name in common ({counts[0]} only in A, {counts[1]} only in "
+            "B); make the names equal with --rename or --strip-prefix"
+        )
     ours, theirs = a.checkpoint.tensors, b.checkpoint.tensors
     if any(ours[pair.a].shape == theirs[pair.b].shape for pair in pairing.pairs):
         return None

@@ -44,7 +44,7 @@ from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verify_output import OutputProof, check_sidecar, prove_source, put_sidecar
 
-_FROM_IT = "the output needs this file: use another checkpoint"
+_FROM_IT = "use another checkpoint, because the output needs this file"
 
 
 @dataclass(frozen=True)

@@ -322,7 +322,7 @@ def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Convers
     path, word = source.origin.path, format_option(request.form)
     if given:
         raise BadRequest(
-            f"{path} is {word} already and keeps its param groups: leave {' and '.join(given)} out"
+            f"{path} is {word} already and keeps its param groups; leave {' and '.join(given)} out"
         )
     options = request.writing
     done = plan_reshard(

@@ -107,8 +107,8 @@ def _prepare(
     job = formats.format_of(run.checkpoint).job_record(run.checkpoint)
     if job is not None and job.engine == "torch":
         raise BadRequest(
-            f"{run.path} is a checkpoint of a job already: resume_from takes it unchanged, at any "
-            "number of ranks"
+            f"{run.path} is already a checkpoint of a job, which resumes at any number of ranks; "
+            "set resume_from to it"
         )
     formats.format_of(run.checkpoint).check_weights(run.checkpoint)
     quantisation = refuse_quantised(run.checkpoint)
@@ -164,7 +164,7 @@ def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun,
     if lacking or not training.groups:
         names = " and ".join(option_flag(name) for name in dict.fromkeys(lacking)) or "--lr"
         raise BadRequest(
-            f"{run.path} does not record all options of its param groups: pass {names}"
+            f"{run.path} does not record all options of its param groups; pass {names}"
         )
     run = replace(run, training=training)
     trained = dict.fromkeys(name for group in training.groups for name in group.params)

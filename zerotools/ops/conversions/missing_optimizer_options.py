@@ -88,7 +88,7 @@ def with_missing_options(
     for name in given.flags:
         if all(name in group.options for group in training.groups):
             raise BadRequest(
-                f"{path} has {name} in its param groups: leave {option_flag(name)} out"
+                f"{path} has {name} in its param groups; leave {option_flag(name)} out"
             )
     groups = tuple(
         replace(group, options={**given.options, **group.options}) for group in training.groups
@@ -107,11 +107,11 @@ def _ordered(source: Checkpoint, training: TrainingState, order: Sequence[str]) 
     """
     path = source.origin.path
     if training.is_ordered:
-        raise BadRequest(f"{path} already has param groups with an order: leave --order out")
+        raise BadRequest(f"{path} already has param groups with an order; leave --order out")
     places = {name: place for place, name in enumerate(_checked(source, order))}
     unplaced = [name for group in training.groups for name in group.params if name not in places]
     if unplaced:
-        raise BadRequest(f"--order lacks {unplaced[0]}, which a param group of {path} has")
+        raise BadRequest(f"--order lacks {unplaced[0]}, which a param group of {path} has; add it")
     groups = (
         replace(group, params=tuple(sorted(group.params, key=places.__getitem__)))
         for group in training.groups
@@ -162,7 +162,7 @@ def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
     unknown = [name for name in names if name not in weights]
     if unknown:
         raise BadRequest(
-            f"--order has {unknown[0]}, which is not a parameter of {source.origin.path}"
+            f"--order has {unknown[0]}, which is not a parameter of {source.origin.path}; remove it"
         )
     return list(dict.fromkeys(names))
 

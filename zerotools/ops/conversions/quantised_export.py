@@ -72,7 +72,7 @@ def refuse_quantising(dtype: str) -> None:
     """
     if dtype in QUANTISERS:
         raise BadRequest(
-            f"--dtype {dtype} quantises like transformers and cannot be combined with --map-to: "
+            f"--dtype {dtype} quantises like transformers and cannot be combined with --map-to; "
             "convert to hf with --map-to first, and quantise the result"
         )
 

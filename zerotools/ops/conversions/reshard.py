@@ -130,8 +130,11 @@ def check_world_size(world_size: int) -> None:
         BadRequest: the number is below 1 or above MAX_RANKS.
     """
     if world_size < 1:
-        raise BadRequest(f"--world-size is {world_size}; a run has at least 1 rank")
+        raise BadRequest(
+            f"--world-size is {world_size}, but a run has at least 1 rank; pass the number of ranks"
+        )
     if world_size > MAX_RANKS:
         raise BadRequest(
-            f"--world-size is {world_size}; zerotools supports at most {MAX_RANKS} ranks"
+            f"--world-size is {world_size}, but zerotools supports at most {MAX_RANKS} ranks; pass "
+            "a smaller number"
         )

@@ -232,11 +232,16 @@ def architecture_of(config: Mapping[str, Any], source: str) -> Architecture | No
     experts = sizes("num_local_experts") if family.has_experts else 0
     layers = sizes("num_hidden_layers")
     if layers > MOST_LAYERS:
-        raise BadRequest(f"{source}: has {layers} layers, but no model has more than {MOST_LAYERS}")
+        raise BadRequest(
+            f"{source}: has {layers} layers, but no model has more than {MOST_LAYERS}; correct it"
+        )
     head_dim = 0 if family.even_heads else sizes.optional("head_dim")
     head_dim = head_dim or hidden // heads
     if head_dim < 1:
-        raise BadRequest(f"{source}: hidden_size = {hidden} is less than the {heads} heads")
+        raise BadRequest(
+            f"{source}: hidden_size = {hidden} is less than the number of heads, {heads}; correct "
+            "it"
+        )
     return Architecture(
         family,
         layers=layers,
@@ -329,6 +334,8 @@ class _Sizes:
             if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**40:
-                raise BadRequest(f"{self._source}: {name} = {value!r} is not a positive number")
+                raise BadRequest(
+                    f"{self._source}: {name} = {value!r} is not a positive number; correct it"
+                )
             return value
         return 0

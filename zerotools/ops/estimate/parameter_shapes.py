@@ -243,9 +243,9 @@ def _config(path: Path) -> Mapping[str, Any]:
     try:
         found = read_json(path, LARGEST_CONFIG)
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"{path}: is not JSON: {error}") from None
+        raise BadRequest(f"{path}: is not JSON: {error}; copy or download it again") from None
     if not isinstance(found, dict):
-        raise BadRequest(f"{path}: is not a JSON object")
+        raise BadRequest(f"{path}: is not a JSON object; name the config.json of a model")
     return found
 
 
@@ -269,7 +269,7 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
         if key.role in ("param", "param16") and key.name not in checkpoint.aliases
     }
     if not shapes:
-        raise BadRequest(f"{path}: has no weights")
+        raise BadRequest(f"{path}: has no weights; name the checkpoint of a model")
     parameters = _named(shapes)
     architecture = _own_architecture(checkpoint, parameters)
     said = (

@@ -163,11 +163,11 @@ def _ways_out(machine: Machine, rows: Sequence[Row], ways: Ways) -> Iterator[str
     if machine.on_gpu and largest > machine.gpu_memory:
         yield (
             "no ZeRO stage divides a layer while it is computed, and the largest layer takes "
-            f"{gib_text(largest)}: divide it among GPUs with zero.tensor_ranks"
+            f"{gib_text(largest)}; divide it among GPUs with zero.tensor_ranks"
         )
         return
     for way in ways.found:
-        yield f"{way.words} would do"
+        yield f"{way.words} would fit"
     if not ways.found:
         more = "GPUs with more memory" if machine.on_gpu else "a machine with more memory"
         yield f"take {more}, shorter sequences, or a smaller model"

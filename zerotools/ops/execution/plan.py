@@ -110,7 +110,10 @@ def prove_plan(source: Checkpoint, target: Checkpoint) -> int:
 def _find(source: Checkpoint, key: Key, target_tensor: Tensor) -> Tensor:
     tensor = source.tensors.get(key)
     if tensor is None:
-        raise BadRequest(f"{source.origin.path} has no tensor {key}, which the output needs")
+        raise BadRequest(
+            f"{source.origin.path} has no tensor {key}, which the output needs; use another "
+            "checkpoint"
+        )
     if tensor.shape != target_tensor.shape:
         raise BadRequest(
             f"{key} has shape {tensor.shape} in {source.origin.path} and {target_tensor.shape} in "
@@ -158,7 +161,8 @@ def _prove_scaled(key: Key, tensor: ScaledCast, source: Checkpoint) -> dict[str,
         if box != Box.whole(part.shape):
             raise BadFile(
                 f"{source.origin.path}: the {name} of {key} have shape {list(part.shape)}, but "
-                f"its shape {list(tensor.shape)} needs {list(box.shape)}"
+                f"should have {list(box.shape)}, because {key} has shape {list(tensor.shape)}; use "
+                "another checkpoint"
             )
         found[name] = tuple(distinct_chunks(key, part, source))
     return found
@@ -209,7 +213,7 @@ def distinct_chunks(key: Key, tensor: Tensor, source: Checkpoint) -> list[Chunk]
     if isinstance(fault, Overlap):
         raise BadFile(
             f"{source.origin.path}: {key}: chunk {fault.first} in {by_box[fault.first].file} "
-            f"overlaps chunk {fault.second} in {by_box[fault.second].file}"
+            f"overlaps chunk {fault.second} in {by_box[fault.second].file}; use another checkpoint"
         )
     if isinstance(fault, Hole):
         raise Incomplete(_hole_message(key, tensor, fault, source))
@@ -229,11 +233,14 @@ def _check_inside_file(key: Key, chunk: Chunk, dtype: DType, source: Checkpoint)
     size = source.files.get(chunk.file)
     end = chunk.offset + chunk.extent(dtype)
     if size is None:
-        raise Incomplete(f"{source.root / chunk.file}: {key} {chunk.box} lies in this missing file")
+        raise Incomplete(
+            f"{source.root / chunk.file} is missing, but holds {key} {chunk.box}; copy or download "
+            "it again"
+        )
     if end > size:
         raise Incomplete(
-            f"{source.root / chunk.file}: {key} {chunk.box} ends at byte {end}, and the file has "
-            f"{size}; it is truncated"
+            f"{source.root / chunk.file} is truncated: {key} {chunk.box} ends at byte {end}, but "
+            f"the file has {size} bytes; copy or download it again"
         )
 
 

@@ -51,12 +51,14 @@ class MemoryBudget:
 
     def __post_init__(self) -> None:
         if self.workers < 1:
-            raise BadRequest(f"--workers is {self.workers}; at least 1 is needed")
+            raise BadRequest(
+                f"--workers is {self.workers}, but at least 1 is needed; choose a larger number"
+            )
         if self.tile_bytes < MIN_TILE_BYTES:
             least = MIN_TILE_BYTES * self.buffers * self.workers
             raise BadRequest(
-                f"--max-memory is {self.max_memory} bytes; {self.workers} workers need at least "
-                f"{least}"
+                f"--max-memory is {self.max_memory} bytes, but {self.workers} workers need at "
+                f"least {least}; raise --max-memory, or take fewer --workers"
             )
 
     def reading(self, *roots: Path) -> MemoryBudget:

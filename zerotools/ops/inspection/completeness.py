@@ -92,10 +92,16 @@ def torn_files(path: Path) -> Iterator[str]:
     files = [p for p in found if not any(map(is_workspace, p.relative_to(path).parts))]
     names = {file.name for file in files if file.parent == path}
     if _TRAINER in names and _TRAINER_LAST not in names:
-        yield f"{path} has {_TRAINER} but no {_TRAINER_LAST}, which the Trainer writes last"
+        yield (
+            f"{path} has {_TRAINER} but no {_TRAINER_LAST}, which the Trainer writes last: the "
+            "save was not finished; take an older checkpoint"
+        )
     for file in files:
         if file.name.endswith(SUFFIXES) and _is_cut_off(file):
-            yield f"{file} is truncated: the end of the zip archive is missing"
+            yield (
+                f"{file} is truncated: the end of the zip archive is missing; copy or download it "
+                "again"
+            )
 
 
 def _is_cut_off(file: Path) -> bool:
@@ -121,7 +127,7 @@ def damage_sentences(path: Path) -> Iterator[str]:
             yield from _damage_of_file(path / name)
         elif name.endswith(_INDEX) and (listed := readable_index(path / name)) is not None:
             for file in sorted({*listed.values()} - names)[:1]:
-                yield f"{path / file} is missing, which {name} lists"
+                yield f"{path / file} is missing, but {name} lists it; copy or download it again"
     # The layout of these is certain: files that they lack are missing.
     known = [form for form in formats_in(path, names, FORMATS) if not FORMATS[form].suffixes]
     if known and not UNFINISHED.fullmatch(path.name):
@@ -132,7 +138,7 @@ def damage_sentences(path: Path) -> Iterator[str]:
 
 def _damage_of_file(path: Path) -> Iterator[str]:
     if path.stat().st_size == 0:
-        yield f"{path} is empty"
+        yield f"{path} is empty; copy or download it again"
     elif path.name.endswith(_TENSORS):
         try:
             read_header(path)
@@ -172,4 +178,7 @@ def lost_rank_sidecars(
         lost = [rank for rank in range(size) if rank not in there][:_MOST_NAMED]
         for rank in lost:
             file = f"{stem}{rank}{end}"
-            yield Problem(f"{base}/{file} is missing; the run had {size} ranks", file)
+            yield Problem(
+                f"{base}/{file} is missing; the run had {size} ranks; copy or download it again",
+                file,
+            )

@@ -103,7 +103,7 @@ def quantisation_config(path: Path | None) -> QuantisationConfig | None:
             if settings is None or settings == {}:
                 continue
             if not isinstance(settings, dict):
-                raise BadFile(f"{path}: {key} is {settings!r:.60}, which is not a table")
+                raise BadFile(f"{path}: {key} is {settings!r:.60}, but must be a table; correct it")
             return QuantisationConfig(path, _method(settings), settings)
     return None
 

@@ -74,7 +74,7 @@ def _check_shapes(
         if tensor.shape != wanted[key.name]:
             what = f"{key.name} ({key.role})" if key.role else key.name
             raise BadRequest(
-                f"resume_from = {run.path}: {what} has shape {list(tensor.shape)} there and "
+                f"resume_from = {run.path}: {what} has shape {list(tensor.shape)} there, but shape "
                 f"{list(wanted[key.name])} in the job's model: it is a checkpoint of another "
                 "model; name a checkpoint of the job's model"
             )
@@ -159,15 +159,15 @@ def check_for_deepspeed(
     if (origin.stage, origin.world_size) != (stage, world_size):
         raise BadRequest(
             f"{where}: was saved at world size {origin.world_size} and stage {origin.stage}, but "
-            f"the job has {world_size} and stage {stage}, and DeepSpeed does not change them: "
-            f"type zerotools reshard {shlex.quote(str(run.directory))} OUT --world-size "
-            f'{world_size} --stage {stage}, or set engine = "torch"'
+            f"the job has world size {world_size} and stage {stage}, and DeepSpeed does not change "
+            f"them; type zerotools reshard {shlex.quote(str(run.directory))} OUT "
+            f'--world-size {world_size} --stage {stage}, or set engine = "torch"'
         )
     saved = [group.params for group in run.training.groups if group.params]
     if saved != list(groups):
         raise BadRequest(
-            f"{where}: its param groups have {_sizes(saved)} parameters and the job's have "
-            f"{_sizes(groups)}, or the order of parameters differs, but DeepSpeed needs equal "
+            f"{where}: its param groups have {_sizes(saved)} parameters, but those of the job have "
+            f"{_sizes(groups)}, or the order of parameters differs. DeepSpeed needs equal "
             'groups in the same order; set engine = "torch"'
         )
 

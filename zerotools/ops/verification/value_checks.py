@@ -68,8 +68,8 @@ def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterato
     if (counts.nans or counts.infinities) and key.role != "buffer":
         what = "weight" if key.role in _WEIGHTS else "optimizer state"
         yield (
-            f"{path}: {key} holds {counts.nans} NaN and {counts.infinities} infinite values: no "
-            f"training can continue with this {what}; take an older checkpoint"
+            f"{path}: {key} holds {counts.nans} NaN and {counts.infinities} infinite values, and "
+            f"no training can continue with this {what}; take an older checkpoint"
         )
     if counts.negatives and key.role in NEVER_NEGATIVE:
         yield (

@@ -178,7 +178,10 @@ class _Model:
         for down, up in ((A, B), (EMBEDDING_A, EMBEDDING_B)):
             if (down in matrices) != (up in matrices):
                 lacking = up if down in matrices else down
-                raise BadFile(f"{self._path}: the adapter of {module} has no {lacking}")
+                raise BadFile(
+                    f"{self._path}: the adapter of {module} has no {lacking}; copy or download it "
+                    "again"
+                )
             if down in matrices:
                 halves = matrices[down], matrices[up], matrices.get(MAGNITUDE)
                 found.append(self._product(module, down == EMBEDDING_A, halves, parts[0].stem))
@@ -346,7 +349,8 @@ class _Model:
 
     def _lacks(self, name: str) -> WrongBaseModel:
         return WrongBaseModel(
-            f"{self._path} has an adapter for {name}, which the base model does not have"
+            f"{self._path} has an adapter for {name}, which the base model does not have; name the "
+            "base model of this adapter with --base"
         )
 
     def _require(self, key: Key, wanted: tuple[int, ...]) -> None:
@@ -361,7 +365,8 @@ class _Model:
         if tensor.shape != wanted:
             raise BadRequest(
                 f"{key} has shape {list(tensor.shape)}, but its adapter is for shape "
-                f"{list(wanted)}: this is not the base model of this adapter"
+                f"{list(wanted)}: this is not the base model of the adapter; name the right one "
+                "with --base"
             )
 
 

@@ -60,7 +60,7 @@ def saved_tensors(held: Checkpoint, tensors: Iterable[AdapterTensor]) -> Checkpo
         if key in chosen:
             raise BadRequest(
                 f"{held.origin.path} has two tensors that PEFT saves as {each.saved}; choose one "
-                "adapter by --adapter-name"
+                "adapter with --adapter-name"
             )
         chosen[key] = held.tensors[each.key]
     return replace(held, tensors=chosen, aliases={}, model_sidecars={})
@@ -130,8 +130,8 @@ def mapped_config(tree: Mapping[str, Any], adapter: MappedAdapter, path: object)
         for one, other in pairwise(found):
             if found[one] != found[other]:
                 raise BadRequest(
-                    f"{path}: r and lora_alpha are {found[one]} for {one} and {found[other]} "
-                    f"for {other}, but both become {new}, which has one of each"
+                    f"{path}: r and lora_alpha are {found[one]} for {one} and {found[other]} for "
+                    f"{other}, but both become {new}, which has only one r and one lora_alpha"
                 )
         numbers[new] = found[olds[0]]
     usual = tree.get("r"), tree.get("lora_alpha")
@@ -166,7 +166,7 @@ def scale_note(source: Checkpoint, adapter: MappedAdapter) -> str:
     if found["rank_pattern"] or found["alpha_pattern"]:
         raise BadRequest(
             f"{path}: layers of the adapter have different r or lora_alpha, but Megatron has one "
-            f"of each: {_instead(path)}"
+            f"of each; {_instead(path)}"
         )
     return f"load it with r (dim) {found['r']} and lora_alpha (alpha) {found['lora_alpha']}"
 
@@ -184,13 +184,12 @@ def _shapes(checkpoint: Checkpoint) -> dict[str, Shape]:
         each = parts.get(key)
         if each is None or each.part not in (A, B) or len(tensor.shape) != 2:
             raise Unsupported(
-                f"{path} has {key}, but only the matrices lora_A and lora_B of linear layers "
-                "can have another layout: merge the adapter into its base model, and map the "
-                "result"
+                f"{path} has {key}, but only the matrices lora_A and lora_B of linear layers can "
+                "have another layout; merge the adapter into its base model, and map the result"
             )
         if key.role != "param" or not each.saved.endswith(_WEIGHT):
             raise Unsupported(
-                f"{path} has {key}, but only the weights of an adapter can have another layout: "
+                f"{path} has {key}, but only the weights of an adapter can have another layout; "
                 "export them with zerotools consolidate --adapter-only"
             )
         sizes.setdefault(each.module + _WEIGHT, {})[each.part] = tensor.shape
@@ -223,16 +222,16 @@ def _layout_of(
     if unknown:
         near = nearest_of(unknown[0], found.tensors)
         raise BadRequest(
-            f"{path} has an adapter of {_module(unknown[0])}, a layer that is in no layout of "
-            f"the map {family.name} (the nearest is {_module(near)}); give the config.json of "
-            "its model by --config-dir"
+            f"{path} has an adapter of {_module(unknown[0])}, a layer that is in no layout of the "
+            f"map {family.name} (the nearest is {_module(near)}); give the config.json of its "
+            "model with --config-dir"
         )
     for name, shape in held.items():
         if found.tensors[name] != shape:
             raise BadRequest(
                 f"{path}: the adapter of {_module(name)} is for a weight of shape {list(shape)}, "
                 f"but config.json gives it {list(found.tensors[name])}; give the config.json of "
-                "its model by --config-dir"
+                "its model with --config-dir"
             )
     return found
 
@@ -268,8 +267,8 @@ def _moved(
     lost = held.difference(*origins.values()) if origins else held
     if lost:
         raise Unsupported(
-            f"{adapter.origin.path}: the layout has no separate layer {_module(min(lost))}: "
-            "merge the adapter into its base model, and map the result"
+            f"{adapter.origin.path}: the layout has no separate layer {_module(min(lost))}; merge "
+            "the adapter into its base model, and map the result"
         )
     return rearranged_checkpoint(adapter, made), origins
 
@@ -282,8 +281,8 @@ def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: s
     own = ", ".join(_module(part) for part in parts if part in held)
     if lacking is not None:
         raise BadRequest(
-            f"{path} has an adapter of {own}, but not of {_module(lacking)}; all are parts of "
-            f"{_module(name)}, so all must have adapters: {_instead(path)}"
+            f"{path} has an adapter of {own}, but not of {_module(lacking)}, and all parts of "
+            f"{_module(name)} must have adapters; {_instead(path)}"
         )
     first = adapter.tensors[_half(parts[0], A)]
     for part in parts[1:]:
@@ -291,7 +290,7 @@ def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: s
         if other is not first and not _are_equal(adapter, parts[0], part):
             raise BadRequest(
                 f"{path}: lora_A of {_module(parts[0])} and {_module(part)} differ, but both are "
-                f"parts of {_module(name)}, which has one lora_A: {_instead(path)}"
+                f"parts of {_module(name)}, which has one lora_A; {_instead(path)}"
             )
 
 

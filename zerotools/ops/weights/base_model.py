@@ -44,7 +44,7 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
     base = formats.read(path, table=table)
     if adapter_names(base.tensors):
         raise BadRequest(
-            f"--base {path}: this model has adapters; name the model that they were trained on"
+            f"--base {path}: this model has adapters; name the model on which they were trained"
         )
     if base.origin.path.is_dir():
         around = of_other_kinds(find_model_sidecars(base.root), base.model_sidecars)
@@ -234,7 +234,10 @@ def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Chec
     held = {key.name for key in model.tensors}
     for name in renamed:
         if name not in held:
-            raise BadFile(f"{directory} has no {name}, which an adapter of {_of(adapters)} needs")
+            raise BadFile(
+                f"{directory} has no {name}, which an adapter of {_of(adapters)} needs; name the "
+                "base model of this adapter with --base"
+            )
     own = {_on_hub(key.name, record.hub) for key in adapters.tensors}
     tensors: dict[Key, Tensor] = {
         Key(renamed.get(key.name, key.name), key.role): tensor
@@ -259,7 +262,8 @@ def _read(directory: Path, base: BaseRecord) -> Checkpoint:
         for key, tensor in part.tensors.items():
             if key in tensors:
                 raise BadFile(
-                    f"{directory / name} holds {key.name}, which another file there also holds"
+                    f"{directory / name} holds {key.name}, which another file there also holds; "
+                    "copy or download the model again"
                 )
             chunks = (replace(each, file=str(part.root / each.file)) for each in tensor.chunks)
             tensors[key] = replace(tensor, chunks=tuple(chunks))

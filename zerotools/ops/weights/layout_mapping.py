@@ -87,7 +87,7 @@ def config_of(path: Path | None, where: Path) -> dict[str, Any]:
     """
     if path is None:
         raise BadRequest(
-            f"{where} has no {CONFIG}, and a layout map needs the sizes in it: give --config-dir "
+            f"{where} has no {CONFIG}, and a layout map needs the sizes in it; pass --config-dir "
             "DIR"
         )
     try:
@@ -97,7 +97,7 @@ def config_of(path: Path | None, where: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
-        raise BadFile(f"{path} is not a JSON object")
+        raise BadFile(f"{path} is not a JSON object; name the config.json of a model")
     return config
 
 
@@ -133,9 +133,8 @@ def mapped_checkpoint(
     is_adapter = is_adapter_checkpoint(checkpoint.tensors)
     if names_alone is not None and is_adapter:
         raise Unsupported(
-            f"{checkpoint.origin.path} is a LoRA adapter, but the map {names_alone.name} "
-            "renames only whole models: merge the adapter into its base model, and map the "
-            "result"
+            f"{checkpoint.origin.path} is a LoRA adapter, but the map {names_alone.name} renames "
+            "only whole models; merge the adapter into its base model, and map the result"
         )
     if names_alone is not None:
         return _with_names(checkpoint, request, names_alone)
@@ -247,7 +246,7 @@ def _in_scale(checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout) -
     if (rules or zeros) and HUB not in (found.name, target.name):
         raise Unsupported(
             f"{path}: zerotools computes weights of the layouts {found.name} and {target.name} "
-            f"only to or from the layout {HUB}: map the checkpoint to {HUB} first, and the result "
+            f"only to or from the layout {HUB}; map the checkpoint to {HUB} first, and the result "
             f"to {target.name}"
         )
     tensors = dict(checkpoint.tensors)
@@ -271,7 +270,7 @@ def _arithmetic(
         raise Unsupported(
             f"{path}: {key} cannot be converted together with its weight, which is stored in "
             "another scale, because zerotools does not know how this state depends on the "
-            "gradient: map only the weights, with zerotools consolidate or convert --weights-only"
+            "gradient; map only the weights, with zerotools consolidate or convert --weights-only"
         )
     return rule.of_state(ORDERS[key.role], to_hub=to_hub)
 
@@ -313,7 +312,7 @@ def _divided_by_shape(
                     raise Unsupported(
                         f"{checkpoint.origin.path}: {key} has shape {list(tensor.shape)}, but its "
                         f"weight has shape {list(held[key.name])}, so it cannot be moved into "
-                        f"{new}; map the weights alone, by zerotools consolidate"
+                        f"{new}; map the weights alone, with zerotools consolidate"
                     )
                 rest.setdefault(Key(new, key.role), tensor)
     return replace(checkpoint, tensors=plain), rest
@@ -388,8 +387,8 @@ def mapped_training(
     path = checkpoint.origin.path
     if training.unnamed:
         raise Unsupported(
-            f"{path} has numbers instead of names in its optimizer state: convert it with "
-            "--order first, and map the result"
+            f"{path} has numbers instead of names in its optimizer state; convert it with --order "
+            "first, and map the result"
         )
     members = {name: number for number, g in enumerate(training.groups) for name in g.params}
     place = {name: at for at, name in enumerate(members)}
@@ -403,7 +402,7 @@ def mapped_training(
         if len(groups) > 1:
             raise BadRequest(
                 f"{path}: {' and '.join(olds[:2])} are parts of {new}, but are in different param "
-                "groups, or one was not trained; map the weights alone, by zerotools consolidate"
+                "groups, or one was not trained; map the weights alone, with zerotools consolidate"
             )
         group = groups.pop() if groups else None
         if group is not None:
@@ -437,7 +436,7 @@ def _one_number(path: Path, new: str, role: str, found: list[Scalar | None]) -> 
             ours = None if first is None else first.value
             theirs = None if each is None else each.value
             raise BadRequest(
-                f"{path}: the parts of {new} have {role} {ours} and {theirs}, but one tensor "
-                "has only one value; map the weights alone, by zerotools consolidate"
+                f"{path}: the parts of {new} have {role} {ours} and {theirs}, but one tensor has "
+                "only one value; map the weights alone, with zerotools consolidate"
             )
     return first

@@ -123,7 +123,7 @@ def _check(weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock) -> No
         raise BadFile(
             f"{weights.origin.path}: {key} has shape {list(tensor.shape)}, but the record of the "
             f"job has {block.name} at {block.box} of this tensor: checkpoint and record are from "
-            "different models"
+            "different models; take another checkpoint"
         )
 
 

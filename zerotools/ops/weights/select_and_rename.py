@@ -96,7 +96,9 @@ def name_function(prefixes: Sequence[str], rules: Sequence[RenameRule]) -> Calla
         for rule in rules:
             new = rule.pattern.sub(rule.replacement, new)
         if not new:
-            raise BadRequest(f"the name {name} would become empty")
+            raise BadRequest(
+                f"the name {name} would become empty; correct --rename or --strip-prefix"
+            )
         return new
 
     return renamed

@@ -110,16 +110,15 @@ def _viewed(
         if len(own) == 1 and view.view == whole_view(0, own[0].shape):
             return own[0]  # another name
         raise Unsupported(
-            f"{path}: {computed} is a quantised part of {key.name}, and a map moves bits "
-            "without computing: write plain weights first (consolidate --dtype bf16), and map "
-            "the result"
+            f"{path}: {computed} is a quantised part of {key.name}, and a map moves bits without "
+            "computing; write plain weights first (consolidate --dtype bf16), and map the result"
         )
     dtype = own[0].dtype
     for name, part in zip(view.names, own, strict=True):
         if part.dtype != dtype:
             raise Unsupported(
                 f"{path}: {Key(first, key.role)} is {dtype} but {Key(name, key.role)} is "
-                f"{part.dtype}; both are parts of {key.name}, which has only one dtype: write "
+                f"{part.dtype}, and both are parts of {key.name}, which has only one dtype; write "
                 "all weights in one dtype first (consolidate --dtype bf16), and map the result"
             )
     geometry = view.view

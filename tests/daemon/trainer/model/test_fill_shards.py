@@ -128,7 +128,7 @@ def test_a_number_is_a_box_of_no_dimension(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_refused(tmp_path: Path, halves: Tensor) -> None:
     (tmp_path / "left").write_bytes(b"x" * 40)
-    with pytest.raises(BadFile, match="ends at byte 108, and the file has 40; it is truncated"):
+    with pytest.raises(BadFile, match="ends at byte 108, but the file has 40 bytes"):
         read(tmp_path, halves, Box((0, 0), (6, 10)))
     whole = checkpoint(tmp_path, Tensor(FLOAT32, (6, 10), halves.chunks[1:]))
     with pytest.raises(BadFile, match="weight is incomplete"), BoxReader(whole) as reader:
