@@ -67,7 +67,7 @@ def test_the_page_has_the_table_the_choice_and_the_terms(estimate: Command) -> N
 
 def test_one_is_one_and_several_are_several(estimate: Command) -> None:
     one = estimate("7B", *MACHINE, "--sequence-length", "1").out
-    assert "at a time on each: 1 sequence of 1 token\n" in one
+    assert " computes 1 sequence of 1 token at a time\n" in one
     tight = (*MACHINE, "--stage", "1", "--sequence-length", "4096")
     few = estimate("7B", *tight[:3], "60GiB", *tight[4:]).out
     assert "with these settings, 1 sequence of 4,096 tokens fits at a time" in " ".join(few.split())

@@ -105,7 +105,7 @@ def test_broken_json_has_status_2_and_a_mark(capsys: pytest.CaptureFixture[str])
     first, _, mark, hint = done.err.splitlines()
     assert first.endswith("broken.json:2:29: is not valid JSON: JSON has no comments")
     assert mark.endswith("^")
-    assert hint.startswith("hint: remove it")
+    assert hint.startswith("hint: remove the comment")
 
 
 def test_lenient_says_what_it_let_pass(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

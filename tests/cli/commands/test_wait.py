@@ -40,7 +40,7 @@ def test_the_exit_status_says_how_all_have_ended(zerotools: Command, service: Fa
         service.add(state=state, reason=None, name=state)
     assert zerotools("wait", "1") == (0, "job 1 (succeeded) succeeded\n", "")
     done = zerotools("wait", "1", "failed")
-    assert (done.status, done.err) == (6, "error: not succeeded: 2 (failed)\n")
+    assert (done.status, done.err) == (6, "error: not succeeded: job 2 (failed)\n")
     assert zerotools("wait", "1", "3", "--any").status == 0
     done = zerotools("wait", "4", "--json")
     assert (done.status, [job["id"] for job in json.loads(done.out)["jobs"]]) == (6, [4])

@@ -27,7 +27,7 @@ from zerotools.sensors.snapshot import Gpu, GpuProcess
 
 def test_a_machine_without_a_driver_runs_jobs_on_its_cpus() -> None:
     [found] = check_gpus(seen(error="no NVML: the NVIDIA driver is not loaded"))
-    assert (found.level, found.found) == ("warning", "no NVML: the NVIDIA driver is not loaded")
+    assert (found.level, found.found) == ("warning", "the NVIDIA driver is not loaded")
     [found] = check_gpus(seen())
     assert found.found == "the driver shows no GPU"
 

@@ -64,8 +64,8 @@ def _ends_an_object(line: str) -> bool:
     [
         ('{\n  "a": 1 # c\n}', "2:10", "no comments", "--lenient repairs this"),
         ('{\n  "a": 1 // c\n}', "2:10", "no comments", "--lenient repairs this"),
-        ('{"a": 1,\n}', "1:8", "a comma stands before }", "remove it (--lenient"),
-        ('{"a": [1,]}', "1:9", "a comma stands before ]", "remove it"),
+        ('{"a": 1,\n}', "1:8", "a comma stands before }", "remove the comma (--lenient"),
+        ('{"a": [1,]}', "1:9", "a comma stands before ]", "remove the comma"),
         ('{\n "x": true\n "y": 2}', "2:11", "a comma is missing", "write , after the value"),
         ("{'a': 1}", "1:2", "no single quotes", 'write "..."'),
         ("{“a”: 1}", "1:2", "typographic quotes", "straight"),
@@ -120,7 +120,7 @@ def test_a_long_line_is_shown_around_its_column() -> None:
 
 def test_a_brace_that_was_lost_is_guessed_from_the_indentation() -> None:
     message = refused('{\n  "zero": {\n    "stage": 2,\n  "fp16": {\n    "a": 1\n  }\n}\n')
-    assert 'the { of line 2 seems to lack its }; close it before "fp16"' in message
+    assert 'the { of line 2 seems to lack its }; add the } before "fp16"' in message
 
 
 def test_a_key_given_twice_is_refused_with_both_lines() -> None:
@@ -134,7 +134,7 @@ def test_the_published_flaws_are_mended_in_one_pass() -> None:
     text = (CONFIGS / "broken.json").read_text()
     message = refused(text)
     assert message.startswith("ds.json:2:29: ")
-    assert "(--lenient repairs this and 3 more, and shows the result)" in message
+    assert "(--lenient repairs this and 3 more errors, and shows the result)" in message
     document = parse_json(text, source="ds.json", lenient=True)
     assert document.accepted == (
         "ds.json:2: a comment",

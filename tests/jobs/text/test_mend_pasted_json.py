@@ -160,7 +160,7 @@ def test_numbers_of_a_list_are_no_line_numbers() -> None:
 
 
 def test_a_heading_is_told_from_a_word_without_quotes() -> None:
-    with pytest.raises(BadRequest, match=r"there is text before the first \{; remove it"):
+    with pytest.raises(BadRequest, match=r"there is text before the first \{; remove the text"):
         parse_json(PAGES["text around"], source="ds.json")
 
 

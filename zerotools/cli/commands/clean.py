@@ -26,7 +26,7 @@ from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 
-HEADERS = ("id", "name", "state", "ended", "size", "what goes")
+HEADERS = ("id", "name", "state", "ended", "size", "removes")
 RIGHT = ("id", "ended", "size")
 LONGEST_NAME = 40
 MAX_KEPT = 10

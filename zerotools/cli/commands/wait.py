@@ -70,7 +70,7 @@ def command(
         missing = f"job {numbers}" if len(watch.open) == 1 else f"jobs {numbers}"
         raise TimedOut(f"--timeout {timeout} has passed before the end of {missing}")
     if bad := [job for job in ended if job["state"] != SUCCEEDED]:
-        listed = ", ".join(f"{job['id']} ({_state(job)})" for job in bad)
+        listed = ", ".join(f"job {job['id']} ({_state(job)})" for job in bad)
         advice = "; see why: zerotools explain JOB" if any(map(waits_for_user, bad)) else ""
         raise JobFailed(f"not succeeded: {listed}{advice}")
 

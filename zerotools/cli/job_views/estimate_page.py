@@ -153,7 +153,8 @@ def _head(found: Estimate) -> Iterator[str]:
             again = f", divided among {micro.sequence_ranks} ranks{again}"
         if micro.tensor_ranks > 1:
             again += f", {micro.tensor_ranks} ranks for each layer"
-        yield f"at a time on each: {each} of {_tokens(micro.sequence)}{again}"
+        who = "each GPU" if machine.on_gpu else "each rank"
+        yield f"{who} computes {each} of {_tokens(micro.sequence)} at a time{again}"
 
 
 def _tokens(count: int) -> str:

@@ -33,16 +33,17 @@ _LABELS = {
     "dropped": "warning",
 }
 _VERBS = """
-    add allow apply ask cancel change check chmod choose chown compare convert copy correct create
-    delete describe download export fetch free give hold install leave let list load lower make map
-    merge move name pass paste pick pipe point print put raise read redistribute release remove
-    rename repair repeat report reshard resume retry run save say see select send serve set split
-    start state stop submit switch take thin train try turn type unpack update upgrade use verify
-    wait write zerotools
+    add allow apply ask cancel change check chmod choose chown close compare convert copy correct
+    create delete describe download exchange export fetch flatten free give hold install keep leave
+    let list load lower make map merge move name pass paste pick pipe point print put raise read
+    redistribute release remove rename repair repeat report reshard resume retry run save say see
+    select send serve set shorten split start state stop submit switch take thin train try turn type
+    unpack update upgrade use verify wait write zerotools
 """
 _PHRASES = (
     *("did you mean", "end it", "go on", "is it", "is zerotoolsd", "its log", "its tags"),
-    *("known keys", "look at", "pip install", "the daemon is", "the same command with"),
+    *("known keys", "look at", "pip install", "supported:", "the daemon is"),
+    "the same command with",
     *(
         "those that are",
         r"to [^;,:]+, (?:set|submit|type|use)",

@@ -51,7 +51,7 @@ def check_gpus(
     if snapshot.gpus_error is not None:
         yield warning(
             "NVML",
-            snapshot.gpus_error,
+            snapshot.gpus_error.removeprefix("no NVML: "),
             'without NVML only device = "cpu" jobs start; on a machine with NVIDIA GPUs check '
             "nvidia-smi and dmesg",
         )

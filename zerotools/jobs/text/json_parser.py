@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.text.config_document import DEEPEST, Document, Trail
@@ -88,7 +89,7 @@ def mended_too(mended: Callable[[], Document]) -> str:
         count = len(mended().accepted)
     except BadRequest:
         return ""
-    others = f" and {count - 1} more" if count > 1 else ""
+    others = f" and {count_text(count - 1, 'more error')}" if count > 1 else ""
     return f" (--lenient repairs this{others}, and shows the result)"
 
 
@@ -112,7 +113,7 @@ class _Parser:
         if rest.kind == "}":
             raise Broken(rest.start, "this } has no matching {", "remove it, or a } before it")
         if rest.kind != "end":
-            raise Broken(rest.start, "the object has ended before this", "remove what follows")
+            raise Broken(rest.start, "the object has ended before this text", "remove the text")
         return tree
 
     def _first(self) -> Token:
@@ -121,7 +122,7 @@ class _Parser:
         except Broken as broken:
             if self._text.find("{") > broken.offset and "without quotes" in broken.what:
                 what = "there is text before the first {"
-                raise Broken(broken.offset, what, "remove it") from None
+                raise Broken(broken.offset, what, "remove the text") from None
             raise
 
     def _value(self, token: Token, trail: Trail) -> Any:
@@ -199,7 +200,7 @@ class _Parser:
         if token.kind == ",":
             after = self.scanner.next()
             if after.kind == closer:
-                raise Broken(token.start, f"a comma stands before {closer}", "remove it")
+                raise Broken(token.start, f"a comma stands before {closer}", "remove the comma")
             if after.kind == ",":
                 raise Broken(after.start, "two commas follow each other", "remove one")
             if after.kind == "end":
@@ -212,7 +213,7 @@ class _Parser:
         if token.kind in ("]", "}"):
             line = self.places.number(opener.start)
             what = f"{token.kind} closes the {opener.kind} of line {line}"
-            raise Broken(token.start, what, f"write {closer}, or add one before it")
+            raise Broken(token.start, what, f"write {closer} here, or add a {closer} before it")
         raise Broken(before, "a comma is missing here", "write , after the value")
 
     def _watch_indentation(self, token: Token, name: str) -> None:
@@ -234,8 +235,8 @@ class _Parser:
         closer = _CLOSES[opener.kind]
         if self._suspect is not None:
             opened, name = self._suspect
-            what = f"the file ends before a {closer}; the {{ of line {opened} seems to lack its }}"
-            return Broken(end.start, what, f"close it before {format_value(name)}")
+            what = f"the file ends before a {closer}: the {{ of line {opened} seems to lack its }}"
+            return Broken(end.start, what, f"add the }} before {format_value(name)}")
         what = f"the file ends, and the {opener.kind} of line {line} is not closed"
         return Broken(end.start, what, f"add {closer}")
 
@@ -298,7 +299,7 @@ class Scanner:
         if self._text.startswith(_COMMENTS, self._at):
             if _COMMENT.match(self._text, self._at) is None:
                 raise Broken(self._at, "a comment begins with /* and never ends", "add */")
-            raise Broken(self._at, "JSON has no comments", "remove it")
+            raise Broken(self._at, "JSON has no comments", "remove the comment")
 
     def _scalar(self, word: str) -> Any:
         if word in _LITERALS:

@@ -146,11 +146,11 @@ class _Builder:
         if name == "DocumentStartEvent":
             self._documents += 1
             if self._documents > 1:
-                raise Broken(at, "a second document begins", "remove it")
+                raise Broken(at, "a second document begins here", "remove the second document")
         if getattr(event, "anchor", None) is not None:
             raise Broken(at, "an anchor or alias is here", "write the value itself")
         if getattr(event, "tag", None) is not None:
-            raise Broken(at, "a tag stands here", "remove it")
+            raise Broken(at, "a tag stands here", "remove the tag")
         if name in ("MappingStartEvent", "SequenceStartEvent"):
             self._enter({} if name.startswith("M") else [], event)
         elif name in ("MappingEndEvent", "SequenceEndEvent"):
