@@ -159,6 +159,19 @@ def test_parts_of_another_delta_stay(pair: tuple[Path, Path, Path]) -> None:
     assert entries(partial_of(out)) == before
 
 
+def test_a_file_that_cannot_be_written_is_named_and_removed(pair: tuple[Path, Path, Path]) -> None:
+    a, b, out = pair
+    program = (
+        "import resource, sys, zerotools; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); "
+        "zerotools.delta(*sys.argv[1:], part='1/2')"
+    )
+    command = [sys.executable, "-c", program, a, b, out]
+    failed = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    assert f"File too large: '{partial_of(out) / 'part-1'}'" in failed.stderr
+    assert entries(partial_of(out)) == {NAME, f"{NAME}.1"}
+
+
 def test_what_does_not_fit_together_is_refused(pair: tuple[Path, Path, Path]) -> None:
     a, b, out = pair
     c = write_model(a.with_name("c"), several(5))

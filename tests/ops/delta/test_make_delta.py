@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import tracemalloc
 from pathlib import Path
@@ -10,9 +12,11 @@ import numpy as np
 import pytest
 
 import zerotools
-from tests.ops.delta.pairs import loaded, write_model
+from harness.stores.trouble import LoseReply
+from tests.io.stores.far import served, troubled
+from tests.ops.delta.pairs import loaded, weights, write_model
 from zerotools.core.errors import BadRequest
-from zerotools.ops.delta.make_delta import block_workers, written_file
+from zerotools.ops.delta.make_delta import block_workers, temporary_file, written_file
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 
@@ -28,6 +32,37 @@ def test_a_closed_standard_output_takes_no_delta(monkeypatch: pytest.MonkeyPatch
         written_file(Path("-"), overwrite=False),
     ):
         raise AssertionError("it is refused before")
+
+
+def test_a_full_disk_of_temporary_files_is_named() -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '/\S+ \(TMPDIR\)'"),
+        temporary_file(),
+    ):
+        raise full
+
+
+@pytest.mark.parametrize("part_bytes", [16 << 20, 1000])
+def test_an_object_that_appears_meanwhile_is_kept(
+    part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerotools.ops.delta.make_delta._PART_BYTES", part_bytes)
+    a, b = write_model(tmp_path / "a", weights(0)), write_model(tmp_path / "b", weights(1))
+    with served(monkeypatch) as store:
+        with pytest.raises(BadRequest, match="d was created by another program during this run"):
+            zerotools.delta(
+                a, b, "gs://checkpoints/d", progress=lambda _: store.put("d", b"theirs")
+            )
+        assert store.get("d") == b"theirs"
+
+
+def test_a_lost_reply_is_no_other_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = write_model(tmp_path / "a", weights(0))
+    with troubled(monkeypatch) as (store, proxy):
+        proxy.add(LoseReply(), kind="put", first=1, times=1)
+        made = zerotools.delta(a, a, "gs://checkpoints/d").delta_bytes
+        assert store.sizes() == {"d": made}
 
 
 def test_memory_does_not_grow_with_the_files_and_the_tensors(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import hashlib
 import io
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from zerotools.io.numeric.dtype_casts import as_type, numpy_dtype
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.block_codec import Compression, Elements, apply_block
 from zerotools.ops.delta.delta_file import DeltaFile, DeltaTensor, StoredBlock, digest_of
+from zerotools.ops.delta.make_delta import temporary_file
 from zerotools.ops.delta.weights_of_model import in_layout
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
@@ -97,7 +97,7 @@ def _opened(given: Path | BinaryIO) -> Iterator[BinaryIO]:
 @contextmanager
 def _spooled(stream: BinaryIO) -> Iterator[BinaryIO]:
     """Return a context with a temporary file of the rest of `stream`."""
-    with tempfile.TemporaryFile() as spool:
+    with temporary_file() as spool:
         shutil.copyfileobj(stream, spool, 1 << 22)
         spool.seek(0)
         yield spool

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import xxhash
 
@@ -160,12 +160,10 @@ class _Making:
             on_bytes(self._plan.bytes_of_part(self._part))
             return before
         path = self._directory / _name(self._part.index)
-        with path.open("wb") as stream:
+        with _file(path) as stream:
             writer, changed = write_blocks(
                 self._plan, stream, budget, on_bytes, self._part, self._made_of
             )
-            stream.flush()
-            os.fsync(stream.fileno())
         sync_directory(self._directory)
         elements = sum(each.elements for each in self._plan.blocks(self._part))
         digest = writer.digest.hexdigest()
@@ -213,9 +211,7 @@ class _Making:
     def _join(self, parts: Mapping[int, _PartNote]) -> int:
         """Write the joined parts to a file, and return its size. Raises BadFile if the file of a
         part is damaged."""
-        joined = self._directory / _JOINED
-        joined.unlink(missing_ok=True)
-        with joined.open("xb") as stream:
+        with _file(self._directory / _JOINED) as stream:
             writer = BlockWriter(stream)
             for number, noted in parts.items():
                 path, digest = self._directory / _name(number), xxhash.xxh3_128()
@@ -230,12 +226,28 @@ class _Making:
                     )
                 writer.blocks += noted.blocks
             writer.end()
-            os.fsync(stream.fileno())
         return writer.nbytes
 
 
 def _name(number: int) -> str:
     return f"part-{number}"
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[BinaryIO]:
+    """Return a context with an empty file for writing. The file is flushed to the disk at the end
+    of the context, and removed if an error is raised."""
+    try:
+        with path.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException as error:  # removed, and raised again
+        with suppress(OSError):
+            path.unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
 
 
 @contextmanager

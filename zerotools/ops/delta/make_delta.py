@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -22,6 +23,7 @@ from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.part_ledger import refuse_without_part
 from zerotools.io.output.staging import partial_of
+from zerotools.io.stores.store_interface import WritableStore
 from zerotools.io.stores.store_path import forget_path, writable_store
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.block_codec import Compression, DeltaBlockKind, EncodedBlock, encode_block
@@ -54,6 +56,8 @@ computed in advance."""
 _PART_BYTES, _MOST_PARTS, _PARTS_AT_ONCE = 16 << 20, 9_000, 2
 """The size of the parts in which a delta is sent to a store, the most parts of an object, and the
 number of parts that are sent at the same time."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The error numbers of a disk that is full."""
 _PIECE = 1 << 20
 """The number of bytes of a file that are compared at a time."""
 _AHEAD = 3
@@ -363,6 +367,8 @@ def written_file(out: Path | BinaryIO, *, overwrite: bool) -> Iterator[BinaryIO]
                 raise
         sync_directory(out.absolute().parent)
     except OSError as error:
+        if error.errno in _FULL:
+            raise OSError(error.errno, error.strerror, str(out)) from None
         raise BadRequest(f"{out} cannot be written: {error.strerror}") from None
 
 
@@ -389,21 +395,56 @@ def _object(out: RemotePath, *, overwrite: bool) -> Iterator[BinaryIO]:
     forget_path(out)
     if out.is_dir():
         raise BadRequest(f"{out} is a directory; name an object, such as {out / 'model.delta'}")
-    if out.is_file():
+    is_new = not out.is_file()
+    if not is_new:
         if not overwrite:
             raise BadRequest(f"{out} exists; choose another output, or pass --overwrite")
         if out.open_source().read(len(MAGIC), 0) != MAGIC:
             raise BadRequest(f"{out} is not a delta, so --overwrite does not replace it")
-    with tempfile.TemporaryFile() as spool:
+    with temporary_file() as spool:
         yield spool
         size = spool.tell()
         spool.seek(0)
         if size > _PART_BYTES:
+            if is_new and store.head(key) is not None:
+                raise _appeared_error(out)
             part_bytes = max(_PART_BYTES, -(-size // _MOST_PARTS))
             store.upload(key, iter(lambda: spool.read(_PIECE), b""), part_bytes, _PARTS_AT_ONCE)
         else:
-            store.put(key, spool.read())
+            _put_small(store, key, spool.read(), out if is_new else None)
     forget_path(out)
+
+
+def _put_small(store: WritableStore, key: str, data: bytes, new: RemotePath | None) -> None:
+    """Write a small object. Raises BadRequest if the object must be `new`, and exists."""
+    try:
+        store.put(key, data, new=new is not None)
+    except FileExistsError:
+        # The reply to an earlier try may have been lost: then the object is this one.
+        found = store.head(key)
+        if new and (found is None or bytes(store.get(found, 0, found.size)) != data):
+            raise _appeared_error(new) from None
+
+
+def _appeared_error(out: RemotePath) -> BadRequest:
+    return BadRequest(
+        f"{out} was created by another program during this run; choose another output, or pass "
+        "--overwrite"
+    )
+
+
+@contextmanager
+def temporary_file() -> Iterator[BinaryIO]:
+    """Return a context with a temporary file. If its disk is full, the error names the directory of
+    the file."""
+    with tempfile.TemporaryFile() as spool:
+        try:
+            yield spool
+        except OSError as error:
+            if error.errno in _FULL and error.filename is None:
+                place = f"{tempfile.gettempdir()} (TMPDIR)"
+                raise OSError(error.errno, error.strerror, place) from None
+            raise
 
 
 @contextmanager
