@@ -97,6 +97,14 @@ def test_a_part_continues_and_only_a_complete_one_counts(pair: tuple[Path, Path,
     found = zerotools.delta(a, b, out, part="2/2")
     assert found.part is not None
     assert found.part.missing == (1,)
+    with pytest.raises(
+        zerotools.BadRequest, match=r"does not exist, and .* in 2 parts, and not all"
+    ):
+        zerotools.apply(a, out, out.with_name("made"))
+    with pytest.raises(zerotools.BadFile, match="is an output in 2 parts, and not all are"):
+        zerotools.apply(a, partial_of(out), out.with_name("made"))
+    with pytest.raises(zerotools.BadFile, match="/b is a directory, and not a delta"):
+        zerotools.apply(a, b, out.with_name("made"))
     first.write_bytes(whole[:-1] + b"\0")
     with pytest.raises(zerotools.BadFile, match=r"part-1 is damaged: its digest is \w+, but \w+ "):
         zerotools.delta(a, b, out, part="2/2")

@@ -24,6 +24,8 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import FilePlan, Target
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.numeric.dtype_casts import as_type, numpy_dtype
+from zerotools.io.output.advice_to_continue import advice_to_continue
+from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.block_codec import Compression, Elements, apply_block
 from zerotools.ops.delta.delta_file import DeltaFile, DeltaTensor, StoredBlock, digest_of
@@ -113,7 +115,12 @@ def _opened_path(path: Path) -> Iterator[BinaryIO]:
         else:
             stream = os.fdopen(0, "rb", closefd=False) if is_input else path.open("rb")
     except FileNotFoundError:
-        raise BadRequest(f"{path} does not exist") from None
+        advice = None if is_far else advice_to_continue(partial_of(path))
+        more = "" if advice is None else f", and {partial_of(path)} {advice}"
+        raise BadRequest(f"{path} does not exist{more}") from None
+    except IsADirectoryError:
+        advice = advice_to_continue(path) or "is a directory, and not a delta"
+        raise BadFile(f"{path} {advice}") from None
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     with stream:
