@@ -247,7 +247,7 @@ class TestContradictions:
             (
                 {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
                 'ds.json:1 zero_optimization.offload_param.device = "cpu": parameter offload '
-                "needs stage 3, and ds.json:1 zero_optimization.stage is 2",
+                "needs stage 3, but ds.json:1 zero_optimization.stage is 2",
             ),
             (
                 {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme"}}},

@@ -22,7 +22,7 @@ class TestMics:
     @pytest.mark.parametrize(
         ("stage", "size", "told"),
         [
-            (2, 2, "MiCS needs stage 3, and ds.json:1 zero_optimization.stage is 2"),
+            (2, 2, "MiCS needs stage 3, but ds.json:1 zero_optimization.stage is 2"),
             (3, 0, "mics_shard_size = 0: must be a number of ranks"),
             (3, 5, "must divide the 2 ranks"),
         ],

@@ -54,9 +54,7 @@ def read_zero(reading: ConfigReading) -> None:
         if KEYS[name].stage3 and stage in (0, 1, 2) and given.value not in (None, False):
             reading.findings.wrong.append(
                 f"{given.label} = {format_value(given.value)}: has an effect only at stage 3, but "
-                f"{place} is "
-                f"{stage}; "
-                "remove it, or train at stage 3"
+                f"{place} is {stage}; remove the key, or train at stage 3"
             )
 
 
@@ -136,9 +134,8 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
         reading.findings.wrong.append(what)
     elif stage is not None and stage < 3:
         reading.findings.wrong.append(
-            f"{given.label} = {format_value(size)}: MiCS needs stage 3, and {place} is {stage}; "
-            "remove it, "
-            "or train at stage 3"
+            f"{given.label} = {format_value(size)}: MiCS needs stage 3, but {place} is {stage}; "
+            "remove the key, or train at stage 3"
         )
     elif reading.engine == "deepspeed":
         reading.row(KeyOutcome.PASSED, given)
@@ -160,8 +157,8 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
     if part and stage is not None and stage < 3:
         reading.findings.wrong.append(
             f"{given.label} = {format_value(given.value)}: DeepSpeed offloads a part of the "
-            "optimizer only "
-            f"at stage 3, and {place} is {stage}; remove it, or train at stage 3"
+            f"optimizer only at stage 3, but {place} is {stage}; remove the key, or train at "
+            "stage 3"
         )
     elif reading.engine == "deepspeed":
         reading.remaining[_RATIO] = given
@@ -201,8 +198,8 @@ def _map_offload(
             else f"offload to {format_value(given.value)}"
         )
         reading.findings.wrong.append(
-            f"{given.label} = {format_value(given.value)}: {what} needs {needed}, and "
-            f"{place} is {stage}; remove it, or train at stage 3"
+            f"{given.label} = {format_value(given.value)}: {what} needs {needed}, but "
+            f"{place} is {stage}; remove the key, or train at stage 3"
         )
     elif device == "none" and not reading.is_stated(key):
         reading.row(KeyOutcome.IGNORED, given, None, "nothing is offloaded")

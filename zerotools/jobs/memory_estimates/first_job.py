@@ -114,7 +114,8 @@ def first_job(
     if data.key == TEXT and tokenizer is None and known is not None and known.vocabulary < _BYTES:
         raise BadRequest(
             f"{model}: has a vocabulary of {known.vocabulary} and no tokenizer, but text without "
-            f"a tokenizer needs {_BYTES} token ids; put the model's tokenizer.json there"
+            f"a tokenizer needs {_BYTES} token ids; put the model's tokenizer.json into "
+            "its directory"
         )
     allowed = AllowedChanges(adapters=adapts, packed=adapts)
     found = estimate_work(work, machine, allowed, {"model": table, **_lora_of(wanted.method)})
@@ -138,12 +139,12 @@ def _check_tokenizer(wanted: FirstTraining, directory: str | None) -> None:
     if directory is None:
         raise BadRequest(
             f"{wanted.model}: has no tokenizer, but examples need one; put the model's "
-            "tokenizer.json there, or train on text"
+            "tokenizer.json into its directory, or train on text"
         )
     if wanted.data.is_conversation and not has_chat_template(Path(directory)):
         raise BadRequest(
             f"{wanted.data.pattern}: has conversations, but the tokenizer in {directory} has no "
-            "chat template to render them; put its chat_template.jinja there"
+            "chat template to render them; put the model's chat_template.jinja there"
         )
 
 

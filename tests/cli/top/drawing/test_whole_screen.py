@@ -310,4 +310,4 @@ def test_a_terminal_that_is_too_small_is_told(size: tuple[int, int]) -> None:
 
 def test_before_the_first_reading_there_is_something_to_see() -> None:
     drawn = draw_screen(None, None, ViewState(), 80, 24, NOW)
-    assert texts(drawn)[0] == "reads the machine"
+    assert texts(drawn)[0] == "reading GPUs, host and jobs"

@@ -97,7 +97,9 @@ def draw_screen(
         body = help_and_log_pages.help_lines(columns)[: rows - len(foot)]
         return DrawnScreen(_above(body, foot, rows), state, {})
     if data is None:
-        return DrawnScreen(_above([[("reads the machine", "quiet")]], foot, rows), state, {})
+        return DrawnScreen(
+            _above([[("reading GPUs, host and jobs", "quiet")]], foot, rows), state, {}
+        )
     if state.page == LOG and log is not None:
         body = _log_body(log, state, columns, rows - len(foot))
         return DrawnScreen(_above(body, foot, rows), state, {})

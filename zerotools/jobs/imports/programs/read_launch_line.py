@@ -236,8 +236,8 @@ def _instead(commands: Sequence[Command]) -> str:
     if other is not None:
         return f": line {other.line} runs {other.source}; give that script with --launch"
     return (
-        ", a command that begins with deepspeed, torchrun, accelerate launch or python and names "
-        'a program; any other program runs as a job with engine = "script"'
+        " (a command that begins with deepspeed, torchrun, accelerate launch or python, and names "
+        'a program); run any other program as a job with engine = "script"'
     )
 
 

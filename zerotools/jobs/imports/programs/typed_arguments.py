@@ -78,7 +78,7 @@ class ArgumentReading:
         """
         found = self.run.found(str(given.value))
         value: Any = str(Path.cwd() / found)
-        why = "" if new or found.exists() else "is not there now"
+        why = "" if new or found.exists() else "does not exist now"
         self.config.map(replace(given, value=value), key, value, why)
 
 
