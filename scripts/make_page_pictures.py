@@ -9,7 +9,7 @@ and 1440 pixels, and the commands in terminals of 80x24 and 120x40, all dark and
 
 A real daemon, on a machine with four GPUs that NVML's double pretends: jobs that only report and
 hold GPU memory, and one that trains, is cancelled and resumed. The history of the day before is
-made up. It takes about two minutes, and with `--all` fifteen.
+made up. It takes about two minutes, and with `--all` ten.
 """
 
 from __future__ import annotations
