@@ -334,10 +334,12 @@ def live_round(path: Path, tensors: Path, library: Path | None, seed: int, steps
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return 1 if a rule was broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--minutes", type=float, default=0.0, help="run rounds for this time")
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help=("run rounds for this many minutes")
+    )
     parser.add_argument("--seed", type=int, help="the seed of the first round")
     parser.add_argument("--steps", type=int, default=STEPS, help="number of steps in a round")
-    parser.add_argument("--keep", type=Path, help="keep the files of a failed round here")
+    parser.add_argument("--keep", type=Path, help="directory for the files of failed rounds")
     options = parser.parse_args(arguments)
     seed = int.from_bytes(os.urandom(3), "big") if options.seed is None else options.seed
     try:

@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--wheels", type=Path, help="a directory with wheels to install first")
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="only these checks, in this order"
+        "--only", nargs="+", metavar="NAME", help="run only these checks, in this order"
     )
     options = parser.parse_args(arguments)
     (options.out / LOG).unlink(missing_ok=True)

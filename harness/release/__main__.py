@@ -37,8 +37,12 @@ def make_parser() -> argparse.ArgumentParser:
         description="Check, build, sign and tag a release. Nothing is uploaded or pushed.",
     )
     parser.add_argument("version", metavar="VERSION", help="X.Y.Z")
-    parser.add_argument("--dry-run", action="store_true", help="keep nothing of the release")
-    parser.add_argument("--next", metavar="VERSION", help="the next release  [default: X.Y+1.0]")
+    parser.add_argument(
+        "--dry-run", action="store_true", help=("make and test the release, and keep none of it")
+    )
+    parser.add_argument(
+        "--next", metavar="VERSION", help=("version of the next release  [default: X.Y+1.0]")
+    )
     key = parser.add_mutually_exclusive_group()
     key.add_argument(
         "--key", type=Path, help="the SSH key for signatures  [default: git's user.signingkey]"

@@ -118,8 +118,8 @@ def summary(tally: Tally, machine: Machine) -> str:
     return (
         f"{sum(machine.done.values())} faults, {sum(tally.jobs.values())} jobs, "
         f"{machine.restarts} daemons started again; {tally.steps_kept} of {tally.steps_run} steps "
-        f"kept ({tally.kept:.1%}) in {tally.attempts} attempts of training, "
-        f"{tally.idle} of which had nothing left to do; effective training "
+        f"kept ({tally.kept:.1%}) in {tally.attempts} attempts of training "
+        f"({tally.idle} of them had nothing left to do); effective training "
         f"time {tally.effective:.1%}"
     )
 
