@@ -88,10 +88,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--errors", action="store_true", help=("let system calls fail instead of killing processes")
+        "--errors", action="store_true", help="let system calls fail instead of killing processes"
     )
     parser.add_argument(
-        "--story", action="append", help=("try only stories with these words in their names")
+        "--story", action="append", help="try only stories with these words in their names"
     )
     parser.add_argument(
         "--call",
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sample", type=int, metavar="N", help="try only N of the points")
     parser.add_argument("--seed", type=int, default=1, help="the seed of --sample")
     parser.add_argument(
-        "--jobs", type=int, default=2, help=("number of points that are tried at the same time")
+        "--jobs", type=int, default=2, help="number of points that are tried at the same time"
     )
     parser.add_argument("--list", action="store_true", help="only count the calls of each story")
     return parser

@@ -335,7 +335,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; return 1 if a rule was broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--minutes", type=float, default=0.0, help=("run rounds for this many minutes")
+        "--minutes", type=float, default=0.0, help="run rounds for this many minutes"
     )
     parser.add_argument("--seed", type=int, help="the seed of the first round")
     parser.add_argument("--steps", type=int, default=STEPS, help="number of steps in a round")

@@ -38,10 +38,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("version", metavar="VERSION", help="X.Y.Z")
     parser.add_argument(
-        "--dry-run", action="store_true", help=("make and test the release, and keep none of it")
+        "--dry-run", action="store_true", help="make and test the release, and keep none of it"
     )
     parser.add_argument(
-        "--next", metavar="VERSION", help=("version of the next release  [default: X.Y+1.0]")
+        "--next", metavar="VERSION", help="version of the next release  [default: X.Y+1.0]"
     )
     key = parser.add_mutually_exclusive_group()
     key.add_argument(

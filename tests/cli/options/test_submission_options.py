@@ -66,7 +66,7 @@ def test_a_time_is_the_next_one_here(text: str, found: datetime) -> None:
         ("2027-02-30", "is not a time"),
         (
             "2027-01-30T11:59",
-            ("--begin 2027-01-30T11:59: is in the past (it is now 2027-01-30 12:00:00"),
+            "--begin 2027-01-30T11:59: is in the past (it is now 2027-01-30 12:00:00",
         ),
         ("99999-01-01", "is not a time"),
     ],

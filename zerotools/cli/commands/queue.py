@@ -45,7 +45,7 @@ ME, ALL = "me", "all"
     group=SELECTION,
     type=click.IntRange(min=1),
     metavar="N",
-    help=("List only the newest N jobs."),
+    help="List only the newest N jobs.",
 )
 @socket_option
 @json_option

@@ -22,7 +22,7 @@ from zerotools.jobs.states import SUCCEEDED, display_text
 @jobs_argument
 @click.option("--any", "any_one", is_flag=True, help="Wait only until the first job has ended.")
 @click.option(
-    "--timeout", metavar="SPAN", help=("Stop waiting after this time: 90 (seconds), 30m, 2h.")
+    "--timeout", metavar="SPAN", help="Stop waiting after this time: 90 (seconds), 30m, 2h."
 )
 @socket_option
 @json_option
