@@ -143,8 +143,8 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
         raise BadFile(f"{path} is not JSON: {error}; copy or download it again") from None
     if not isinstance(tree, dict) or tree.get("version") != VERSION:
         raise BadFile(
-            f"{path} is not a manifest of version {VERSION}, the only one that this zerotools "
-            "reads; use the version of zerotools that wrote it, or copy it again"
+            f"{path} is not a manifest of version {VERSION}, the only one that this release "
+            "reads; use the release that wrote it, or copy it again"
         )
     files = tree.get("files")
     if not isinstance(files, dict):

@@ -60,7 +60,7 @@ def test_another_output_is_refused_with_what_differs(tmp_path: Path) -> None:
         Journal(tmp_path, {**IDENTITY, "options": "3"}, resume=True)
     (tmp_path / NAME).write_text('{"schema": "zerotools.journal/9"}\n')
     with pytest.raises(
-        BadRequest, match="another version of zerotools started it; leave --resume out"
+        BadRequest, match="it was started by another version of zerotools; leave --resume out"
     ):
         Journal(tmp_path, IDENTITY, resume=True)
 

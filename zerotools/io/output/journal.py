@@ -133,7 +133,7 @@ def read_journal(
     if not lines:
         return _NOTHING
     if not isinstance(lines[0], dict) or lines[0].get("schema") != SCHEMA:
-        raise unusable("another version of zerotools started it")
+        raise unusable("it was started by another version of zerotools")
     before = lines[0].get("identity")
     if not isinstance(before, dict) or not all(map(_is_record, lines[1:])):
         raise unusable("its record of finished files is damaged")
