@@ -73,7 +73,7 @@ class CheckpointSpec:
     )
     best: str | None = key(
         "Also keep the best checkpoint, and name it in the file `best`. `loss`: the one with the "
-        "smallest mean training loss since its predecessor; `eval_loss`: the one with the "
+        "smallest mean training loss since the checkpoint before it; `eval_loss`: the one with the "
         "smallest loss of `[eval]`.",
         default=None,
         allowed=BEST,

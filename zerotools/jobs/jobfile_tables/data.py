@@ -200,17 +200,18 @@ class DataSpec:
         minimum=1,
     )
     truncation: str = key(
-        'How an example that is too long is cut. `"prompt_first"`: the whole example to '
-        '`sequence_length`, first its prompt, then its response except the end. `"separate"` (as '
-        "in version 0.2): the prompt to `max_source_length`, and the response to "
-        "`max_target_length`; both must be set. With a chat template, a response that is cut "
-        "loses its end.",
+        'How an example that is too long is cut. `"prompt_first"`: to `sequence_length` in all; '
+        "first the prompt is cut, and then the response, but not the end of the response. "
+        '`"separate"` (as in version 0.2): the prompt is cut to `max_source_length`, and the '
+        "response to `max_target_length`; both must be set. With a chat template, a response that "
+        "is cut loses its end.",
         default=PROMPT_FIRST,
         stored_default=SEPARATE,
         allowed=TRUNCATION,
     )
     chat_template: str = key(
-        'Whether the tokenizer\'s chat template renders examples; `"auto"`: if it has one.',
+        "Whether the tokenizer's chat template renders examples; "
+        '`"auto"`: if the tokenizer has one.',
         default="auto",
         allowed=CHAT_TEMPLATE,
     )

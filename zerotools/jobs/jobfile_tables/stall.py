@@ -51,7 +51,8 @@ class StallSpec:
         stored_default=None,
     )
     step_factor: float = key(
-        "A step may always take this many times the median time of the last 50 steps.",
+        "A step may always take up to this many times the median time of the last 50 steps, even "
+        "longer than `step_limit`.",
         default=120.0,
         stored_default=120.0,
         minimum=1,
