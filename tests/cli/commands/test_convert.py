@@ -153,7 +153,7 @@ def test_verified(convert: Convert, tmp_path: Path) -> None:
         (["--to", "safetensors", "--world-size", "2"], "does not take --world-size"),
         (["--to", "safetensors", "--lr", "1"], "does not take --lr"),
         (["--to", "torch", "--max-shard-size", "1GB"], "does not take --max-shard-size"),
-        (["--to", "torch", "--lr", "0.1"], "has lr in its param groups: leave --lr out"),
+        (["--to", "torch", "--lr", "0.1"], "has lr in its param groups\nhint: leave --lr out"),
         (["--to", "torch", "--lr", "nan"], "--lr is nan and must be 0 or more"),
         (["--to", "dcp", "--betas", "5", "7"], "--betas is 5.0 7.0 and must be from 0 to below 1"),
         (["--to", "torch", "--tag", "nothing"], "nothing"),

@@ -136,7 +136,7 @@ def test_the_same_format_is_a_reshard_and_keeps_everything(tmp_path: Path) -> No
     assert isinstance(rewritten, Conversion)
     styled = prepare_convert(JOB, tmp_path / "x", "dcp", {"style": "accelerate"})
     assert isinstance(styled, Conversion)
-    with pytest.raises(BadRequest, match="keeps its param groups: leave --lr out"):
+    with pytest.raises(BadRequest, match="keeps its param groups; leave --lr out"):
         prepare_convert(FULL, tmp_path / "x", "deepspeed", {"lr": 1.0, "world_size": 3})
 
 

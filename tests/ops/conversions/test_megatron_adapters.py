@@ -137,12 +137,12 @@ V = f"{HUB}.self_attn.v_proj"
         (
             {f"{V}.lora_A.weight": np.ones((4, 16), np.float32)},
             {},
-            r"lora_A of .*q_proj and .*v_proj differ, but .*linear_qkv, .* has one lora_A: merge",
+            r"lora_A of .*q_proj and .*v_proj differ, but .*linear_qkv, .* has one lora_A; merge",
         ),
         (
             {f"{V}.lora_A.weight": None, f"{V}.lora_B.weight": None},
             {},
-            "an adapter of .*q_proj, .*k_proj, but not of .*v_proj; all are parts of",
+            "an adapter of .*q_proj, .*k_proj, but not of .*v_proj, and all parts of",
         ),
         ({}, {"alpha_pattern": {"v_proj": 3}}, "r and lora_alpha are .* but both become"),
         ({}, {"alpha_pattern": {"down_proj": 3}}, "have different r or lora_alpha"),

@@ -100,7 +100,7 @@ def test_a_deepspeed_checkpoint_is_resharded_and_verified(tmp_path: Path) -> Non
     saved = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
     conversion = prepare_reshard(saved, tmp_path / "out", world_size=3)
     assert isinstance(conversion, Conversion)
-    assert "x 2 ranks = 2, which 3 ranks cannot keep" in conversion.notes[-1]
+    assert "x 2 ranks = 2; with 3 ranks it cannot stay the same" in conversion.notes[-1]
     perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     found = formats.read(tmp_path / "out")
     assert contents(found) == contents(formats.read(saved))

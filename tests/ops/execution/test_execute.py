@@ -179,7 +179,9 @@ def test_a_truncated_source_leaves_nothing(tmp_path: Path) -> None:
     source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, whole(values.shape))})
     os.truncate(source.root / "0/a", 100)
     output = target(tmp_path / "out", {KEY: (values.shape, dtypes.FLOAT32, whole(values.shape))})
-    with pytest.raises(BadFile, match=r"0/a ends at byte 100, but \d+ bytes were expected"):
+    with pytest.raises(
+        BadFile, match=r"0/a is truncated: it ends at byte 100, but \d+ bytes were expected"
+    ):
         execute(plan(source, output.checkpoint), source.root, output)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in"]
 

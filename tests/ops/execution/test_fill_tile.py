@@ -77,7 +77,12 @@ def test_what_is_lost_is_told_of_the_tensor_that_lost_it(files: OpenFiles) -> No
 
 def test_a_file_that_ends_early_is_named(files: OpenFiles, tmp_path: Path) -> None:
     (tmp_path / "s1").write_bytes(b"1234")
-    with files, pytest.raises(BadFile, match=r"s1 ends at byte 4, but 12 bytes were expected"):
+    with (
+        files,
+        pytest.raises(
+            BadFile, match=r"s1 is truncated: it ends at byte 4, but 12 bytes were expected"
+        ),
+    ):
         fill_tile(files, tile(FLOAT32), Scratch(64, 64))
 
 
