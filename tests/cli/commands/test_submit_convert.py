@@ -90,7 +90,7 @@ def test_the_same_key_is_the_same_job_though_its_output_is_there(
             ["--convert", "--sweep", "seed=1,2", "--", "verify", ZERO3],
             "leave|--parts N instead of --array",
         ),
-        (["--parts", "2", "job.toml"], "--parts is for --convert"),
+        (["--parts", "2", "job.toml"], "--parts divides a conversion"),
         (["--convert", "--deepspeed", "d.json", "--", "verify", ZERO3], "no training"),
     ],
 )

@@ -209,8 +209,8 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         message = await refusal(submit(it, resume_from=str(adamw), train=train), BadRequest)
         assert message == (
-            f'train.optimizer = "sgd": resume_from = {adamw} was trained with "adamw"; use that '
-            "optimizer"
+            f'train.optimizer = "sgd": resume_from = {adamw} was trained with "adamw"; use '
+            '"adamw" for this job'
         )
 
     tell(tmp_path / "state", story)

@@ -69,7 +69,7 @@ def test_addresses(address: str) -> None:
         ({"nodes": 2, "address": "a:65536"}, {}, "is not HOST:PORT"),
         ({"nodes": 2, "address": "a:0"}, {}, "is not HOST:PORT"),
         ({"address": "a:1"}, {}, "rendezvous.nodes, the number of machines"),
-        ({**TWO, "node_rank": 2}, {}, "counted from 0 to 1"),
+        ({**TWO, "node_rank": 2}, {}, "it must be from 0 to 1"),
         ({**TWO, "timeout": "soon"}, {}, "rendezvous.timeout"),
         (TWO, {"output_dir": None}, "set output_dir to a directory that all of them have"),
         (TWO, {"ranks": {"min": 1, "max": 2}}, "elastic"),

@@ -61,7 +61,7 @@ def test_a_config_of_cpus_is_refused(
 ) -> None:
     default.write_text(f"distributed_type: {kind}\nuse_cpu: true\n")
     why = accelerate_refusal(options, "/work", gpus)
-    said = f"{default}: use_cpu is true, so accelerate trains on the CPU; set it to false"
+    said = f"{default}: use_cpu is true, so accelerate trains on the CPU; set use_cpu to false"
     assert (why is not None and why.startswith(said)) is is_refused
 
 

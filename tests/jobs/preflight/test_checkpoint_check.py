@@ -56,7 +56,7 @@ def test_another_stage_is_told_it_too() -> None:
 
 def test_another_engine_and_another_optimizer_are_refused() -> None:
     assert 'was written by engine "torch"' in why_of(engine="torch")
-    assert 'was trained with "lion"; use that' in why_of(optimizer=OptimizerRecord("lion", ()))
+    assert 'was trained with "lion"; use "lion"' in why_of(optimizer=OptimizerRecord("lion", ()))
 
 
 def test_nothing_goes_on_from_nvme() -> None:

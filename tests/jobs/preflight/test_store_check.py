@@ -46,7 +46,7 @@ def test_what_is_wrong_is_said_before_the_job_is_queued(store: GcsServer, tmp_pa
     assert "holds checkpoints of another run" in refusal(store, checkpoint=here)
     assert "is not a directory" in refusal(store, resume_from=f"{place()}/none")
     said = refusal(store, resume_from=str(place()), train={**TRAIN, "optimizer": "sgd"})
-    assert 'was trained with "adamw"; use that' in said
+    assert 'was trained with "adamw"; use "adamw"' in said
     said = refusal(store, resume_from=str(place()), train={**TRAIN, "steps": 3})
     assert "set a number above 4" in said
 

@@ -255,7 +255,9 @@ def command(
         raise BadRequest("--follow would wait for a held job; leave --follow or --hold out")
     machine = machine_behind(socket)
     if parts is not None and not work.convert:
-        raise BadRequest("--parts is for --convert; set the ranks of a training in its job file")
+        raise BadRequest(
+            "--parts divides a conversion (--convert), not a training; leave --parts out"
+        )
     if work.convert:
         _refuse_of_training(configs, array, machine)
         jobs = [

@@ -50,7 +50,8 @@ def run_chaos(request: ChaosOptions, log_line: Say = lambda line: None) -> Chaos
         place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=request.directory)).resolve()
     except OSError as error:
         raise BadRequest(
-            f"--directory {request.directory}: a directory cannot be made in it: {error.strerror}"
+            f"--directory {request.directory}: cannot make a directory there: {error.strerror}; "
+            "name another one"
         ) from None
     report: ChaosReport | None = None
     with ending_signals():

@@ -88,7 +88,7 @@ def check_rendezvous(rendezvous: RendezvousSpec) -> Iterator[str]:
         )
     if rendezvous.node_rank >= nodes:
         yield (
-            f"rendezvous.node_rank = {rendezvous.node_rank}: the {nodes} nodes are counted from 0 "
+            f"rendezvous.node_rank = {rendezvous.node_rank}: with {nodes} nodes, it must be from 0 "
             f"to {nodes - 1}"
         )
     try:

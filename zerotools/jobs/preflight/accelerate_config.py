@@ -45,7 +45,7 @@ def accelerate_refusal(options: Sequence[str], directory: str, gpus: int) -> str
         return None
     if tree.get("use_cpu") is True:
         return (
-            f"{path}: use_cpu is true, so accelerate trains on the CPU; set it to false, or "
+            f"{path}: use_cpu is true, so accelerate trains on the CPU; set use_cpu to false, or "
             'device = "cpu" in the job file'
         )
     if gpus == 1:

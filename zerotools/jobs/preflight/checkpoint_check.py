@@ -42,8 +42,8 @@ def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
     if record.engine != spec.engine:
         yield (
             f'{where}: was written by engine "{record.engine}", but the job has engine = '
-            f'"{spec.engine}"; set engine = "{record.engine}", or start a new run from the '
-            f"weights: zerotools consolidate {shlex.quote(str(path))} OUT and model.path"
+            f'"{spec.engine}"; set engine = "{record.engine}", or export the weights (zerotools '
+            f"consolidate {shlex.quote(str(path))} OUT) and start a new run with model.path"
         )
         return
     yield from _other_optimizer(spec, record, where)
@@ -57,7 +57,7 @@ def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[s
     if record.optimizer.name != wanted:
         yield (
             f'train.optimizer = "{wanted}": {where} was trained with "{record.optimizer.name}"; '
-            "use that optimizer"
+            f'use "{record.optimizer.name}" for this job'
         )
 
 
@@ -70,8 +70,8 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
     wanted, saved = spec.lora, record.lora
     if saved is None and wanted.packs_frozen:
         yield (
-            f"{where}: was trained without adapters; start a new run from its weights: zerotools "
-            "consolidate, and model.path"
+            f"{where}: was trained without adapters; export its weights with zerotools "
+            "consolidate, and start a new run with model.path"
         )
         return
     if saved is not None and wanted.rank is not None:
