@@ -141,7 +141,7 @@ def eval_words(path: str) -> list[str]:
         ("a/../b", "leads out of the directory"),
         ("a\0b", "leads out of the directory"),
         ("a/", "leads out of the directory"),
-        ("x" * 250, "has 250 characters; Orbax makes it the name of a directory"),
+        ("x" * 250, "has 250 characters, and Orbax makes it the name of a directory"),
         ("params.w", r"params\.w would be read from an Orbax tree under the name w,"),
         ("a.value", r"a\.value would be read from an Orbax tree under the name a,"),
     ],

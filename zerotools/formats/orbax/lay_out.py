@@ -79,8 +79,8 @@ def _refuse_names(paths: Mapping[str, Words]) -> None:
             )
         if max(len(word.encode("utf-8", "surrogateescape")) for word in words) > _MOST_NAME_BYTES:
             raise Unsupported(
-                f"the name {name!r:.80} has {len(name)} characters; Orbax makes it the name of a "
-                f"directory, which has at most {_MOST_NAME_BYTES} bytes: rename the tensor"
+                f"the name {name!r:.80} has {len(name)} characters, and Orbax makes it the name of "
+                f"a directory, which has at most {_MOST_NAME_BYTES} bytes; rename the tensor"
             )
     _refuse_nested(paths)
     for path, key in name_arrays(paths.values()).keys.items():

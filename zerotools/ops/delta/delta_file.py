@@ -283,24 +283,29 @@ def _check_cover(header: DeltaHeader, where: Path) -> None:
     known: dict[str, list[tuple[int, int]]] = {}
     for file in header.files:
         if not _is_file_name(file.name) or file.name in known:
-            raise BadFile(f"{where} names {file.name!r:.80}, which is not a file of a model")
+            raise BadFile(
+                f"{where} names {file.name!r:.80}, which is not a file of a model; make the delta "
+                "again"
+            )
         whole = [(0, file.size)] if file.digest is not None else []
         known[file.name] = whole + [(begin, begin + length) for begin, length in file.parts]
     folders = {str(each) for name in known for each in PurePosixPath(name).parents}
     if inside := sorted(folders & known.keys()):
-        raise BadFile(f"{where} has {inside[0]!r:.80} as a file and as a directory")
+        raise BadFile(
+            f"{where} has {inside[0]!r:.80} as a file and as a directory; make the delta again"
+        )
     if header.plain_bytes > LARGEST_PLAIN:
         raise BadFile(
-            f"{where} has {header.plain_bytes} bytes outside of tensors; the limit is "
-            f"{LARGEST_PLAIN}"
+            f"{where} has {header.plain_bytes} bytes outside of tensors, but zerotools reads at "
+            f"most {LARGEST_PLAIN}; make the delta again"
         )
     if len({tensor.name for tensor in header.tensors}) != len(header.tensors):
         raise BadFile(f"{where} names a tensor twice")
     for tensor in header.tensors:
         if tensor.file not in known:
             raise BadFile(
-                f"{where}: {tensor.name} lies in {tensor.file!r:.80}, which is not in the "
-                "delta's list of files"
+                f"{where}: {tensor.name} lies in {tensor.file!r:.80}, which is not in the delta's "
+                "list of files; make the delta again"
             )
         known[tensor.file].append((tensor.offset, tensor.end))
     for file in header.files:
@@ -308,12 +313,14 @@ def _check_cover(header: DeltaHeader, where: Path) -> None:
         for begin, end in sorted(known[file.name]):
             if begin != at:
                 raise BadFile(
-                    f"{where}: byte {min(begin, at)} of {file.name} is missing, or is there twice"
+                    f"{where}: byte {min(begin, at)} of {file.name} is missing, or is there twice; "
+                    "make the delta again"
                 )
             at = end
         if at != file.size:
             raise BadFile(
-                f"{where}: {file.name} has {file.size} bytes, but its parts end at byte {at}"
+                f"{where}: {file.name} has {file.size} bytes, but its parts end at byte {at}; make "
+                "the delta again"
             )
 
 
@@ -431,7 +438,8 @@ class DeltaFile:
         at = self._stream.tell()
         if length > most or at + length > self._limit:
             raise BadFile(
-                f"{self.path} has a part of {length} bytes at byte {at} that goes beyond its end"
+                f"{self.path} has a part of {length} bytes at byte {at} that goes beyond its end; "
+                "copy it or make it again"
             )
         return self._read(length)
 
@@ -451,7 +459,10 @@ class DeltaFile:
         kind, changed, positions, values, _, _ = _HEAD.unpack(self._take(_HEAD.size, _HEAD.size))
         self.changed += changed
         if self._stream.tell() + positions + values > self._limit:
-            raise BadFile(f"{self.path} has a block at byte {at} that goes beyond its end")
+            raise BadFile(
+                f"{self.path} has a block at byte {at} that goes beyond its end; copy it or make "
+                "it again"
+            )
         self._stream.seek(positions + values, io.SEEK_CUR)
         return at, kind
 
@@ -474,7 +485,7 @@ class DeltaFile:
         if kind not in [*DeltaBlockKind] or changed > BLOCK_ELEMENTS:
             raise BadFile(
                 f"{self.path}: block {number} of {name} is of kind {kind}, which this zerotools "
-                "does not know"
+                "does not know; use the zerotools that made the delta"
             )
         found = self._read(positions), self._read(values)
         return StoredBlock(EncodedBlock(DeltaBlockKind(kind), changed, *found), before, after)

@@ -120,9 +120,9 @@ def in_layout(
         key, own = Key(each.name, each.role), model.source.tensors[keys[each.name]]
         if own.shape != each.shape:
             raise BadRequest(
-                f"{each.name} has shape {list(own.shape)} in {model.source.origin.path} and "
-                f"{list(each.shape)} in the other model; a delta needs two models with equal "
-                "shapes"
+                f"{each.name} has shape {list(own.shape)} in {model.source.origin.path}, but "
+                f"{list(each.shape)} in the other model, and a delta needs two models with equal "
+                "shapes; compare them with zerotools diff"
             )
         chunk = Chunk(Box.whole(each.shape), each.file, each.offset)
         placed[key] = Tensor(each.dtype, each.shape, (chunk,))

@@ -52,7 +52,7 @@ def test_every_parameter_gets_its_state_by_the_models_names(case: str) -> None:
         ({"model": {"num_hidden_layers": 3}}, "it lacks model.layers.2"),
         (
             {"model": {"intermediate_size": 16}},
-            r"model.layers.0.mlp.gate_proj.weight has shape \[12, 8\] there and \[16, 8\]",
+            r"model.layers.0.mlp.gate_proj.weight has shape \[12, 8\] there, but shape \[16, 8\]",
         ),
         ({"train": {"optimizer": "sgd"}}, 'was trained with adamw; set train.optimizer = "adamw"'),
         ({"train": {"steps": 3}}, "train.steps = 3: .* is already at step 3; set a number above 3"),
