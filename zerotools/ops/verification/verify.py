@@ -498,9 +498,9 @@ def _not_the_cast(checkpoint: Checkpoint, found: Difference) -> Finding:
     return Finding(
         Check.MEANING,
         f"{weight}: {found.name} is not equal to its master in {master} after a cast to "
-        f"{found.weight.dtype}: {found.elements} of {found.numel} elements differ, the "
-        f"first at {found.first}; the files "
-        "are of two steps, the flat buffers do not lie in the order of param_shapes, or an average "
-        "was swapped in for the weights; take another checkpoint",
+        f"{found.weight.dtype}: {found.elements} of {found.numel} elements differ, the first at "
+        f"{found.first}. Either the files are of two steps, or the flat buffers do not lie in the "
+        "order of param_shapes, or the run saved an average in place of the weights; take "
+        "another checkpoint",
         tensor=Key(found.name, "param"),
     )
