@@ -485,7 +485,7 @@ class DeltaFile:
         if kind not in [*DeltaBlockKind] or changed > BLOCK_ELEMENTS:
             raise BadFile(
                 f"{self.path}: block {number} of {name} is of kind {kind}, which this zerotools "
-                "does not know; use the zerotools that made the delta"
+                "does not know; use the version that made the delta"
             )
         found = self._read(positions), self._read(values)
         return StoredBlock(EncodedBlock(DeltaBlockKind(kind), changed, *found), before, after)
