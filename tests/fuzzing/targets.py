@@ -19,6 +19,7 @@ TARGETS = {
     "zip": "zips",
     "safetensors": "headers",
     "dcp": "metadata",
+    "ocdbt": "databases",
     "checkpoint": "checkpoints",
     "job": "jobs",
     "config": "configs",

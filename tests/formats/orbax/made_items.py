@@ -20,8 +20,11 @@ def made_item(
     rows: int,
     config: Mapping[str, Any] | None = None,
     zarr: int = 2,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Path:
-    """An item with these weights, each in chunks of so many rows; with a `config`, in OCDBT."""
+    """An item with these weights, each in chunks of so many rows; with a `config`, in OCDBT.
+    `metadata` is what zarr's description of each has of its own.
+    """
     tensorstore = pytest.importorskip("tensorstore")
     item.mkdir(parents=True)
     files: dict[str, Any] = {"driver": "file", "path": f"{item}/"}
@@ -33,11 +36,13 @@ def made_item(
         spec = {
             "driver": "zarr" if zarr == 2 else "zarr3",
             "kvstore": {**files, "path": f"{name}/" if config is not None else f"{item}/{name}/"},
-            "schema": {"chunk_layout": {"chunk": {"shape": chunk}}},
+            "schema": {"chunk_layout": {"write_chunk": {"shape": chunk}}},
             "store_data_equal_to_fill_value": True,
             "create": True,
+            "metadata": dict(metadata or {}),
         }
-        form = {"dtype": array.dtype.name, "shape": array.shape, "transaction": transaction}
+        kind = None if "dtype" in spec["metadata"] else array.dtype.name
+        form = {"dtype": kind, "shape": array.shape, "transaction": transaction}
         tensorstore.open(spec, **form).result().write(array).result()
     if transaction is not None:
         transaction.commit_sync()

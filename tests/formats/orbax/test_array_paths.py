@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.format import UnfinishedCheckpoint
+from zerotools.formats.orbax import array_paths
 from zerotools.formats.orbax.array_paths import ArrayPath, FarArrayPath
 from zerotools.io.files.open_files import NeededRange, OpenFiles
 from zerotools.io.files.open_source import RemotePath
@@ -134,6 +137,58 @@ def test_chunks_are_decoded_once_whatever_threads_read(tmp_path: Path) -> None:
     whole = array.tobytes()
     assert len(found) == 16
     assert {whole[at : at + 8000] for at in (0, 100, 8000, 4000)} == {*found}
+
+
+def test_chunks_wait_until_the_memory_for_them_is_free() -> None:
+    memory = array_paths._DecodingMemory(100)
+    inside, most = [0], [0]
+    lock = threading.Lock()
+
+    def take(count: int) -> None:
+        with memory.taken(count):
+            with lock:
+                inside[0] += count
+                most[0] = max(most[0], inside[0])
+            with lock:
+                inside[0] -= count
+
+    threads = [threading.Thread(target=take, args=(count,)) for count in (60, 40, 30, 70) * 10]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert most[0] <= 100
+    with memory.taken(1000):  # the only one
+        pass
+
+
+def test_a_full_disk_for_decoded_elements_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = made_item(tmp_path / "items", ROWS, rows=3, config=SMALL_NODES)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(array_paths, "_write_all", full)
+    with pytest.raises(BadRequest, match=r"zarr2 \(\d+ bytes\) cannot be written to \S+: No space"):
+        exported(near, tmp_path / "out")
+    assert [each.name for each in tmp_path.iterdir()] == ["items"]
+
+
+@pytest.mark.parametrize("config", [None, SMALL_NODES], ids=["files", "ocdbt"])
+def test_names_with_signs_are_read_from_a_store(
+    store: GcsServer, tmp_path: Path, config: dict[str, int] | None
+) -> None:
+    """Names of Haiku have slashes; one may end like a virtual file, or be a folder of another."""
+    names = ("net/~/a b%2F.w", "net/~/a b%2F.w/x", "ö+?#.zarr2", "a.zarr3")
+    arrays = {name: np.full((3, 2), n, "f4") for n, name in enumerate(names)}
+    near = made_item(tmp_path / "items", arrays, rows=2, config=config)
+    for path in (near, put_directory(store, near, "items")):
+        found = values(formats.read(path))
+        assert {key.name: each[0, 0] for key, each in found.items()} == {
+            name: n for n, name in enumerate(names)
+        }
 
 
 # Damage, and what a store refuses.

@@ -162,5 +162,15 @@ def test_a_node_at_another_height_is_refused(tmp_path: Path) -> None:
         found_in(path)
 
 
+def test_a_node_without_entries_is_refused(tmp_path: Path) -> None:
+    path = database(tmp_path / "it", {"compression": None}, {"a": b"1"})
+    (node,) = (path / "d").iterdir()
+    data = bytearray(node.read_bytes())
+    data[16] = 0  # behind version, compression, height and a table without files
+    node.write_bytes(sealed(bytes(data)))
+    with pytest.raises(BadFile, match="in a node of the database: it has no entries"):
+        found_in(path)
+
+
 def test_the_checksum_is_crc_32c() -> None:
     assert _crc32c(b"123456789") == 0xE3069283

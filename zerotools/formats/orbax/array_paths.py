@@ -2,8 +2,9 @@
 
 `params.w.zarr2` is a virtual file with the decoded chunks of the array `params.w`, in the order of
 their indices. A chunk is decoded into a temporary file when it is first used. So each chunk is
-decoded once, whatever the order of reads, and memory holds few chunks for each thread. The
-temporary files have no names and vanish when the process ends.
+decoded once, whatever the order of reads. All chunks that are being decoded take at most 2 GiB of
+memory together, or are one larger chunk. The temporary files have no names and vanish when the
+process ends.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from threading import Lock
+from threading import Condition, Lock
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
@@ -213,29 +215,62 @@ class DecodedChunks:
 
     def _write_chunks(self, numbers: Iterable[int]) -> None:
         keys = {self._key(number): number for number in sorted(numbers)}
-        for key, stored in self._values.read([*keys]):
-            number = keys[key]
-            self._write(number, self._decoder.decode(number, stored))
-            with self._lock:
-                self._decoded.add(number)
-                self._decoding.pop(number).set_result(None)
+        for group, size in self._values.groups([*keys]):
+            with _MEMORY.taken(size + 2 * self._array.slot_bytes):  # TensorStore decodes and copies
+                for key, stored in self._values.read(group):
+                    self._decoder.put(keys[key], stored)
+                    del stored  # TensorStore has a copy
+                    self._write(keys[key], self._decoder.decode(keys[key]))
+                    with self._lock:
+                        self._decoded.add(keys[key])
+                        self._decoding.pop(keys[key]).set_result(None)
 
     def _key(self, number: int) -> str:
         return f"{self._name}/{self._decoder.key(self._array.index(number))}"
 
-    def _write(self, number: int, left: memoryview) -> None:
-        offset = number * self._array.slot_bytes
+    def _write(self, number: int, elements: memoryview) -> None:
         try:
             os.ftruncate(self._spool.fileno(), self._array.file_bytes)
-            while left:
-                done = os.pwrite(self._spool.fileno(), left, offset)
-                left, offset = left[done:], offset + done
+            _write_all(self._spool.fileno(), elements, number * self._array.slot_bytes)
         except OSError as error:
             raise BadRequest(
                 f"the decoded elements of {self._path} ({self._array.file_bytes} bytes) cannot be "
                 f"written to {tempfile.gettempdir()}: {error.strerror}; set TMPDIR to a directory "
                 "with more space"
             ) from error
+
+
+def _write_all(descriptor: int, left: memoryview, offset: int) -> None:
+    while left:
+        done = os.pwrite(descriptor, left, offset)
+        left, offset = left[done:], offset + done
+
+
+class _DecodingMemory:
+    """The memory of the chunks that are being decoded. A thread waits until its chunk fits, or is
+    the only one.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used = 0
+        self._changed = Condition()
+
+    @contextmanager
+    def taken(self, count: int) -> Iterator[None]:
+        """Take `count` bytes until the context ends."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._used or self._used + count <= self._most)
+            self._used += count
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= count
+                self._changed.notify_all()
+
+
+_MEMORY = _DecodingMemory(2**31)
 
 
 @cache

@@ -19,7 +19,12 @@ from zerotools.core.checkpoint import Stamp
 from zerotools.core.errors import BadFile
 from zerotools.formats.orbax.file_names import DATABASE, TREE
 from zerotools.formats.orbax.ocdbt import Value, find_values
-from zerotools.formats.orbax.tensorstore_arrays import METADATA, ArrayDecoder, StoredArray
+from zerotools.formats.orbax.tensorstore_arrays import (
+    METADATA,
+    ArrayDecoder,
+    Stored,
+    StoredArray,
+)
 from zerotools.io.files.directory_entries import folders_below
 from zerotools.io.files.metadata_memory_limit import bytes_on_disk, metadata_limit
 from zerotools.io.files.open_files import NeededRange, OpenFiles
@@ -62,15 +67,16 @@ class ItemValues:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
-    def read(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+    def read(self, keys: Sequence[str]) -> Iterator[tuple[str, Stored | None]]:
         """Yield each key with its value, or with None if there is no such value.
 
-        Values of an object store are requested in parallel, at most 16 MiB of them at once.
+        Values of an object store are requested in parallel, at most 16 MiB of them at once. A value
+        that was yielded is not kept here, because it may be large.
 
         Raises:
             BadFile: a file is missing, truncated, or has changed since it was first read.
         """
-        for group in self._groups(keys):
+        for group, _ in self.groups(keys):
             found = {key: self._values.get(key) for key in group}
             ranges = {key: each for key, each in found.items() if isinstance(each, NeededRange)}
             with self._files() as files:
@@ -112,7 +118,7 @@ class ItemValues:
                 )
         for key, text in self.read(keys):
             assert text is not None
-            self._descriptions[key] = text
+            self._descriptions[key] = bytes(text)
 
     def array(self, name: str, zarr: int) -> StoredArray:
         """Return the array `name`. Raise the errors of `decoder`."""
@@ -120,18 +126,19 @@ class ItemValues:
             self._arrays[name, zarr] = self.decoder(name, zarr).array
         return self._arrays[name, zarr]
 
-    def _groups(self, keys: Sequence[str]) -> Iterator[list[str]]:
+    def groups(self, keys: Sequence[str]) -> Iterator[tuple[list[str], int]]:
+        """Yield the keys in the groups in which `read` reads them, and the bytes of each group."""
         group: list[str] = []
-        left = _AT_ONCE
+        size = 0
         for key in keys:
             length = _length(self._values.get(key))
-            if group and length > left:
-                yield group
-                group, left = [], _AT_ONCE
+            if group and size + length > _AT_ONCE:
+                yield group, size
+                group, size = [], 0
             group.append(key)
-            left -= length
+            size += length
         if group:
-            yield group
+            yield group, size
 
     def _files(self) -> OpenFiles:
         listing = "the OCDBT database" if self._has_database else "an earlier listing"

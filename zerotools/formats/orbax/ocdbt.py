@@ -121,6 +121,12 @@ class _Body:
             if shift > 63:
                 raise _Damaged("it has a number of more than 64 bits")
 
+    def count(self) -> int:
+        """Read the number of entries of a node."""
+        if not (count := self.number()):
+            raise _Damaged("it has no entries")
+        return count
+
     def numbers(self, count: int) -> list[int]:
         return [self.number() for _ in range(count)]
 
@@ -169,7 +175,7 @@ def find_values(files: OpenFiles, root: Path, memory_bytes: int) -> dict[str, Va
         for node, data in zip(level, files.read_ranges([each.at for each in level]), strict=True):
             place = f" at byte {node.at.begin}, in a node of the database"
             with _named(root / node.at.file, place):
-                body = _open(data, _NODE, memory)
+                body = _open(bytes(data), _NODE, memory)
                 if body.byte() != node.height:
                     raise _Damaged("it is not at the height in the tree that its parent names")
                 if node.height:
@@ -207,7 +213,7 @@ def _open_manifest(files: OpenFiles, name: str, memory: _Memory) -> tuple[_Body,
         size = source.status().st_size
     memory.take(size)
     (data,) = files.read_ranges([NeededRange(name, 0, size)])
-    body = _open(data, _MANIFEST, memory)
+    body = _open(bytes(data), _MANIFEST, memory)
     body.take(16)  # an identifier
     kind = body.byte()
     body.numbers(2)  # the largest value in a leaf, and the largest node
@@ -230,7 +236,7 @@ def _last_version(body: _Body) -> Iterator[_Node]:
 
 
 def _children(body: _Body, node: _Node) -> Iterator[_Node]:
-    files, count = body.files(node.base), body.number()
+    files, count = body.files(node.base), body.count()
     shared, more = [0, *body.numbers(count - 1)], body.numbers(count)
     common = body.numbers(count)
     keys = body.texts(shared, more)
@@ -242,7 +248,7 @@ def _children(body: _Body, node: _Node) -> Iterator[_Node]:
 
 
 def _leaf_values(body: _Body, node: _Node) -> Iterator[tuple[str, Value]]:
-    files, count = body.files(node.base), body.number()
+    files, count = body.files(node.base), body.count()
     shared, more = [0, *body.numbers(count - 1)], body.numbers(count)
     keys = [
         (node.prefix + key).decode("utf-8", "surrogateescape") for key in body.texts(shared, more)

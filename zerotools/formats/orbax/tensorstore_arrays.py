@@ -23,6 +23,7 @@ from zerotools.core.dtypes import DType, dtype_named
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.files.optional_packages import package_not_installed
 
+Stored = bytes | bytearray
 METADATA = {2: ".zarray", 3: "zarr.json"}
 """The name of the description of an array, by the version of zarr."""
 _DRIVERS = {2: "zarr", 3: "zarr3"}
@@ -122,21 +123,25 @@ class ArrayDecoder:
         """Return the key of a chunk, relative to the array."""
         return self._separator.join((*self._start, *map(str, index))) or "0"
 
-    def decode(self, number: int, stored: bytes | None) -> memoryview:
-        """Return the elements of chunk number `number` of the decoded file, row-major. `stored` are
-        the bytes of the chunk, or None if it was not written. Raise the errors of `named_errors`.
+    def put(self, number: int, stored: Stored | None) -> None:
+        """Give the bytes of chunk number `number` of the decoded file to TensorStore, which copies
+        them. `stored` is None if the chunk was not written.
+        """
+        if stored is not None:
+            self._values[self.key(self.array.index(number))] = stored
+
+    def decode(self, number: int) -> memoryview:
+        """Return the elements of a chunk after `put`, row-major, and drop its bytes. Raise the
+        errors of `named_errors`.
         """
         index = self.array.index(number)
-        box, key = self.array.box(index), self.key(index)
+        box = self.array.box(index)
         ranges = tuple(slice(at, at + n) for at, n in zip(box.start, box.shape, strict=True))
         try:
-            if stored is not None:
-                self._values[key] = stored
             with named_errors(*self._place, "read"):
                 elements = self._store[ranges].read().result()
         finally:
-            if stored is not None:
-                del self._values[key]
+            del self._values[self.key(index)]
         return memoryview(elements.reshape(-1).view("u1"))
 
 

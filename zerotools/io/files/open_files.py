@@ -175,7 +175,7 @@ class OpenFiles:
         with self.source(file) as source:
             self._read(source, file, offset, buffer)
 
-    def read_ranges(self, ranges: Sequence[NeededRange]) -> list[bytes]:
+    def read_ranges(self, ranges: Sequence[NeededRange]) -> list[bytearray]:
         """Return the bytes of each range. If the files are in an object store, all ranges are
         requested in parallel.
 
@@ -195,7 +195,7 @@ class OpenFiles:
                     )
                 data = bytearray(end - begin)
                 ready.read_into(file, begin, memoryview(data))
-                found.append(bytes(data))
+                found.append(data)
         return found
 
     def _read(self, source: OpenSource, file: str, offset: int, buffer: memoryview) -> None:
