@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.io.huggingface.config_json import (
+    KEPT_TABLE,
     TABLE,
     TIED_TYPES,
     class_keys,
     flat_config,
     full_config,
+    kept_in_fp32,
     ties_embeddings,
 )
 
@@ -46,15 +49,48 @@ def test_a_value_has_every_name_that_its_class_knows() -> None:
 
 
 @pytest.mark.torch
-def test_the_table_is_that_of_the_installed_transformers() -> None:
+@pytest.mark.parametrize(
+    ("name", "table"), [("class_defaults", TABLE), ("kept_in_fp32", KEPT_TABLE)]
+)
+def test_the_tables_are_those_of_the_installed_transformers(name: str, table: Path) -> None:
     pytest.importorskip("transformers")
-    script = Path(__file__).parents[3] / "scripts" / "class_defaults.py"
+    script = Path(__file__).parents[3] / "scripts" / f"{name}.py"
     spec = spec_from_file_location("script", script)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.text() == TABLE.read_text("utf-8"), "run scripts/class_defaults.py"
+    assert module.text() == table.read_text("utf-8"), f"run scripts/{name}.py"
+
+
+BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "kept_in"),
+    [
+        ({}, BIAS, (BFLOAT16, FLOAT16)),
+        ({"model_type": "kimi_k2"}, BIAS, (BFLOAT16, FLOAT16)),
+        ({}, "decoder.layers.0.mlp.router.expert_bias", (BFLOAT16, FLOAT16)),
+        ({}, "model.layers.1.mlp.gate.weight", ()),
+        ({"model_type": "ernie4_5_moe"}, "model.layers.1.mlp.gate.weight", (BFLOAT16, FLOAT16)),
+        ({"model_type": "ernie4_5_moe"}, "model.layers.1.mlp.gate.weights", ()),
+        ({"model_type": "ernie4_5_moe"}, "model.layers.1.mlp.agate.weight", ()),
+        (
+            {"model_type": "mine", "text_config": {"model_type": "ernie4_5_moe"}},
+            "model.layers.1.mlp.gate.weight",
+            (BFLOAT16, FLOAT16),
+        ),
+        ({"model_type": "t5"}, "encoder.block.0.layer.1.DenseReluDense.wo.weight", (FLOAT16,)),
+        ({"model_type": "t5"}, "decoder.block.0.layer.0.SelfAttention.k.weight", ()),
+        ({"model_type": ["t5"]}, "encoder.block.0.layer.1.DenseReluDense.wo.weight", ()),
+    ],
+)
+def test_names_that_stay_in_fp32(
+    config: dict[str, Any], name: str, kept_in: tuple[DType, ...]
+) -> None:
+    found = [each for each in (BFLOAT16, FLOAT16) if kept_in_fp32(config, each).search(name)]
+    assert found == list(kept_in)
 
 
 TIED_SINCE_5 = {"mt5", "qwen3_vl_moe_text", "vilt"}

@@ -54,6 +54,33 @@ def test_auto_is_the_precision_of_the_run(tmp_path: Path) -> None:
     assert "bfloat16" in (config.get("dtype"), config.get("torch_dtype"))
 
 
+BIAS = "layers.1.mlp.gate.e_score_correction_bias"
+
+
+@pytest.mark.parametrize("dtype", ["auto", "bf16", "fp16"])
+def test_a_bias_of_scores_is_not_rounded(dtype: str, tmp_path: Path) -> None:
+    near = np.array([2.3, 2.301, 2.302], np.float32)  # one value in 16 bits
+    weights = {BIAS: near, "layers.1.mlp.gate.weight": exports.noise(3, 4)}
+    source = exports.model(tmp_path / "in", weights)
+    conversion = prepare_export(source, tmp_path / "out", Options(dtype=dtype))
+    assert f"not rounded to 16 bits, as in transformers: {BIAS}" in conversion.notes
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    found = exports.weights_of(tmp_path / "out")
+    np.testing.assert_array_equal(found[BIAS], near)
+    assert found[BIAS].dtype == np.float32
+    assert found["layers.1.mlp.gate.weight"].dtype.itemsize == 2
+    zerotools.convert(source, tmp_path / "converted", to="safetensors", dtype="bf16")
+    np.testing.assert_array_equal(exports.weights_of(tmp_path / "converted")[BIAS], near)
+    zerotools.salvage(source, tmp_path / "salvaged", dtype="bf16")
+    np.testing.assert_array_equal(exports.weights_of(tmp_path / "salvaged")[BIAS], near)
+
+
+def test_a_bias_that_has_16_bits_keeps_them(tmp_path: Path) -> None:
+    near = np.array([2.3, 2.301], ml_dtypes.bfloat16)
+    source = exports.model(tmp_path / "in", {BIAS: near})
+    assert exports.export(source, tmp_path / "out")[BIAS].dtype == ml_dtypes.bfloat16
+
+
 def test_small_shards_have_an_index(tmp_path: Path) -> None:
     exported = export(tmp_path / "out", max_shard_bytes=6000)
     index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())

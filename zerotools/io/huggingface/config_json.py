@@ -7,7 +7,8 @@ transformers omits `tie_word_embeddings` if it has the default value of the clas
 model types is false or missing.
 
 Loaders take the dtype of the weights from `dtype` (`torch_dtype` before transformers 4.56). If the
-config of a 16-bit export still had float32, loaders would convert the weights back.
+config of a 16-bit export still had float32, loaders would convert the weights back. Some tensors of
+some models stay in fp32 even so (`kept_in_fp32`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Tensor
-from zerotools.core.dtypes import DType
+from zerotools.core.dtypes import FLOAT16, DType
 from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG
 
@@ -68,6 +69,52 @@ def _set(config: dict[str, Any], name: str) -> None:
             config[key] = name
         elif key.endswith("_config") and isinstance(value, dict) and key != "quantization_config":
             _set(value, name)
+
+
+KEPT_TABLE = Path(__file__).with_name("kept_in_fp32.json")
+_ALWAYS = ("e_score_correction_bias", "expert_bias")
+
+
+def kept_in_fp32(config: Mapping[str, Any], dtype: DType) -> re.Pattern[str]:
+    """Return a pattern that is found in the names of the tensors that a model with 16-bit weights
+    of `dtype` has in fp32.
+
+    The table kept_in_fp32.json has the names that transformers keeps in fp32 when it loads a model
+    of a type in 16 bits. scripts/kept_in_fp32.py writes it from the classes of transformers.
+    """
+    words = list(_ALWAYS)
+    for kind in _model_types(config):
+        kept = _kept_table().get(kind, {})
+        words += kept.get("16 bits", ())
+        words += kept.get("fp16", ()) if dtype == FLOAT16 else ()
+    return _of_words(words)
+
+
+def _of_words(words: Iterable[str]) -> re.Pattern[str]:
+    names = "|".join(re.escape(word) for word in dict.fromkeys(words))
+    return re.compile(rf"(?:^|\.)(?:{names})(?:\.|$)")
+
+
+ALWAYS_KEPT = _of_words(_ALWAYS)
+"""The pattern for a model without a config. The bias of a router's scores has small differences
+between large values, so all models compute with it in fp32."""
+
+
+def _model_types(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the type of a model and those of its sub-models (`text_config`)."""
+    waiting = [config]
+    while waiting:
+        for key, value in waiting.pop().items():
+            if key == "model_type" and isinstance(value, str):
+                yield value
+            elif key.endswith("_config") and isinstance(value, Mapping):
+                waiting.append(value)
+
+
+@cache
+def _kept_table() -> dict[str, dict[str, list[str]]]:
+    found: dict[str, dict[str, list[str]]] = json.loads(KEPT_TABLE.read_text("utf-8"))
+    return found
 
 
 TABLE = Path(__file__).with_name("class_defaults.json")

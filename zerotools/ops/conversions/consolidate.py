@@ -11,7 +11,7 @@ from zerotools.core import dtypes
 from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
-from zerotools.core.dtypes import DType
+from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.format import (
@@ -23,6 +23,8 @@ from zerotools.formats.format import (
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.files.source_stamps import recording_sources
+from zerotools.io.huggingface.config_json import ALWAYS_KEPT, kept_in_fp32
+from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.adapter_export import (
     AdapterExport,
@@ -51,6 +53,7 @@ from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.digest_manifest import sidecar_of
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.lora_merge import AdapterRequest
+from zerotools.ops.weights.merged_config import model_config
 from zerotools.ops.weights.model_to_match import Reference, check_against, read_reference
 from zerotools.ops.weights.name_check import named_for_model
 from zerotools.ops.weights.restore_hub_layout import hub_layout_of, on_hub_note, restore_hub_layout
@@ -204,14 +207,12 @@ def _prepare(
         checkpoint, options, is_selected, like, table, is_merged=whole.is_merged
     )
     types = like if options.dtype == AUTO else None
-    described = describe_output(
-        weights,
-        lambda key, tensor: _exported_dtype(key, tensor, None if keeps_types else dtype, types),
-    )
+    cast = cast_types(weights, None if keeps_types else dtype)
+    described = describe_output(weights, lambda key, tensor: _type_of(key, tensor, cast, types))
     if like is not None:
         check_against(described, like)
-    elif why and not keeps_types:
-        notes.append(why)
+    elif not keeps_types:
+        notes += [*([why] if why else []), *kept_note(described, dtype)]
     if keeps_types:
         refuse_split(checkpoint, weights, quantisation)
     made = None
@@ -333,19 +334,43 @@ def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]
     return dtypes.BFLOAT16, f"--dtype auto chose bf16: {reason}"
 
 
-def _exported_dtype(key: Key, tensor: Tensor, dtype: DType | None, like: Reference | None) -> DType:
-    """Return the dtype of a tensor in the export: a cast to `dtype`, or the dtype of the source if
-    `dtype` is None. The reference model `like`, if given, may replace this dtype.
-    """
-    chosen = tensor.dtype if dtype is None else cast_dtype(tensor, dtype)
+_TypeOf = Callable[[Key, Tensor], DType]
+
+
+def _type_of(key: Key, tensor: Tensor, cast: _TypeOf, like: Reference | None) -> DType:
+    """Return the dtype of a tensor in the export. The reference model `like`, if given, may replace
+    the dtype that `cast` returns."""
+    chosen = cast(key, tensor)
     return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
 
-def cast_dtype(tensor: Tensor, dtype: DType) -> DType:
-    """Return the dtype of a tensor after a cast to `dtype`. Integers, booleans and 8-bit floats
-    (which have scales) keep their dtype.
+def cast_types(weights: Checkpoint, dtype: DType | None) -> _TypeOf:
+    """Return a function that returns the dtype of a tensor of `weights` after a cast to `dtype`. If
+    `dtype` is None, all tensors keep their dtype.
+
+    Integers, booleans and 8-bit floats (which have scales) keep their dtype. So do fp32 tensors
+    that the model has in fp32 although its other weights have 16 bits.
     """
-    return dtype if tensor.dtype.is_float and tensor.dtype.bits >= 16 else tensor.dtype
+    path = weights.model_sidecars.get(CONFIG)
+    kept = ALWAYS_KEPT
+    if path is not None and dtype is not None:
+        kept = kept_in_fp32(model_config(path), dtype)
+
+    def type_of(key: Key, tensor: Tensor) -> DType:
+        is_cast = tensor.dtype.is_float and tensor.dtype.bits >= 16
+        is_kept = tensor.dtype == FLOAT32 and dtype in SIXTEEN_BIT and kept.search(key.name)
+        return dtype if is_cast and dtype is not None and not is_kept else tensor.dtype
+
+    return type_of
+
+
+def kept_note(described: Checkpoint, dtype: DType) -> list[str]:
+    """Return a note that names tensors of an output in `dtype` that stay in fp32."""
+    kept = [key.name for key, tensor in described.tensors.items() if tensor.dtype == FLOAT32]
+    if not kept or dtype not in SIXTEEN_BIT:
+        return []
+    more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
+    return [f"not rounded to 16 bits, as in transformers: {kept[0]}{more}"]
 
 
 OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infinities"

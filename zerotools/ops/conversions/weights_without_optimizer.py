@@ -13,7 +13,7 @@ from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable
 from zerotools.formats.format import Format
-from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype, choose_dtype
+from zerotools.ops.conversions.consolidate import DTYPES, cast_types, choose_dtype, kept_note
 from zerotools.ops.conversions.merged_model import MergedModel
 from zerotools.ops.conversions.quantised_export import (
     AUTO,
@@ -103,14 +103,15 @@ def weights_alone(
     if dtype in QUANTISERS:
         rest, why = choose_dtype(source, AUTO)
         notes += [why] if why else []
-        described = describe_output(weights, lambda _, tensor: cast_dtype(tensor, rest))
+        described = describe_output(weights, cast_types(weights, rest))
         made, described = quantise_and_describe(weights, described, found, dtype)
         weights = made.weights
     elif dtype == KEEP:
         described = describe_output(weights, lambda _, tensor: model.kept_dtype(tensor))
         notes += _masters_note(training, described)
     else:
-        described = describe_output(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[dtype]))
+        described = describe_output(weights, cast_types(weights, DTYPES[dtype]))
+        notes += kept_note(described, DTYPES[dtype])
     dropped = [*_beside_weights(source, training, form), *_no_longer_reported(chosen, source, form)]
     return WeightsAlone(described, weights, notes, dropped, keys, dtype, found, made)
 

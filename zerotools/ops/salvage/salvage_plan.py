@@ -12,7 +12,12 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, WriteOptions
 from zerotools.io.files.read_json import read_json
-from zerotools.ops.conversions.consolidate import cast_dtype, choose_dtype, exported_formats
+from zerotools.ops.conversions.consolidate import (
+    cast_types,
+    choose_dtype,
+    exported_formats,
+    kept_note,
+)
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.merged_model import MergedModel
 from zerotools.ops.copied_sidecars import lacking_config, with_sidecars
@@ -280,7 +285,7 @@ def _exported(
     salvage = salvage.renamed(fitting.new_name)
     left_out = {fitting.new_name(name): why for name, why in left_out.items()}
     mixed = dict(_mixed(salvage.weights, source))
-    described = describe_output(source, lambda _, tensor: cast_dtype(tensor, dtype))
+    described = describe_output(source, cast_types(source, dtype))
     rounded = tuple(_rounded(salvage.weights, described))
     salvage = replace(salvage, left_out=left_out, rounded=rounded)
     write = WriteOptions(max_shard_bytes=options.max_shard_bytes, remark=salvage.remark)
@@ -288,7 +293,7 @@ def _exported(
     target = with_true_config(target, source, quantisation, is_plain=True)
     target = MergedModel(source, merged=own.merged).with_config(target, source)
     said = [*own.notes, *fitting.notes, *said, *unread, *found]
-    notes = (*said, *target.notes, *([why] if why else []))
+    notes = (*said, *target.notes, *([why] if why else []), *kept_note(described, dtype))
     salvage = replace(salvage, notes=notes)
     lacking = lacking_config(source, target)
     source, target = in_pieces(source, target, mixed)
