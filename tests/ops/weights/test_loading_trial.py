@@ -68,6 +68,24 @@ def test_a_trial_that_fails_says_why(
         trial_loads({"model_type": "llama"}, [{}])
 
 
+@pytest.mark.torch
+def test_a_second_class_need_not_be_buildable() -> None:
+    """The usual class of Llama 4 is its language model, which wants the inner config."""
+    pytest.importorskip("transformers")
+    sizes = {
+        "hidden_size": 32, "intermediate_size": 16, "intermediate_size_mlp": 16, "head_dim": 8,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_local_experts": 2, "vocab_size": 96, "pad_token_id": 0,
+    }  # fmt: skip
+    config = {
+        "model_type": "llama4",
+        "architectures": ["Llama4ForConditionalGeneration"],
+        "text_config": {"model_type": "llama4_text", **sizes},
+    }
+    assert trial_loads(config, [{"none.weight": (1,)}])[0].faults.unexpected == ("none.weight",)
+
+
+
 @pytest.mark.full
 @pytest.mark.torch
 def test_config_json_is_read_as_transformers_reads_it() -> None:
