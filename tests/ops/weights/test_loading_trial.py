@@ -85,7 +85,6 @@ def test_a_second_class_need_not_be_buildable() -> None:
     assert trial_loads(config, [{"none.weight": (1,)}])[0].faults.unexpected == ("none.weight",)
 
 
-
 @pytest.mark.full
 @pytest.mark.torch
 def test_config_json_is_read_as_transformers_reads_it() -> None:

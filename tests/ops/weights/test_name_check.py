@@ -108,6 +108,17 @@ def test_unexpected_tensors_are_refused_with_the_option_that_leaves_them_out(
     assert names == set(more)
 
 
+@pytest.mark.parametrize("lost", [(), ("lm_head.weight",)])
+def test_a_trained_classifier_is_not_advised_away(tmp_path: Path, lost: tuple[str, ...]) -> None:
+    held = {name: shape for name, shape in WHOLE.items() if name not in lost}
+    said = refusal(tmp_path / "a", {**held, "score.weight": (3, 8)})
+    assert (
+        "; give the config.json of this model with --config-dir DIR (architectures names a class "
+        "without score.weight), or write the names unchanged"
+    ) in said
+    assert "--exclude" not in said
+
+
 def test_the_advised_patterns_leave_out_nothing_that_is_needed(tmp_path: Path) -> None:
     more = {**WHOLE, "model.layers.0.extra": (3,), "model.stat": (2,)}
     said = refusal(tmp_path / "a", more)

@@ -22,6 +22,7 @@ from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters
 from zerotools.ops.weights.merged_config import with_base_config, with_merged_config
 from zerotools.ops.weights.select_and_rename import SIXTEEN_BIT
+from zerotools.ops.weights.untied_head import with_untied_config
 
 ADAPTER_OPTIONS = ("adapter_only", "adapter_config", "adapter_name", "base")
 
@@ -53,8 +54,12 @@ class MergedModel:
         return merged.dtype if is_sum else tensor.dtype
 
     def with_config(self, target: Target, weights: Checkpoint) -> Target:
-        """Return `target` with a config.json that fits the merged weights."""
-        return target if self.merged is None else with_merged_config(target, weights)
+        """Return `target` with a config.json that fits the weights."""
+        if CONFIG not in target.files:
+            return target
+        if self.merged is None:
+            return with_untied_config(target, weights)
+        return with_merged_config(target, weights)
 
     def with_sums(self, conversion: Conversion) -> Conversion:
         """Return `conversion` with the step that computes the merged weights."""

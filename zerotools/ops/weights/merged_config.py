@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from zerotools.io.huggingface.config_json import LARGEST_CONFIG, config_of_model
 from zerotools.io.huggingface.model_sidecars import CONFIG, model_sidecars, of_other_kinds
 from zerotools.io.output.files_without_tensors import file_of_bytes
 
-_VOCABULARY, _TIES, _INNER = "vocab_size", "tie_word_embeddings", "text_config"
+TIES = "tie_word_embeddings"
+_VOCABULARY, _INNER = "vocab_size", "text_config"
 
 
 def with_base_config(checkpoint: Checkpoint, base: str | None) -> tuple[Checkpoint, list[str]]:
@@ -39,14 +40,24 @@ def with_merged_config(target: Target, weights: Checkpoint) -> Target:
     """Return the target with a config.json that fits its weights: the size of the vocabulary, and
     no tie to an output layer that was trained separately from the embedding.
     """
+    return with_changed_config(target, weights, lambda tree: _changes(tree, weights))
+
+
+def with_changed_config(
+    target: Target, weights: Checkpoint, changes: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> Target:
+    """Return the target with a config.json that has the keys and values that `changes` returns for
+    the present one, and with a note on them.
+    """
     path = weights.model_sidecars.get(CONFIG)
     if path is None or CONFIG not in target.files:
         return target
     written = target.files[CONFIG].literals
     tree: dict[str, Any] = json.loads(written[0].data) if written else model_config(path)
-    tree, changed = merged_tree(tree, weights)
+    changed = changes(tree)
     if not changed:
         return target
+    tree = _with_changes(tree, changed)
     text = (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode()
     files = {**target.files, CONFIG: file_of_bytes(text)}
     sizes = {name: plan.size for name, plan in files.items()}
@@ -64,12 +75,19 @@ def merged_tree(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the base model's config.json `tree` with the changes that merged weights need, and the
     changed keys with their values."""
-    changed, inner = _changes(tree, weights), tree.get(_INNER)
+    changed = _changes(tree, weights)
+    return _with_changes(tree, changed), changed
+
+
+def _with_changes(tree: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    inner = tree.get(_INNER)
     is_inner = isinstance(inner, dict) and _VOCABULARY in inner and _VOCABULARY not in tree
     merged = {**tree, **{k: v for k, v in changed.items() if not (is_inner and k == _VOCABULARY)}}
     if isinstance(inner, dict):
-        merged[_INNER] = {**inner, **{k: v for k, v in changed.items() if k in inner}}
-    return merged, changed
+        is_tied = ties_embeddings(inner)  # also by the default of its class
+        of_inner = {k: v for k, v in changed.items() if k in inner or (k == TIES and is_tied)}
+        merged[_INNER] = {**inner, **of_inner}
+    return merged
 
 
 def _changes(tree: Mapping[str, Any], weights: Checkpoint) -> dict[str, Any]:
@@ -85,7 +103,7 @@ def _changes(tree: Mapping[str, Any], weights: Checkpoint) -> dict[str, Any]:
     if len(rows) == 1 and type(known) is int and rows != {known}:
         changed[_VOCABULARY] = rows.pop()
     if ties_embeddings(tree) and any(key.name in HEADS for key in weights.tensors):
-        changed[_TIES] = False
+        changed[TIES] = False
     return changed
 
 

@@ -7,6 +7,7 @@ transformers tries to load tensors with these names and shapes, if it is install
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,8 @@ from zerotools.ops.weights.unwrap_names import WRAPPERS, Unwrapping, possible_na
 _MOST_NAMED = 3
 _MOST_PATTERNS = 8
 _OF_ADAPTERS = (".lora_", ".base_layer.")
+# Layers after the last block, in classes for other tasks than language modelling.
+_OF_TASK = re.compile(r"(?:.*\.)?(?:score|classifier|classification_head|qa_outputs)\..*")
 
 
 @dataclass(frozen=True)
@@ -449,9 +452,12 @@ def _advice(
         return f"they have the layout {other}: pass --map-to {HUB}"
     if command == "gather" and faults.missing and not faults.unexpected:
         return "also name the source that has these tensors"
+    given = f"give the {CONFIG} of this model with --config-dir DIR"
+    of_task = next((name for name in faults.unexpected if _OF_TASK.fullmatch(name)), None)
+    if of_task is not None:
+        return f"{given} (architectures names a class without {of_task})"
     if faults.unexpected and not faults.missing and not faults.wrong:
         return _without(faults.unexpected, held, by)
-    given = f"give the {CONFIG} of this model with --config-dir DIR"
     if not faults.missing:
         return given
     whole = f"take a complete checkpoint, {given}"

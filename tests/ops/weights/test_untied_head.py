@@ -1,0 +1,93 @@
+"""A config.json that ties what was trained apart: loaders would use only the embedding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zerotools
+from tests.ops.exports import model, noise
+from zerotools.core.errors import BadFile
+from zerotools.ops.conversions.consolidate import Options, prepare_export
+from zerotools.ops.conversions.conversion import perform_conversion
+from zerotools.ops.execution.tile_workers import MemoryBudget
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+TIED: dict[str, Any] = {"model_type": "mine", "tie_word_embeddings": True}
+NOTE = "config.json is written with tie_word_embeddings = false, like the weights"
+
+
+def written(source: Path, out: Path, **options: Any) -> tuple[dict[str, Any], bool]:
+    """The config of an export, and whether a note says that it was changed."""
+    conversion = prepare_export(source, out, Options(**options))
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    config: dict[str, Any] = json.loads((out / "config.json").read_text())
+    return config, NOTE in conversion.notes
+
+
+def saved(directory: Path, head: Any, config: dict[str, Any] = TIED) -> Path:
+    tensors = {EMBEDDING: noise(200, 4), HEAD: head}
+    return model(directory, tensors, config__json=json.dumps(config))
+
+
+@pytest.mark.parametrize("row", [0, 100, 199])
+def test_a_head_that_differs_is_not_tied(row: int, tmp_path: Path) -> None:
+    head = noise(200, 4)
+    head[row] += 1
+    source = saved(tmp_path / "in", head)
+    config, is_said = written(source, tmp_path / "out")
+    assert config["tie_word_embeddings"] is False
+    assert is_said
+    done = zerotools.convert(source, tmp_path / "converted", to="safetensors")
+    assert NOTE in done.notes
+    tree = json.loads((tmp_path / "converted" / "config.json").read_text())
+    assert tree["tie_word_embeddings"] is False
+
+
+def test_a_copy_of_the_embedding_stays_tied(tmp_path: Path) -> None:
+    embedding = noise(200, 4)
+    embedding[0, 0] = np.nan
+    tensors = {EMBEDDING: embedding, HEAD: embedding.copy()}
+    source = model(tmp_path / "in", tensors, config__json=json.dumps(TIED))
+    config, is_said = written(source, tmp_path / "out")
+    assert config["tie_word_embeddings"] is True
+    assert not is_said
+
+
+def test_a_language_model_that_is_tied_by_its_class_is_untied_too(tmp_path: Path) -> None:
+    config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}
+    source = saved(tmp_path / "in", noise(200, 4, seed=1), config)
+    found, is_said = written(source, tmp_path / "out", check_names=False)
+    assert is_said
+    assert found["tie_word_embeddings"] is found["text_config"]["tie_word_embeddings"] is False
+
+
+@pytest.mark.parametrize(
+    ("head", "config"),
+    [
+        (noise(200, 4, seed=1), {"model_type": "mine", "tie_word_embeddings": False}),
+        (noise(200, 3), TIED),
+        (np.ones((200, 4), np.int32), TIED),
+    ],
+)
+def test_other_configs_and_heads_are_left_alone(
+    head: Any, config: dict[str, Any], tmp_path: Path
+) -> None:
+    found, is_said = written(saved(tmp_path / "in", head, config), tmp_path / "out")
+    assert found["tie_word_embeddings"] is config["tie_word_embeddings"]
+    assert not is_said
+
+
+def test_damage_is_reported_by_the_export_itself(tmp_path: Path) -> None:
+    source = saved(tmp_path / "in", noise(200, 4, seed=1))
+    file = source / "model.safetensors"
+    conversion = prepare_export(source, tmp_path / "out", Options())
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(BadFile):
+        perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
+    with pytest.raises(BadFile, match=r"model\.safetensors"):
+        prepare_export(source, tmp_path / "out", Options())
