@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 
-from zerotools.core.checkpoint import Stamp
 from zerotools.core.errors import BadFile
 from zerotools.formats.orbax.file_names import DATABASE, TREE
 from zerotools.formats.orbax.ocdbt import Value, find_values
@@ -40,9 +39,11 @@ _KNOWN = 4
 class ItemValues:
     """The values of the item in `directory`. Several threads may read them.
 
-    `files` has the status of every file of the item, keyed by relative name.
+    `files` has the status of every file of the item, keyed by relative name. `stamp` is that of the
+    file `signed_by`, which changes whenever the item is saved again.
 
     Raises:
+        FileNotFoundError: the item does not exist any more.
         BadFile: the database is damaged, or has changed.
         Unsupported: the database is in a newer version of its format.
         BadRequest: zstandard is needed but not installed.
@@ -50,9 +51,13 @@ class ItemValues:
 
     def __init__(self, directory: Path, files: Mapping[str, os.stat_result]) -> None:
         self.directory = directory
-        self._root = root = directory.absolute()
+        self.root = root = directory.absolute()
         self._sources = Sources({root / name: stamp_of(each) for name, each in files.items()})
         self._has_database = DATABASE in files
+        self.signed_by = DATABASE if self._has_database else TREE
+        if self.signed_by not in files:
+            raise FileNotFoundError(2, os.strerror(2), str(root / self.signed_by))
+        self.stamp = stamp_of(files[self.signed_by])
         self._arrays: dict[tuple[str, int], StoredArray] = {}
         self._descriptions: dict[str, bytes] = {}
         if self._has_database:
@@ -141,8 +146,8 @@ class ItemValues:
             yield group, size
 
     def _files(self) -> OpenFiles:
-        listing = "the OCDBT database" if self._has_database else "an earlier listing"
-        return OpenFiles(self._root, most=1, sources=self._sources, named_by=listing)
+        listing = "the OCDBT database" if self._has_database else "an earlier listing of the item"
+        return OpenFiles(self.root, most=1, sources=self._sources, named_by=listing)
 
 
 def _length(value: Value | None) -> int:
@@ -167,35 +172,28 @@ def status_of_files(directory: Path) -> dict[str, os.stat_result]:
 
 
 _LOCK = Lock()
-_ITEMS: OrderedDict[Path, tuple[Stamp, ItemValues]] = OrderedDict()
-
-
-def described_by(directory: Path) -> Path:
-    """Return the file of an item that changes whenever the item is saved again."""
-    database = directory / DATABASE
-    return database if database.is_file() else directory / TREE
+_ITEMS: OrderedDict[Path, ItemValues] = OrderedDict()
 
 
 def keep_values(values: ItemValues) -> None:
     """Keep the values of an item for later calls of `values_of`."""
-    root = values.directory.absolute()
-    stamp = stamp_of(described_by(root).stat())
     with _LOCK:
-        _ITEMS.pop(root, None)
-        _ITEMS[root] = stamp, values
+        _ITEMS.pop(values.root, None)
+        _ITEMS[values.root] = values
         while len(_ITEMS) > _KNOWN:
             _ITEMS.popitem(last=False)
 
 
 def values_of(directory: Path) -> ItemValues:
-    """Return the values of the item in `directory`. Raise the errors of `ItemValues`."""
+    """Return the values of the item in `directory`, which are read again if the item was saved
+    again. Raise the errors of `ItemValues`.
+    """
     root = directory.absolute()
-    stamp = stamp_of(described_by(root).stat())
     with _LOCK:
         known = _ITEMS.get(root)
-        if known is not None and known[0] == stamp:
+        if known is not None:
             _ITEMS.move_to_end(root)
-            return known[1]
-    values = ItemValues(directory, status_of_files(directory))
-    keep_values(values)
-    return values
+    if known is None or known.stamp != stamp_of((root / known.signed_by).stat()):
+        known = ItemValues(directory, status_of_files(directory))
+        keep_values(known)
+    return known

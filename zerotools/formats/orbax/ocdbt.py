@@ -143,8 +143,8 @@ class _Body:
         return texts[1:]
 
     def files(self, base: str) -> list[tuple[str, str]]:
-        """Read the table of data files. Return the path of each, and the part of it that begins all
-        paths in a node of this file.
+        """Read the table of data files. Return the path of each, and the part of it with which all
+        paths in a node of this file begin.
         """
         count = self.number()
         shared = [0, *self.numbers(count - 1)] if count else []
