@@ -167,10 +167,14 @@ def test_a_full_disk_for_decoded_elements_is_one_sentence(
 ) -> None:
     near = made_item(tmp_path / "items", ROWS, rows=3, config=SMALL_NODES)
 
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    truncate = os.ftruncate
 
-    monkeypatch.setattr(array_paths, "_write_all", full)
+    def full(descriptor: int, size: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name.endswith("(deleted)"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        truncate(descriptor, size)
+
+    monkeypatch.setattr(os, "ftruncate", full)
     with pytest.raises(BadRequest, match=r"zarr2 \(\d+ bytes\) cannot be written to \S+: No space"):
         exported(near, tmp_path / "out")
     assert [each.name for each in tmp_path.iterdir()] == ["items"]

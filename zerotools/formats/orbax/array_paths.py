@@ -228,22 +228,19 @@ class DecodedChunks:
     def _key(self, number: int) -> str:
         return f"{self._name}/{self._decoder.key(self._array.index(number))}"
 
-    def _write(self, number: int, elements: memoryview) -> None:
+    def _write(self, number: int, left: memoryview) -> None:
+        offset = number * self._array.slot_bytes
         try:
             os.ftruncate(self._spool.fileno(), self._array.file_bytes)
-            _write_all(self._spool.fileno(), elements, number * self._array.slot_bytes)
+            while left:
+                done = os.pwrite(self._spool.fileno(), left, offset)
+                left, offset = left[done:], offset + done
         except OSError as error:
             raise BadRequest(
                 f"the decoded elements of {self._path} ({self._array.file_bytes} bytes) cannot be "
                 f"written to {tempfile.gettempdir()}: {error.strerror}; set TMPDIR to a directory "
                 "with more space"
             ) from error
-
-
-def _write_all(descriptor: int, left: memoryview, offset: int) -> None:
-    while left:
-        done = os.pwrite(descriptor, left, offset)
-        left, offset = left[done:], offset + done
 
 
 class _DecodingMemory:
