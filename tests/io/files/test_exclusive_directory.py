@@ -19,6 +19,7 @@ def test_nobody_else_looks_into_it_before_it_is_opened_up(tmp_path: Path) -> Non
     (tmp_path / "plain").mkdir()
     with closing(OwnDirectory(tmp_path / "a")) as own:
         assert mode(own.path) == 0o700
+        (own.path / ".zerotools-mode").mkdir()  # of a run that was killed here
         own.open_up()
         assert mode(own.path) == mode(tmp_path / "plain")
         assert list(own.path.iterdir()) == []

@@ -11,7 +11,8 @@ import pytest
 from zerotools.core.errors import BadRequest
 from zerotools.io.output import part_ledger
 from zerotools.io.output.journal import NAME, Journal
-from zerotools.io.output.part_ledger import PartLedger, count_parts, remove_journals
+from zerotools.io.output.part_ledger import PartLedger, check_parts, count_parts, remove_journals
+from zerotools.io.output.staging import PROBE
 
 IDENTITY = {"source files": "1", "options": "2"}
 
@@ -49,6 +50,15 @@ def test_what_a_kill_cut_short_is_begun_anew(tmp_path: Path) -> None:
         (tmp_path / NAME).write_bytes(whole[:length])
         with ledger(tmp_path):
             assert (tmp_path / NAME).read_bytes() == whole
+
+
+def test_the_probe_of_a_killed_run_is_no_run_without_parts(tmp_path: Path) -> None:
+    (tmp_path / NAME).touch()
+    (tmp_path / PROBE).touch()
+    check_parts(tmp_path, 3)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(BadRequest, match="holds files of a run without --part"):
+        check_parts(tmp_path, 3)
 
 
 def test_other_parts_and_runs_without_parts_are_told_apart(tmp_path: Path) -> None:

@@ -164,6 +164,10 @@ def test_an_upload_is_whole_or_not_there(trouble: Both) -> None:
         store.upload("run/large", pieces(fails=True), part, 2)
     assert trouble[0].uploads() == []
     assert "run/large" not in trouble[0].sizes()
+    trouble[1].add(ACCESS_DENIED, kind="part", times=1)
+    with pytest.raises(BadRequest, match=r"run/large cannot be written: .* refuses it \(403"):
+        store.upload("run/large", pieces(fails=False), part, 2)
+    assert "run/large" not in trouble[0].sizes()
     trouble[1].add(SLOW_DOWN, kind="part", times=1)
     written = store.upload("run/large", pieces(fails=False), part, 2)
     assert written.size == 12 * 2**20

@@ -26,7 +26,7 @@ from tests.io.stores.far import served
 from tests.ops.delta.pairs import BF16, LARGE, loaded, raw, stepped, weights, write_model
 from zerotools.core.dtypes import FLOAT32
 from zerotools.io.output.output_marker import MARKER
-from zerotools.io.output.staging import partial_of
+from zerotools.io.output.staging import PROBE, partial_of
 from zerotools.ops.delta.block_codec import Compression, DeltaBlockKind, EncodedBlock
 from zerotools.ops.delta.delta_file import (
     DeltaHeader,
@@ -293,6 +293,32 @@ def test_what_appears_or_changes_during_the_work_is_refused(pair: tuple[Path, Pa
     with pytest.raises(zerotools.BadFile, match=r"ab\.delta changed while it was applied"):
         zerotools.apply(a, delta, out=a.with_name("c"), progress=lambda _: os.utime(delta, (1, 1)))
     assert {each.name for each in a.parent.iterdir()} == {"a", "b", "ab.delta"}
+
+
+def test_what_a_kill_leaves_of_the_replaced_model_does_not_block(
+    pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, delta = pair
+    zerotools.delta(b, b, delta.with_name("bb.delta"))
+    partial_of(a).mkdir()
+    (partial_of(a) / PROBE).touch()
+    (a / "notes.txt").touch()
+    unlink = Path.unlink
+
+    def killed(path: Path, *, missing_ok: bool = False) -> None:
+        if path == partial_of(a) / "model.safetensors":
+            raise KeyboardInterrupt
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            zerotools.apply(a, delta)
+    assert (partial_of(a) / "model.safetensors").exists()
+    zerotools.apply(a, delta.with_name("bb.delta"))
+    assert loaded(a) == loaded(b)
+    assert (a / "notes.txt").exists()
+    assert not partial_of(a).exists()
 
 
 def test_owners_and_permissions_stay_in_place(pair: tuple[Path, Path, Path]) -> None:

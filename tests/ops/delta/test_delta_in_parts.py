@@ -115,6 +115,31 @@ def test_a_part_continues_and_only_a_complete_one_counts(pair: tuple[Path, Path,
     assert loaded(out.with_name("made")) == loaded(b)
 
 
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_damaged_delta_of_the_same_models_is_made_again_on_request(
+    is_cut: bool, pair: tuple[Path, Path, Path]
+) -> None:
+    a, b, out = pair
+    zerotools.delta(a, b, out, part="1/1")
+    whole = out.read_bytes()
+    out.write_bytes(whole[:-1] + (b"" if is_cut else bytes([whole[-1] ^ 1])))
+    with pytest.raises(zerotools.BadFile, match=r"is (damaged|truncated).*; pass --overwrite for"):
+        zerotools.delta(a, b, out, part="1/2")
+    for index in (1, 2):
+        zerotools.delta(a, b, out, part=(index, 2), overwrite=True)
+    assert out.read_bytes() == whole
+
+
+def test_a_place_where_no_file_can_be_is_named(pair: tuple[Path, Path, Path]) -> None:
+    a, b, _ = pair
+    for out in (Path("/"), a):
+        for part in (None, "1/2"):
+            with pytest.raises(zerotools.BadRequest, match=f"{out} is a directory; name a file"):
+                zerotools.delta(a, b, out, part=part)
+    with pytest.raises(zerotools.BadRequest, match=r"json/d cannot be written: Not a directory"):
+        zerotools.delta(a, b, a / "config.json" / "d", part="1/2")
+
+
 def test_a_killed_part_leaves_the_others(pair: tuple[Path, Path, Path]) -> None:
     a, b, out = pair
     zerotools.delta(a, b, out, part="2/2")

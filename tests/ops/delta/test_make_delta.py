@@ -57,11 +57,18 @@ def test_an_object_that_appears_meanwhile_is_kept(
         assert store.get("d") == b"theirs"
 
 
-def test_a_lost_reply_is_no_other_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a = write_model(tmp_path / "a", weights(0))
+@pytest.mark.parametrize(("kind", "part_bytes"), [("put", 16 << 20), ("complete", 5 << 20)])
+def test_a_lost_reply_is_no_other_object(
+    kind: str, part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerotools.ops.delta.make_delta._PART_BYTES", part_bytes)
+    shared = {"norm.weight": np.ones(64, np.float32)}
+    noise = np.random.default_rng(0).integers(0, 256, 6 << 20, np.uint8)
+    a = write_model(tmp_path / "a", shared)
+    b = write_model(tmp_path / "b", {**shared, "noise": noise})
     with troubled(monkeypatch) as (store, proxy):
-        proxy.add(LoseReply(), kind="put", first=1, times=1)
-        made = zerotools.delta(a, a, "gs://checkpoints/d").delta_bytes
+        proxy.add(LoseReply(), kind=kind, first=1, times=1)
+        made = zerotools.delta(a, b, "gs://checkpoints/d").delta_bytes
         assert store.sizes() == {"d": made}
 
 

@@ -93,6 +93,7 @@ def test_a_large_file_goes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     tensors = {f"w{n}": draw.standard_normal((700, 1001 + n), np.float32) for n in range(8)}
     save_file(tensors, tmp_path / "model.safetensors")
     with troubled(monkeypatch) as (store, proxy):
+        proxy.add(LoseReply(), kind="complete", times=1)
         for to in ("near", "far"):
             out = tmp_path / "out" if to == "near" else far("out")
             options = consolidate.Options(dtype="fp32")

@@ -67,7 +67,7 @@ class OwnDirectory:
     def open_up(self) -> None:
         """Give the directory the permissions that a new directory in its parent usually gets."""
         probe = self.path / _PROBE
-        probe.mkdir()
+        probe.mkdir(exist_ok=True)  # a killed run may have left it
         mode = stat.S_IMODE(probe.stat().st_mode)
         probe.rmdir()
         os.fchmod(self._descriptor, mode)

@@ -18,6 +18,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,8 +209,10 @@ def check_replaceable(destination: Path, command: str) -> None:
 
 def remove_output(directory: Path) -> None:
     """Remove an output. Its marker is removed last, so that files which remain after a kill can be
-    recognised.
+    recognised. An output without a marker gets an empty one first.
     """
+    with suppress(FileExistsError):
+        (directory / MARKER).touch(exist_ok=False)
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

@@ -29,6 +29,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.regular_files import regular_file
 from zerotools.io.output.journal import NAME, Journal, is_of_journals, read_journal, refuse_another
+from zerotools.io.output.staging import PROBE
 
 SCHEMA = "zerotools.parts/1"
 _LONGEST_HEAD = 2**16
@@ -177,8 +178,9 @@ def check_parts(directory: Path, parts: int) -> None:
 
 
 def _is_new(directory: Path) -> bool:
-    """Return whether the directory is empty, except for the ledger of a run that begins now."""
-    left = [path for path in directory.iterdir() if path.name != NAME]
+    """Return whether the directory is empty, except for the ledger and the probe of a run that
+    begins now, or was killed then."""
+    left = [path for path in directory.iterdir() if path.name not in (NAME, PROBE)]
     return not left and not (directory / NAME).is_symlink()
 
 

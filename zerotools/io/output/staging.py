@@ -23,7 +23,8 @@ from zerotools.io.output.exchange_names import UNSUPPORTED, exchange_names, why_
 from zerotools.io.output.journal import NAME as LEDGER
 from zerotools.io.output.output_marker import remove_output
 
-_PROBE = ".zerotools-probe"
+PROBE = ".zerotools-probe"
+"""A file that a staging directory has while it is tested whether the output can be replaced."""
 
 
 def partial_of(destination: Path) -> Path:
@@ -114,7 +115,7 @@ class Staging:
             )
         if not self._destination_exists():
             return
-        probe = self.directory / _PROBE
+        probe = self.directory / PROBE
         probe.touch()
         try:
             why = why_fixed(self.destination, self.directory, self._rename)

@@ -35,7 +35,7 @@ from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.output.journal import refuse_another
 from zerotools.io.output.output_marker import MARKER, marked_files
 from zerotools.io.output.store_write_record import WRITING, is_written, read_writing
-from zerotools.io.stores.store_interface import FarObject
+from zerotools.io.stores.store_interface import FarObject, WritableStore
 from zerotools.io.stores.store_path import (
     StorePath,
     forget_path,
@@ -228,7 +228,7 @@ class FarStaging:
         key = f"{self._key}/{name}"
         if self._store.head(key) is not None:
             raise self._exists_error(name)
-        return self._store.upload(key, pieces, part_bytes, parts)
+        return upload_new(self._store, key, pieces, size, part_bytes, parts)
 
     def put(self, name: str, data: bytes) -> FarObject:
         """Write a small object that does not exist yet. Raises the errors of `upload`."""
@@ -323,7 +323,23 @@ class FarStaging:
             return
         made = [name for name in self._files if name in self.done]
         marker = [MARKER] if self._is_marked else []
-        remove_objects(self.destination / name for name in (*made, *marker, WRITING))
+        remove_objects(self.destination / name for name in (*marker, *made))
+        remove_objects([self.destination / WRITING])  # not sooner: it says what the others are
+
+
+def upload_new(
+    store: WritableStore, key: str, pieces: Iterable[bytes], size: int, part_bytes: int, parts: int
+) -> FarObject:
+    """Write an object of `size` bytes, which did not exist, as `WritableStore.upload` does."""
+    try:
+        return store.upload(key, pieces, part_bytes, parts)
+    except ZerotoolsError:
+        # The reply to the last request may have been lost: then the object is this one.
+        with suppress(ZerotoolsError):
+            found = store.head(key)
+            if found is not None and found.size == size:
+                return found
+        raise
 
 
 def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> None:

@@ -265,6 +265,8 @@ class ObstoreBucket:
                 for each in pieces:
                     size += len(each)
                     yield each
+            except GeneratorExit:  # the transfer has failed, and takes no more pieces
+                raise
             except BaseException as error:  # raised again below, unchanged
                 raised.append(error)
                 raise

@@ -122,7 +122,7 @@ def _opened_path(path: Path) -> Iterator[BinaryIO]:
         advice = advice_to_continue(path) or "is a directory, and not a delta"
         raise BadFile(f"{path} {advice}") from None
     except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+        raise BadFile(f"{_name_of(path)} cannot be read: {error.strerror}") from None
     with stream:
         if not (is_input or is_far) and stream.seekable():
             yield stream

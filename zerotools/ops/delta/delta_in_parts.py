@@ -100,21 +100,22 @@ def make_delta_part(
     for each in (plan.a, plan.b):
         refuse_merging(each)
     making = _Making(plan, out, part, overwrite=overwrite)
-    if making.is_complete():
-        return making.whole_report()
+    if (complete := making.complete_report()) is not None:
+        return complete
     check_delta_output(out, overwrite=overwrite)
     try:
         with _shared_directory(out, part.of) as own:
-            if making.is_complete():  # it got its name while the directory was made anew
-                return making.whole_report()
+            # The delta may have got its name while the directory was made anew.
+            if (complete := making.complete_report()) is not None:
+                return complete
             with closing(PartLedger(own.path, making.identity, part.of)) as ledger:
                 with closing(ledger.journal(part.index)) as journal:
                     noted = making.write(journal, budget, on_bytes)
                 with ledger.locked():
                     return making.finish(own, ledger, noted)
     except FileNotFoundError:
-        if making.is_complete():  # another run removed the directory
-            return making.whole_report()
+        if (complete := making.complete_report()) is not None:  # another run completed it
+            return complete
         if partial_of(out).exists():
             raise
         raise gone_error(partial_of(out)) from None
@@ -128,23 +129,31 @@ class _Making:
         self._out = out
         self._part = part
         self._overwrite = overwrite
-        self._directory = partial_of(out)
         self.identity = plan.identity
         self._made_of = digest_of(self.identity)
 
-    def is_complete(self) -> bool:
-        """Return whether `out` exists and was made from the same inputs. Remove what a killed run
-        has left of its parts."""
+    @property
+    def _directory(self) -> Path:
+        return partial_of(self._out)
+
+    def complete_report(self) -> DeltaReport | None:
+        """Return the report on `out` if it exists and was made from the same inputs, else None.
+        Remove what a killed run has left of its parts. If `out` is damaged, return None if it may
+        be overwritten, else raise BadFile."""
         if read_made_of(self._out) != self._made_of:
-            return False
+            return None
+        try:
+            with self._out.open("rb") as stream:
+                changed = DeltaFile(self._out, stream).changed
+        except FileNotFoundError:  # it was removed meanwhile
+            return None
+        except BadFile as error:
+            if self._overwrite:
+                return None
+            what = str(error).partition(";")[0]
+            raise BadFile(f"{what}; pass --overwrite for all parts to make it again") from None
         if identity_of_parts(self._directory) in (None, self.identity):
             _remove_directory(self._directory)
-        return True
-
-    def whole_report(self) -> DeltaReport:
-        """Return the report on the complete delta. Raises BadFile if it is damaged."""
-        with self._out.open("rb") as stream:
-            changed = DeltaFile(self._out, stream).changed
         plan = self._plan
         size = self._out.stat().st_size
         return DeltaReport(
@@ -180,8 +189,8 @@ class _Making:
 
     def finish(self, own: OwnDirectory, ledger: PartLedger, noted: _PartNote) -> DeltaReport:
         """Join the parts if all of them are complete. `noted` is the entry of this part."""
-        if self.is_complete():
-            return self.whole_report()
+        if (complete := self.complete_report()) is not None:
+            return complete
         if not own.is_at(self._directory):
             raise gone_error(self._directory)
         numbers = range(1, self._part.of + 1)
@@ -260,12 +269,12 @@ def _shared_directory(out: Path, parts: int) -> Iterator[OwnDirectory]:
         raise BadRequest(
             f"another run is writing {out}; wait for it, or choose another output"
         ) from None
-    except NotADirectoryError:
-        raise BadRequest(
-            f"{path} is the unfinished file of a run without --part; wait for that run, or remove "
-            "the file"
-        ) from None
     except OSError as error:
+        if isinstance(error, NotADirectoryError) and path.exists():
+            raise BadRequest(
+                f"{path} is the unfinished file of a run without --part; wait for that run, or "
+                "remove the file"
+            ) from None
         raise BadRequest(f"{out} cannot be written: {error.strerror} ({error.filename})") from error
     try:
         check_parts(path, parts)

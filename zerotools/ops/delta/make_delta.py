@@ -23,6 +23,7 @@ from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.part_ledger import refuse_without_part
 from zerotools.io.output.staging import partial_of
+from zerotools.io.output.write_to_store import upload_new
 from zerotools.io.stores.store_interface import WritableStore
 from zerotools.io.stores.store_path import forget_path, writable_store
 from zerotools.ops.conversions.conversion import Conversion
@@ -374,15 +375,15 @@ def written_file(out: Path | BinaryIO, *, overwrite: bool) -> Iterator[BinaryIO]
 
 def check_delta_output(out: Path, *, overwrite: bool) -> None:
     """Raise BadRequest if no delta can be written to the file `out`, because it exists."""
-    if out.exists() and not (out.is_file() or out.is_dir()):
+    if out.is_dir():
+        raise BadRequest(f"{out} is a directory; name a file, such as {out / 'model.delta'}")
+    if out.exists() and not out.is_file():
         raise BadRequest(
             f"{out} is not a regular file; write the delta to -, and redirect it: "
             f"zerotools delta A B - > {out}"
         )
     if os.path.lexists(out) and not overwrite:
         raise BadRequest(f"{out} exists; choose another output, or pass --overwrite")
-    if out.is_dir():
-        raise BadRequest(f"{out} is a directory; name a file, such as {out / 'model.delta'}")
     if out.exists() and not is_delta(out):
         raise BadRequest(f"{out} is not a delta, so --overwrite does not replace it")
 
@@ -409,7 +410,11 @@ def _object(out: RemotePath, *, overwrite: bool) -> Iterator[BinaryIO]:
             if is_new and store.head(key) is not None:
                 raise _appeared_error(out)
             part_bytes = max(_PART_BYTES, -(-size // _MOST_PARTS))
-            store.upload(key, iter(lambda: spool.read(_PIECE), b""), part_bytes, _PARTS_AT_ONCE)
+            pieces = iter(lambda: spool.read(_PIECE), b"")
+            if is_new:
+                upload_new(store, key, pieces, size, part_bytes, _PARTS_AT_ONCE)
+            else:
+                store.upload(key, pieces, part_bytes, _PARTS_AT_ONCE)
         else:
             _put_small(store, key, spool.read(), out if is_new else None)
     forget_path(out)

@@ -26,7 +26,7 @@ from zerotools.io.output.journal import NAME as JOURNAL
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.output_marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.part_ledger import refuse_without_part
-from zerotools.io.output.staging import Staging
+from zerotools.io.output.staging import PROBE, Staging
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write_files import Writer, create_file, shared_note
@@ -208,10 +208,10 @@ def refuse_astray(target: Target) -> None:
 def _check_left(directory: Path) -> None:
     """Raise an error if the staging directory exists already and another program made it.
 
-    A staging directory of zerotools has a journal, or is an output that was about to be replaced
-    and has a marker.
+    A staging directory of zerotools has a journal, or the probe of a run that was killed before it
+    wrote anything. If it is an output that was about to be replaced, it has a marker.
     """
-    if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
+    if not any((directory / name).is_file() for name in (JOURNAL, MARKER, PROBE)):
         raise BadRequest(
             f"the staging directory {directory} holds files that zerotools did not write; move "
             "them elsewhere, or choose another output"
