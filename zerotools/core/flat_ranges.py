@@ -62,7 +62,7 @@ class Ranges(Sequence[Chunk]):
         return self._make()
 
     def flattened(self) -> Iterator[Chunk]:
-        """Yield the same chunks in the coordinates of the flattened, 1-D tensor."""
+        """Yield each range as one chunk of the flattened, 1-D tensor."""
         for begin, end, file, offset in self._make():
             yield Chunk(Box((begin,), (end - begin,)), file, offset)
 

@@ -303,8 +303,8 @@ class Format(ABC):
         raise Unsupported(f"zerotools does not reshard {self.name}")
 
     def ranks_divisor(self, source: Checkpoint) -> int:
-        """Return the number that divides each number of ranks for which `reshard` surely writes
-        `source`. Return 0 if no such number is known.
+        """Return a number D such that `reshard` can write `source` for every multiple of D ranks.
+        Return 0 if no such number is known.
         """
         return 1 if self.reshards else 0
 

@@ -73,7 +73,7 @@ def check_leaks(config: Any, *, packing: bool) -> None:
 
 
 class _Leaks(NamedTuple):
-    """The result of the check of a model.
+    """The leaks that were found in a model.
 
     `ahead` is True if tokens see later tokens. `mixed` is True if packed examples influence each
     other.
@@ -84,9 +84,10 @@ class _Leaks(NamedTuple):
 
 
 def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
-    """Check a small model that has the layers of `config`, and return the result.
+    """Return the leaks of a small model that has the layers of `config`; None if no small model can
+    be made or run.
 
-    Returns None if no small model can be made or run.
+    Packed examples are checked only if `packing` is True.
 
     Raises:
         Unsupported: this version of transformers cannot train the model on text alone.

@@ -100,8 +100,14 @@ class _JobChanges:
 
 @dataclass(frozen=True, kw_only=True)
 class _Mode:
-    """The options that determine what happens to the jobs: check only, queue under a key, follow,
-    print JSON.
+    """The options that determine what `submit` does with the jobs.
+
+    Attributes:
+        idempotency_key: if not None, a second submit with this key queues no second job.
+        dry_run: check the jobs, and queue none.
+        show: the number of examples that a dry run prints; None: print none.
+        follow: show the progress until the job has ended.
+        as_json: print JSON.
     """
 
     idempotency_key: str | None

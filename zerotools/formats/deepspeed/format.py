@@ -88,8 +88,10 @@ class DeepSpeedFormat(Format):
         return as_job(source, target, ranks)
 
     def ranks_divisor(self, source: Checkpoint) -> int:
-        """Return the number of model-parallel ranks. Return 0 for a checkpoint without ZeRO or with
-        experts, and at stage 3 with several model-parallel ranks.
+        """Return the number of model-parallel ranks: `reshard` writes every multiple of it.
+
+        Return 0 (not known) for a checkpoint without ZeRO, for one with experts, and for stage 3
+        with several model-parallel ranks.
         """
         from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 

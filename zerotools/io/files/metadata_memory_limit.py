@@ -9,7 +9,8 @@ nothing to make.
     .metadata of 300,000 chunks, of 1.8 KB each, and 12 GB of data:   needs 540 MB, may take 3 GB
     a pickle of 20 MB that makes a dict of each byte, and no data:    needs 1.4 GB, may take 64 MiB
 
-Standard library only: the training process uses it too.
+Standard library only: the training process imports this module in the job's Python environment,
+which may lack the other dependencies of zerotools.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A file that is open to be read at offsets. It is on this machine or in an object store.
+"""Open files that are read at offsets, on this machine or in an object store.
 
-Standard library only: the training process reads checkpoints too.
+Standard library only: the training process imports this module in the job's Python environment,
+which may lack the other dependencies of zerotools.
 """
 
 from __future__ import annotations

@@ -2,7 +2,10 @@
 
 Opening a FIFO waits for a writer that may never come, and a device such as /dev/zero never ends.
 Neither is part of a checkpoint, so both are refused by their type before they are opened: opening a
-device can itself have effects. Standard library only: the training process uses it too.
+device can itself have effects.
+
+Standard library only: the training process imports this module in the job's Python environment,
+which may lack the other dependencies of zerotools.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ stamp before its first byte is read, and compares every later opening with it. A
 again before an output gets its name. `written_apart` compares write times: a file that was written
 long before or after the other files may be from another save.
 
-Standard library only: the training process reads checkpoints too.
+Standard library only: the training process imports this module in the job's Python environment,
+which may lack the other dependencies of zerotools.
 """
 
 from __future__ import annotations

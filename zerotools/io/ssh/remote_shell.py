@@ -1,8 +1,8 @@
 """Runs a script on another machine, or on this one, and reads its output.
 
 The script is the standard input of `sh` on that machine. So its login shell gets only two words,
-even if the script contains many names with special characters. A login may print text too, so the
-output of the script begins after an unpredictable line.
+even if the script contains many names with special characters. A login may print text too. So the
+script first prints a line with a random mark, and all output up to this line is skipped.
 
     sh                                   on this machine
     ssh OPTIONS -- HOST exec sh          on another one

@@ -119,8 +119,8 @@ class PrivateDaemon:
     def send(self, number: signal.Signals) -> bool:
         """Send a signal to the daemon.
 
-        Return whether the daemon runs. The pid cannot have been reused, because this process has
-        not yet waited for the daemon, its child.
+        Return False if the daemon was not running. The pid cannot have been reused, because this
+        process has not yet waited for the daemon, its child.
         """
         if self._process is None or not self.is_running():
             return False
@@ -130,7 +130,8 @@ class PrivateDaemon:
     def kill(self, again_in: float) -> bool:
         """Kill the daemon by SIGKILL.
 
-        `keep_up` starts it again after `again_in` seconds. Return whether the daemon ran.
+        `keep_up` starts it again after `again_in` seconds. Return False if the daemon was not
+        running.
         """
         if not self.send(signal.SIGKILL) or self._process is None:
             return False

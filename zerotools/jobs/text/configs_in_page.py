@@ -22,7 +22,9 @@ class BlockKind(StrEnum):
 
 @dataclass(frozen=True)
 class PageBlock:
-    """A config or launch line that was found in a page. It begins at `line` of the page, from 1."""
+    """A config or launch line that was found in a page. It begins at line `line` of the page;
+    the first line is 1.
+    """
 
     kind: BlockKind
     line: int
@@ -30,8 +32,8 @@ class PageBlock:
 
     @property
     def padded_text(self) -> str:
-        """The text of the block, with an empty line for each line of the page before it. So a line
-        of this text has the same number as in the page.
+        """The text of the block after `line - 1` empty lines. So each line of this text has the
+        same line number as in the page.
         """
         return "\n" * (self.line - 1) + self.text
 

@@ -70,10 +70,15 @@ def _at_least_0(number: Number) -> Number:
 def common_type(ours: DType, theirs: DType) -> DType | None:
     """Return the dtype for comparing two tensors; None if no dtype holds the values of both.
 
-    - Two floating-point dtypes of different widths: the narrower one, as after an export.
-    - Two integer dtypes, two floating-point dtypes of the same width, or `float8_e8m0fnu` (a dtype
-      of scales) and another one: a dtype that holds the values of both exactly.
-    - An integer and a float: float64.
+    - The same dtype twice: this dtype.
+    - Two floating-point dtypes of different widths: the narrower one, as after an export. But if
+      the narrower one is `float8_e8m0fnu` (a dtype of scales): float32, or float64 if the wider one
+      is float64.
+    - Two different floating-point dtypes of the same width: float32.
+    - Two different integer dtypes: int64, or uint64 if one is uint64 and the other is unsigned or
+      bool.
+    - An integer and a floating-point dtype: float64.
+    - Two complex dtypes: complex64.
     """
     if ours == theirs:
         return ours

@@ -98,7 +98,7 @@ def _opened(given: Path | BinaryIO) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _spooled(stream: BinaryIO) -> Iterator[BinaryIO]:
-    """Return a context with a temporary file of the rest of `stream`."""
+    """Copy the rest of `stream` to a temporary file, and yield this file at its beginning."""
     with temporary_file() as spool:
         shutil.copyfileobj(stream, spool, 1 << 22)
         spool.seek(0)

@@ -37,7 +37,7 @@ _LENGTH = struct.Struct("<Q")
 _END = struct.Struct("<8sQ16s")
 _LARGEST_HEADER = 1 << 28
 LARGEST_PLAIN = 1 << 28
-"""The largest number of plain bytes of a delta: they are held in memory."""
+"""The largest number of plain bytes (bytes that belong to no tensor): they are held in memory."""
 _LONGEST_NAME = 255
 _LONGEST_SHOWN = 300
 _MOST_DIMENSIONS = 64
@@ -379,12 +379,17 @@ class StoredBlock(NamedTuple):
 
 
 class DeltaFile:
-    """A delta that was read and checked: its header, its plain bytes, and the positions of its
-    blocks. `digest` is the digest of the whole file, and `changed` is the number of elements that
-    it changes.
+    """A delta that was read and checked.
 
     `path` is the name of the delta in messages. `stream` must be able to seek, and must be at its
     beginning.
+
+    Attributes:
+        header: the header.
+        plain: the plain bytes (bytes of files that belong to no tensor), compressed with zstd.
+        digest: the digest of the whole file.
+        changed: the number of elements that the delta changes.
+        tensors, files: the tensors and files of the header, keyed by name.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:

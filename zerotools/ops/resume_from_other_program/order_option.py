@@ -179,7 +179,15 @@ def _of_model(config: Path) -> AskedOrder:
 
 
 def _built(config: Path, tree: Mapping[str, Any]) -> Any:
-    """Run transformers in a separate process, and return its output for the model."""
+    """Build the model with transformers in a separate process. Return the name of its class, the
+    version of transformers, the names and shapes of the model's trained parameters, and the names
+    of those with weight decay.
+
+    `config` is the path of config.json, and `tree` is its content.
+
+    Raises:
+        BadRequest: transformers cannot build the model.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROGRAM],

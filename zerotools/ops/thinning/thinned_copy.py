@@ -163,8 +163,9 @@ def _like_the_others(entries: Entries, made: Path) -> None:
 
 
 def _as_before(before: Path, status: os.stat_result, after: Path) -> None:
-    """Set the mode, owner, times and attributes of an entry. New files get no setuid or setgid
-    bit."""
+    """Copy the mode, owner, times and attributes of the entry `before` to the entry `after`. A
+    file gets no setuid or setgid bit. `status` is the status of `before`.
+    """
     _own(before, status, after)
     with suppress(OSError):  # as of a file system without them
         _take_attributes(before, after)

@@ -218,7 +218,7 @@ def differing_replicas(
 
 
 def _replicas(tensor: Tensor) -> Iterator[tuple[Chunk, Chunk]]:
-    """Yield every copy of a block except the first, together with the first copy."""
+    """Yield (copy, first copy of the same block), for each further copy of each block."""
     known: dict[Box, Chunk] = {}
     for chunk in tensor.chunks:
         if chunk.box.is_empty:

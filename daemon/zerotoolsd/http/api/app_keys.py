@@ -25,11 +25,11 @@ ACTIONS: web.AppKey[Mapping[Any, Action]] = web.AppKey("actions")
 
 
 class JobPage(Protocol):
-    """Makes links to the page for browsers, and ends the sessions of users."""
+    """Makes links to the web page, and ends the browser sessions of users."""
 
     async def link(self, uid: int) -> dict[str, Any]:
-        """Return `{"url", "port", "expires_seconds"}`: a link to the page for this user that works
-        once.
+        """Return `{"url", "port", "expires_seconds"}`: a link for this user to the web page. The
+        link works once.
 
         Raises Conflict (this daemon has no page), Unavailable (no port is free).
         """

@@ -1,4 +1,6 @@
-"""Handlers of /v1/web: make a link to the page for browsers, and end its sessions."""
+"""Handlers of /v1/web: make a link to the web page that shows the queue, and end the user's browser
+sessions.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from zerotoolsd.http.api.responses import json_response
 
 
 async def make_link(request: web.Request) -> web.Response:
-    """Handle POST /v1/web/links: make a link to the page."""
+    """Handle POST /v1/web/links: make a one-time link to the web page."""
     await request_validation.no_body(request)
     return json_response(await request.app[PAGE].link(authorized_request(request).uid), status=201)
 
 
 async def end_sessions(request: web.Request) -> web.Response:
-    """Handle POST /v1/web/end: end the sessions of the caller."""
+    """Handle POST /v1/web/end: end all browser sessions of the caller."""
     await request_validation.no_body(request)
     return json_response({"ended": request.app[PAGE].end(authorized_request(request).uid)})

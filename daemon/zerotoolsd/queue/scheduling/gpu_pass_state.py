@@ -44,7 +44,7 @@ class GpuAllocationView:
     shares: GpuMemoryParts
 
     def why(self, need: ResourceNeed) -> str:
-        """Return the reason why a job with the need `need` waits."""
+        """Return the reason why a job that needs the resources `need` waits."""
         wanted, missing = usable_gpus(need, self.gpus)
         if missing is not None:
             return missing

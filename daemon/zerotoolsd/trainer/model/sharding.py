@@ -363,8 +363,9 @@ def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.devic
     buffers of all blocks would take 4 bytes per parameter on the device, although ZeRO-Offload
     leaves only 2 bytes per parameter there.
 
-    So the buffer of a block is freed after the buffer of the next block was reduced. torch's
-    allocator does not reuse the memory before the stream that used it has finished.
+    So the buffer of a block is freed after the buffer of the next block was reduced. This is safe,
+    because the buffer's use in the stream of the reduction is recorded (`record_stream`): torch's
+    allocator does not reuse the memory before this stream has finished with it.
     """
     # Without a GPU, parameters "on the host" have the buffer itself as their gradient.
     leave = layout.has_masters or (layout.params_tier == HOST and device.type == "cuda")

@@ -89,8 +89,9 @@ class LongCurve:
         self._shaped_at = 0
 
     def add(self, step: int, value: float) -> None:
-        """Add a point. A point is ignored if its step is not later than the last one; `cut` removes
-        later points first.
+        """Add a point. A point is ignored if its step is not later than the last point's step. If a
+        job repeats steps after a restart, the caller must remove the old points with `cut` before
+        it adds the new ones.
         """
         new = _Part(step, value, step, value, value, step, value, value, 1)
         old = self._parts.setdefault(step // self._length, new)

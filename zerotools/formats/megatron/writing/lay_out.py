@@ -1,4 +1,5 @@
-"""Lay out a torch_dist checkpoint of any program's run, as Megatron-Core 0.15 and 0.16 load it.
+"""Lay out a checkpoint of any format as a torch_dist checkpoint, which Megatron-Core 0.15 and 0.16
+load.
 
     OUT/latest_checkpointed_iteration.txt      the iteration, or `release` for weights alone
     OUT/iter_0000100/ or OUT/release/          .metadata, __0_N.distcp, common.pt, metadata.json
