@@ -98,7 +98,16 @@ def _path_or_file(given: StrPath | BinaryIO, method: str) -> Path | BinaryIO:
         raise BadRequest(f"{given!r:.200} is a file object for text; open the file in binary mode")
     if not isinstance(given, str | os.PathLike) and hasattr(given, method):
         return given
-    return path_of(given)  # type: ignore[arg-type]  # it refuses what is not a path
+    return _fresh_path(given)  # type: ignore[arg-type]  # it refuses what is not a path
+
+
+def _fresh_path(given: StrPath) -> Path:
+    """Return the path `given`, which a store is asked about again: another program may have written
+    there since an earlier call of this process."""
+    path = path_of(given)
+    if isinstance(path, RemotePath):
+        path.forget()
+    return path
 
 
 def _listed(given: Any) -> list[StrPath | BinaryIO]:
@@ -204,8 +213,8 @@ def delta(
         destination = _joined_output(destination)
     naming = _naming(given)
     with recording_sources(), metering(progress) as meter:
-        first, of_first = model_of(path_of(a), AUTO, naming)
-        second, of_second = model_of(path_of(b), given["dtype"], naming)
+        first, of_first = model_of(_fresh_path(a), AUTO, naming)
+        second, of_second = model_of(_fresh_path(b), given["dtype"], naming)
         budget = budget_of(given)
         if part is None:
             with (
@@ -272,7 +281,7 @@ def apply(
         Unsupported: a delta has another version, or an option is not possible in a store.
     """
     given: Mapping[str, Any] = bind_options(ApplyKeywords, options)
-    begun, origin = time.monotonic(), path_of(a)
+    begun, origin = time.monotonic(), _fresh_path(a)
     destination = origin if out is None else output_of(out)
     if str(out) == "-":
         raise BadRequest("the model is a directory, so OUT cannot be -; name a directory")

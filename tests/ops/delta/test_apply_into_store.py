@@ -92,6 +92,21 @@ def test_a_store_takes_what_a_disk_does(
                 zerotools.apply(a, deltas, OUT, overwrite=overwrite)
 
 
+def test_what_another_program_wrote_meanwhile_is_seen(
+    chain: tuple[Path, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, deltas = chain
+    url = "gs://checkpoints/in/next.delta"
+    with served(monkeypatch) as store:
+        there = put_directory(store, a, "in/model")
+        with pytest.raises(zerotools.BadRequest, match=r"next\.delta does not exist"):
+            zerotools.apply(there, url, tmp_path / "0")
+        for n, delta in enumerate(deltas):
+            store.put("in/next.delta", delta.read_bytes())
+            zerotools.apply(there, url, tmp_path / str(n))
+            there = put_directory(store, tmp_path / str(n), "in/model")
+
+
 def test_memory_does_not_grow_with_the_size_of_a_file(tmp_path: Path) -> None:
     peaks = []
     for name, rows in (("warm", 4), ("few", 4), ("many", 16)):  # the first makes tables that stay

@@ -138,9 +138,9 @@ class FarStaging:
     Use it as a context manager, and call `commit` inside the context. Several threads may call
     `add` at once.
 
-    If the run fails, its objects are removed; with `keep_failed` they stay, unless the source
-    caused the failure. The objects of a killed or interrupted run stay, so that the next run can
-    resume or clear them.
+    If the run fails, its objects are removed if the store allows it; with `keep_failed` they stay,
+    unless the source caused the failure. The objects of a killed or interrupted run stay, so that
+    the next run can resume or clear them.
     """
 
     def __init__(
@@ -323,8 +323,9 @@ class FarStaging:
             return
         made = [name for name in self._files if name in self.done]
         marker = [MARKER] if self._is_marked else []
-        remove_objects(self.destination / name for name in (*marker, *made))
-        remove_objects([self.destination / WRITING])  # not sooner: it says what the others are
+        with suppress(ZerotoolsError):  # the error of the run says more, and the record stays
+            remove_objects(self.destination / name for name in (*marker, *made))
+            remove_objects([self.destination / WRITING])
 
 
 def upload_new(
