@@ -30,7 +30,7 @@ REFUSED: dict[str, tuple[Any, bytes, str]] = {
     "a shape of booleans": ({"a": {**U8, "shape": [True]}}, b"1", "lacks"),
     "one offset": ({"a": {**U8, "data_offsets": [4]}}, b"1234", "1 data_offsets"),
     "no dtype": ({"a": {"shape": [4], "data_offsets": [0, 4]}}, b"1234", "lacks"),
-    "a tensor that is text": ({"a": "b"}, b"", "not an object"),
+    "a tensor that is text": ({"a": "b"}, b"", "not a JSON object"),
     "metadata of numbers": ({"__metadata__": {"a": 1}}, b"", "table of strings"),
     "a key twice": (b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}}', b"", "twice"),
     "no JSON": (b"{nope", b"", "not JSON"),

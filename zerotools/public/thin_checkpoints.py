@@ -103,8 +103,8 @@ class ThinResult:
 
     `checkpoints` has one outcome for each checkpoint. Its `status` is "planned", "thinned",
     "nothing" (the checkpoint has no optimizer state) or "refused". `stays` lists the checkpoints of
-    a run that were not selected, each with the reason. `jobs_checked` is True if a daemon answered,
-    so that checkpoints that jobs would resume from were refused.
+    a run that were not selected, each with the reason. `jobs_checked` is True if a daemon answered.
+    In that case, checkpoints from which jobs would resume were refused.
     """
 
     checkpoints: tuple[Outcome, ...]

@@ -142,11 +142,11 @@ class WarmStartConfig:
         minimum=1,
     )
     idle: int | str = key(
-        'How long such a process stays without a job: seconds, or text such as `"30m"`.',
+        'End a process that no job has used for this long: seconds, or text such as `"30m"`.',
         default="30m",
     )
     memory: int | str = key(
-        'Such a process ends if it holds more memory than this: bytes, or text such as `"2GiB"`.',
+        'End a process that holds more memory than this: bytes, or text such as `"2GiB"`.',
         default="2GiB",
     )
 
@@ -265,8 +265,8 @@ class GpusConfig:
         default="1400MiB",
     )
     end_over_declared: bool = key(
-        "Cancel jobs that use more memory of a GPU than they declared; false: say so in `queue` "
-        "and in an event.",
+        "Cancel jobs that use more memory of a GPU than they declared; false: only report this "
+        "in `queue` and in an event.",
         default=False,
     )
     idle_seconds: float = key(
@@ -276,7 +276,7 @@ class GpusConfig:
         minimum=0,
     )
     stop_idle: bool = key(
-        "Also ask such a job to save and stop for good; false: it continues.", default=False
+        "Also ask an idle job to save and stop for good; false: it continues.", default=False
     )
     exclude: tuple[int | str, ...] = key(
         "GPUs that jobs do not use: indexes as `nvidia-smi` shows them, UUIDs, or names of a model "

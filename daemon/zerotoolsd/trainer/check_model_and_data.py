@@ -98,7 +98,9 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     if begun is not None and (is_foreign(begun) or was_made_elsewhere(begun)):
         notes += make_foreign_start(begun, spec, meta_model).notes
     elif spec.resume_order is not None:
-        notes.append(unused_order(spec.resume_order, f"{begun} is a checkpoint of a job"))
+        notes.append(
+            unused_order(spec.resume_order, f"{begun} is from a job and has the parameter names")
+        )
     fits = partial(check_data_fits, config, sequence_length=None)
     sample = sample_data(spec, model_input_of(config), fits, show)
     view = sample.view

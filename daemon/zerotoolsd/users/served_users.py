@@ -102,8 +102,8 @@ def why_alone(
         closed = _closed(place)
         if closed is not None:
             return (
-                f"other users may not read {closed}, which their jobs need; install this program "
-                "in /opt"
+                f"other users are not allowed to read {closed}, which their jobs need; install "
+                "this program in /opt"
             )
     return None
 

@@ -157,7 +157,7 @@ def test_what_is_not_finite_is_counted_and_kept(tmp_path: Path) -> None:
 def test_overflow_fails_unless_it_is_allowed(tmp_path: Path) -> None:
     source = model(tmp_path / "in", {"w": noise(40) * 1e6})
     said = refused(2, "consolidate", source, tmp_path / "out", "--dtype", "fp16")
-    assert "w: 39 values up to" in said
+    assert "w has 39 such values, the largest " in said
     assert not (tmp_path / "out").exists()
     allowed = ("--dtype", "fp16", "--allow-overflow", "--json")
     done = zerotools("consolidate", source, tmp_path / "out", *allowed)

@@ -70,7 +70,7 @@ def test_it_takes_root_its_capabilities_and_an_open_installation(tmp_path: Path)
     closed.mkdir(mode=0o700)
     (closed / "python").touch()
     assert (
-        f"other users may not read {closed}"
+        f"other users are not allowed to read {closed}"
         in str(why_alone(0, tmp_path / "a", (closed / "python",), lambda: None))
-        or f"other users may not read {tmp_path}"
+        or f"other users are not allowed to read {tmp_path}"
     )

@@ -136,7 +136,7 @@ def test_overflow_names_the_tensor_and_the_largest_value() -> None:
     report = WriteReport(losses={Key("w", "param"): LostValues(overflowed=3, largest=1e6)})
     with pytest.raises(
         BadRequest,
-        match=r"1 tensors have values that are too large for .*w: 3 values up to 1e\+06",
+        match=r"values of 1 tensor are too large for .*w has 3 such values, the largest 1e\+06",
     ):
         refuse_overflow(report)
     refuse_overflow(WriteReport(losses={Key("w", "param"): LostValues(nans=1)}))

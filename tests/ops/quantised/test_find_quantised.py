@@ -212,15 +212,15 @@ def test_blocks_are_those_of_the_config_or_of_its_class(
 
 OPEN: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
     "no config": (
-        fp8_tensors(), None, "in blocks of 65x128 and in blocks of 129x255, and they do not show",
+        fp8_tensors(), None, "blocks of 65x128 and blocks of 129x255, and nothing shows",
     ),
     "a config without blocks": (
-        fp8_tensors(), {**CT, "config_groups": {}}, "they do not show which",
+        fp8_tensors(), {**CT, "config_groups": {}}, "nothing shows which",
     ),
     "exponents that are for no 32 elements": (
         {"a.weight": fp8(256, 256), "a.weight_scale_inv": np.ones((2, 2), np.uint8)},
         None,
-        "in blocks of 128x128 and in blocks of 255x255",
+        "blocks of 128x128 and blocks of 255x255",
     ),
     "a config of two blocks that both fit": (
         fp8_tensors(),
@@ -228,7 +228,7 @@ OPEN: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
             name: {"weights": {"block_structure": block}}
             for name, block in (("a", [128, 128]), ("b", [96, 128]))
         }},
-        "in blocks of 128x128 and in blocks of 96x128, and config.json names both",
+        "blocks of 128x128 and blocks of 96x128, and config.json names both",
     ),
 }  # fmt: skip
 

@@ -153,7 +153,7 @@ def _span(path: Path, name: str, value: Any, data_begin: int) -> tuple[int, int]
     byte."""
     if not isinstance(value, dict):
         raise BadFile(
-            f"{path}: {name!r} in its header is not an object; copy or download the file again"
+            f"{path}: {name!r} in its header is not a JSON object; copy or download the file again"
         )
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
     if not isinstance(dtype, str) or not _are_counts(shape) or not _are_counts(offsets):

@@ -477,4 +477,4 @@ def training_differences(
             yield "scores: BLEU and ROUGE (zerotools[scores]), without beam search (eval.num_beams)"
     yield f"checkpoints: in the format of zerotools (step-N); {program} cannot read them"
     if any(row.outcome is KeyOutcome.UNKNOWN for row in rows):
-        yield f"unknown arguments: only {program} uses them, not the job"
+        yield f"unknown arguments: zerotools ignores them; {program} may use them"

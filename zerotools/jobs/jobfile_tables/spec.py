@@ -172,11 +172,12 @@ class JobSpec:
         imported=False,
     )
     retry: str = key(
-        'The crashes after which the job is restarted. `"auto"`: all except crashes that '
-        "would happen again: a program with wrong arguments (exit status 2), one that cannot "
+        'The crashes after which the job is restarted. `"always"`: every crash, up to '
+        '`max_restarts`. `"auto"`: the same, but not after a crash that would happen again. '
+        "Such crashes are: wrong arguments of the program (exit status 2), a program that cannot "
         "be run (126, 127), an error in its code at the start (SyntaxError, ImportError, "
-        "NameError, TypeError, ...), and two attempts in a row with the same error at the "
-        'same step. `"always"`: every crash, up to `max_restarts`.',
+        "NameError, TypeError, ...), and two attempts in a row with the same error at the same "
+        "step.",
         default="auto",
         stored_default=ALWAYS,
         allowed=("auto", ALWAYS),

@@ -388,13 +388,13 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
     if not lost:
         return
     worst = "; ".join(
-        f"{key}: {count_text(losses.overflowed, 'value')} up to {losses.largest:g}"
+        f"{key} has {count_text(losses.overflowed, 'such value')}, the largest {losses.largest:g}"
         for key, losses in list(lost.items())[:10]
     )
     more = f"; and {len(lost) - 10} more tensors" if len(lost) > 10 else ""
     raise BadRequest(
-        f"{len(lost)} tensors have values that are too large for their new dtype (the largest "
-        f"fp16 is 65504): {worst}{more}; {advice}"
+        f"values of {count_text(len(lost), 'tensor')} are too large for their new dtype (the "
+        f"largest fp16 is 65504): {worst}{more}; {advice}"
     )
 
 

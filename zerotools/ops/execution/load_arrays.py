@@ -79,7 +79,7 @@ def _refuse_overflow(found: Losses, dtypes: Mapping[Key, DType]) -> None:
     if not lost:
         return
     worst = "; ".join(
-        f"{key}: {losses.overflowed} values up to {losses.largest:g} in {dtypes[key]}"
+        f"{key} in {dtypes[key]}: {losses.overflowed} too large, the largest {losses.largest:g}"
         for key, losses in list(lost.items())[:_MAX_NAMED]
     )
     raise BadRequest(f"finite values are too large for their new dtype ({worst}); use bf16 or fp32")

@@ -273,7 +273,7 @@ def refuse_changed(source: NodeSource, files: dict[str, FarFile], shells: OpenSh
     try:
         now = list_source(source, shells).files
     except ZerotoolsError as error:
-        raise type(error)(f"{error!s}; the source could be read before") from None
+        raise type(error)(f"{error!s}; earlier in this run the source could be read") from None
     for name, before in files.items():
         after = now.get(name)
         if after == before:

@@ -140,13 +140,13 @@ def several_fit(
         "config.json names both sizes; remove the wrong one from it"
         if is_named
         else (
-            "they do not show which blocks are right; put the config.json of this model, which "
+            "nothing shows which size is right; put the config.json of this model, which "
             "has the block size, next to its weights"
         )
     )
     fits = (
-        f"{scales.name} of shape {list(held.shape)} fits {key.name} of shape {list(tensor.shape)} "
-        f"both in blocks of {first} and in blocks of {last}"
+        f"the block size of {key.name} is not clear: its shape {list(tensor.shape)} and the shape "
+        f"{list(held.shape)} of {scales.name} fit blocks of {first} and blocks of {last}"
     )
     return UnprovedScales(fits, missing, (key, scales))
 

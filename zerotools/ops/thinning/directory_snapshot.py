@@ -209,6 +209,6 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
 
 def _changed(path: Path, what: str) -> str:
     return (
-        f"{path} changed while its new copy was made: {what}; nothing was exchanged. Wait "
+        f"{path} changed while its new copy was made: {what}; the checkpoint was not thinned. Wait "
         "until no program writes there, and run the command again"
     )

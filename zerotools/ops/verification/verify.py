@@ -134,7 +134,9 @@ def carry_out_verify(
         BadRequest: the manifest belongs to another model.
     """
     assert not (fast and (other or digests)), "a manifest needs the data"
-    assert not (digests and given.portion is not WHOLE), "a manifest is of a whole checkpoint"
+    assert not (digests and given.portion is not WHOLE), (
+        "a manifest needs the whole checkpoint, not a part"
+    )
     found = AllChecks(
         given.checkpoint,
         given.files,

@@ -269,7 +269,9 @@ def check_answer(
     code = next((tree[name] for name in ("errcode", "code", "StatusCode") if name in tree), None)
     if code != 0 or isinstance(code, bool):
         wait = _TOO_FAST.get(code) if isinstance(code, int) else None
-        raise NotDelivered(words if tree else f"{words}; this is not an answer of {service}", wait)
+        raise NotDelivered(
+            words if tree else f"{words}; this answer is not from {service}: check the URL", wait
+        )
     return words
 
 

@@ -142,8 +142,16 @@ def test_a_place_without_a_service_of_its_own_gets_json() -> None:
         ("slack", web.Response(status=403, text=f"{KEY} is no token"), r"403: \*\*\* is no token"),
         ("slack", web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}), "302"),
         ("feishu", web.json_response({"code": 19024, "msg": "Key Words Not Found"}), "Key Words"),
-        ("feishu", web.Response(text="<html>" + "x" * 100_000), "this is not an answer of feishu"),
-        ("dingtalk", web.Response(body=b"\xff\xfe"), "this is not an answer of dingtalk"),
+        (
+            "feishu",
+            web.Response(text="<html>" + "x" * 100_000),
+            "this answer is not from feishu: check the URL",
+        ),
+        (
+            "dingtalk",
+            web.Response(body=b"\xff\xfe"),
+            "this answer is not from dingtalk: check the URL",
+        ),
         ("discord", web.Response(status=429, text='{"retry_after": 3.5}'), "status 429"),
     ],
 )

@@ -53,7 +53,7 @@ def test_each_expert_of_each_layer_is_a_tensor(is_transposed: bool, tmp_path: Pa
 
 def test_a_stacked_tensor_has_axes_for_layers_and_experts(tmp_path: Path) -> None:
     source = stored(tmp_path, (2, 3), [], np.zeros(6, np.float32))
-    with pytest.raises(BadRequest, match="2 of its axes should count layers or experts"):
+    with pytest.raises(BadRequest, match="needs 2 axes for layers or experts"):
         single_tensors(source)
 
 

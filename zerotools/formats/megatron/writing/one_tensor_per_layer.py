@@ -19,6 +19,7 @@ from math import prod
 
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.scaled_cast import ScaledCast
 from zerotools.formats.megatron.torch_dist_keys import stack_of
@@ -76,8 +77,9 @@ def _singles(
         return {key: tensor}
     if len(tensor.shape) <= stack.axes or prod(tensor.shape[: stack.axes]) > _MOST_TENSORS:
         raise BadRequest(
-            f"{source.origin.path}: {key} has shape {list(tensor.shape)}, but {stack.axes} of its "
-            "axes should count layers or experts"
+            f"{source.origin.path}: the shape {list(tensor.shape)} of {key} does not fit its name, "
+            f"which needs {count_text(stack.axes, 'axis', 'axes')} for layers or experts (at most "
+            f"{_MOST_TENSORS} weights) and then the axes of one weight"
         )
     if isinstance(tensor, ScaledCast):
         raise Unsupported(f"{source.origin.path}: {key} is quantised; write plain weights first")
