@@ -1,7 +1,7 @@
 """Chunks that are ranges of a flattened tensor, converted to boxes as late as possible.
 
-Every ZeRO partition is such a range. Every slice along the first dimension is one too. A thousand
-ranks cut a large model into a million ranges, and each range has several boxes. So boxes are made
+Every ZeRO partition, and every slice along the first dimension, is such a range. A thousand ranks
+divide a large model into a million ranges, and each range has several boxes. So boxes are made
 only if a layout that is not flat needs them. To prove that ordered ranges cover a tensor, one pass
 over them is enough. To match the ranges of two checkpoints, one pass over both is enough.
 """

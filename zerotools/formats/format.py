@@ -379,7 +379,7 @@ class Format(ABC):
         """Return sentences for the user about files that may be missing. Each sentence is keyed by
         an existing file (relative to `source.root`) that suggests the missing file.
 
-        Nothing in the checkpoint proves that such a file ever existed.
+        The checkpoint does not prove that the missing file ever existed.
         """
         return {}
 
@@ -401,7 +401,7 @@ class Format(ABC):
         """Return the optimizer state that identifies its parameters only by number, or None if
         there is no such state.
 
-        `read` leaves such state out. The tensors of the returned state are in files below
+        `read` leaves this state out. The tensors of the returned state are in files below
         `source.root`, and `TrainingState.unnamed` has the numbers.
 
         Raises:

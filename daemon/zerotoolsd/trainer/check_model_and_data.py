@@ -124,8 +124,8 @@ def _vocabulary(spec: JobSpec) -> int | None:
     """Return the number of token ids for which the model must have embeddings.
 
     Returns None if the data is files of token ids, which this function does not read. Tokens that
-    were added to the tokenizer's vocabulary do not count, because the data may never use such a
-    token. For example, Gemma 3 has no embedding for its image token.
+    were added to the tokenizer's vocabulary do not count, because the data may never use
+    them. For example, Gemma 3 has no embedding for its image token.
     """
     from zerotools.jobs.jobfile_tables.data import BYTES, kind_of, tokenizer_of
     from zerotoolsd.trainer.data.tokenize_text import load_tokenizer

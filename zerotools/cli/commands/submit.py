@@ -401,8 +401,8 @@ def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> Job
     config = look_up(job.tree, CONFIG)
     if configs.lenient and not configs.any and not isinstance(config, str):
         raise BadRequest(
-            f"{name}: --lenient repairs a config in a file, and no such file was given; give "
-            "--deepspeed or --accelerate"
+            f"{name}: --lenient repairs a config file, but none was given; give --deepspeed or "
+            "--accelerate"
         )
     if not configs.any and config is None:
         return job_from_tree(job.tree, source=job.source, base_dir=job.base_dir, text=job.text)

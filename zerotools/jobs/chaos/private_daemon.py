@@ -46,7 +46,7 @@ class PrivateDaemon:
         self.log = place / "zerotoolsd.log"
         self.starts = 0
         self.unexpected_exits: list[str] = []
-        """Sentences about times when the daemon ended although the test had not killed it."""
+        """A sentence for each time that the daemon ended without being killed by the test."""
         self.is_stopped = False
         """True while the daemon is stopped by SIGSTOP and does not answer."""
         self._config = place / "zerotoolsd.toml"

@@ -321,8 +321,8 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
 def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
     """Return a row of the report as it applies to the job `tree`.
 
-    With engine deepspeed, a value may go to DeepSpeed without a key in the job file. The outcome of
-    such a row becomes PASSED.
+    With engine deepspeed, a value may go to DeepSpeed without a key in the job file. Then the
+    outcome of its row becomes PASSED.
     """
     passed = row.outcome is KeyOutcome.MAPPED and look_up(tree, "engine") == "deepspeed"
     if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:

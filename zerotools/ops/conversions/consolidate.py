@@ -381,8 +381,8 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
     dtype of the export.
 
     Raises:
-        BadRequest: there are such weights. The message names the tensors, each with the number of
-            such values and the largest one.
+        BadRequest: a value became infinite. For each tensor, the message has the number of values
+            that are too large, and the largest of them.
     """
     lost = {key: losses for key, losses in report.losses.items() if losses.overflowed}
     if not lost:

@@ -346,7 +346,7 @@ class BlockWriter:
         self.blocks += 1
 
     def write(self, data: bytes) -> None:
-        """Write bytes that another run has made of blocks."""
+        """Write bytes unchanged, such as blocks that another run has encoded."""
         self.digest.update(data)
         self._stream.write(data)
         self.nbytes += len(data)

@@ -189,7 +189,7 @@ def four_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor]
 ) -> QuantisedWeight | str | None:
     """Return the quantised weight with the `uint8` payload `key`. Return a sentence if the weight
-    has a fault, and None if `key` is not the payload of such a weight.
+    has a fault, and None if `key` is not the payload of a 4-bit weight.
     """
     if tensor.dtype != dtypes.UINT8:
         return None

@@ -86,11 +86,11 @@ class Entries:
             sources.record(self.root / name, self.status[name])
 
     def check_same(self, name: str, path: Path) -> None:
-        """Raise an error if `path`, the new path of the entry `name`, is another file than when the
-        entries were listed.
+        """Raise an error if `path`, the new path of the entry `name`, is not the file that had this
+        name when the entries were listed.
 
         Raises:
-            BadFile: another file replaced it.
+            BadFile: another file has replaced the listed file.
         """
         if not os.path.samestat(self.status[name], path.lstat()):
             raise BadFile(_changed(self.root / name, "another file has replaced it"))
@@ -99,7 +99,7 @@ class Entries:
         """Raise an error if a process has a file of the directory open for writing.
 
         Raises:
-            BadRequest: there is such a process. The message names the file.
+            BadRequest: a file is open for writing. The message names the file.
         """
         for name in self.files():
             path = self.root / name if name else self.root

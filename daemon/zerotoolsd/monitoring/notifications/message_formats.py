@@ -259,8 +259,8 @@ def check_answer(
     words = f"status {status}: {said}" if said else f"status {status}"
     if 300 <= status < 400:
         raise NotDelivered(
-            f"status {status}: a redirect, which zerotoolsd does not follow; set the address to "
-            "which it leads"
+            f"status {status}: a redirect, which zerotoolsd does not follow; use the address that "
+            "it redirects to"
         )
     if not 200 <= status < 300:
         raise NotDelivered(words, _retry_after(headers, tree))

@@ -163,8 +163,8 @@ def refusal(service: str, status: int, body: str = "", **headers: str) -> NotDel
             JSON,
             302,
             "x",
-            "status 302: a redirect, which zerotoolsd does not follow; set the address to which it "
-            "leads",
+            "status 302: a redirect, which zerotoolsd does not follow; use the address that it "
+            "redirects to",
         ),
         (FEISHU, 200, '{"code": 19021, "msg": "sign match fail"}', "status 200: "),
         (DINGTALK, 200, '{"errcode": 310000, "errmsg": "sign not match"}', "status 200: "),

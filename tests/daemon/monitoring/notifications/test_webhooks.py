@@ -109,8 +109,8 @@ def test_a_redirect_is_not_followed(status: int) -> None:
 
     assert (
         deliver(handler)
-        == f"status {status}: a redirect, which zerotoolsd does not follow; set the address to "
-        "which it leads"
+        == f"status {status}: a redirect, which zerotoolsd does not follow; use the address that "
+        "it redirects to"
     )
     assert asked == ["/hook"]
 
