@@ -238,6 +238,15 @@ def test_what_is_no_state_dict(
     assert "a.pt" in str(caught.value)
 
 
+def test_a_second_model_of_accelerate_is_said_not_to_be_read(tmp_path: Path) -> None:
+    save(tmp_path / "pytorch_model.bin", {"a": W})
+    save(tmp_path / "pytorch_model_1.bin", {"a": W + 1})
+    found = formats.read(tmp_path)
+    assert "not read, because pytorch_model.bin was taken: pytorch_model_1.bin" in (
+        found.origin.notes
+    )
+
+
 def test_several_models_in_a_directory(tmp_path: Path) -> None:
     for name in ("pytorch_model.bin", "adapter_model.bin"):
         save(tmp_path / name, {"a": W})

@@ -75,6 +75,28 @@ def test_a_bias_of_scores_is_not_rounded(dtype: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(exports.weights_of(tmp_path / "salvaged")[BIAS], near)
 
 
+@pytest.mark.parametrize("form", ["safetensors", "torch"])
+@pytest.mark.parametrize("most", [10**6, 32])
+def test_a_model_of_diffusers_has_the_names_that_it_reads(
+    form: str, most: int, tmp_path: Path
+) -> None:
+    config = json.dumps({"_class_name": "UNet2DModel", "sample_size": 8})
+    weights = {"a.weight": exports.noise(4, 4), "b.weight": exports.noise(4)}
+    source = exports.model(tmp_path / "in", weights, config__json=config)
+    options = Options(dtype="bf16", format=form, max_shard_bytes=most)
+    conversion = prepare_export(source, tmp_path / "out", options)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
+    suffix = ".safetensors" if form == "safetensors" else ".bin"
+    stem = f"diffusion_pytorch_model{suffix}"
+    shards = [f"diffusion_pytorch_model-0000{n}-of-00002{suffix}" for n in (1, 2)]
+    wanted = {stem} if most > 32 else {*shards, f"{stem}.index.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        ".zerotools-output.json", "config.json", *wanted
+    }  # fmt: skip
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == json.loads(config)
+    assert len(read_any(tmp_path / "out").tensors) == 2
+
+
 def test_a_bias_that_has_16_bits_keeps_them(tmp_path: Path) -> None:
     near = np.array([2.3, 2.301], ml_dtypes.bfloat16)
     source = exports.model(tmp_path / "in", {BIAS: near})

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _INDEX = ".bin.index.json"
 _MODEL = re.compile(
-    r"(pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin"
-    r"|pytorch_model-\d+-of-\d+\.bin|pytorch_model.*\.bin\.index\.json"
+    r"((diffusion_)?pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin"
+    r"|(diffusion_)?pytorch_model-\d+-of-\d+\.bin|(diffusion_)?pytorch_model.*\.bin\.index\.json"
     r"|checkpoint\.pt"
     r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
 )

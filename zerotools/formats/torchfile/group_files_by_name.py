@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 TRAINING = "checkpoint.pt"
 INDEX = re.compile(r"[^/]*\.bin\.index\.json")
-SINGLE = re.compile(r"(pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin")
-SHARD = re.compile(r"pytorch_model-(\d+)-of-(\d+)\.bin")
+SINGLE = re.compile(r"((diffusion_)?pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin")
+SECOND_MODEL = re.compile(r"pytorch_model_\d+\.bin")  # of several that accelerate saved
+SHARD = re.compile(r"(?:diffusion_)?pytorch_model-(\d+)-of-(\d+)\.bin")
 _RANK = re.compile(
     r"(?P<stem>.*?)_?(?:world_size_(?P<size>\d+)_)?rank_?(?P<rank>\d+)(?P<end>\.(?:pt|pth|bin))"
 )

@@ -11,6 +11,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.torch_optimizers import Shape
 from zerotools.formats.torchfile.group_files_by_name import (
     INDEX,
+    SECOND_MODEL,
     SINGLE,
     TRAINING,
     RankGroup,
@@ -75,7 +76,10 @@ def read(path: Path) -> Checkpoint:
         )
     if single:
         read_one = _read_file(path / single[0])
-        origin = replace(read_one.origin, path=path)
+        others = [name for name in listed if SECOND_MODEL.fullmatch(name)]
+        unread = f"not read, because {single[0]} was taken: {', '.join(others)}"
+        notes = (*read_one.origin.notes, *([unread] if others else []))
+        origin = replace(read_one.origin, path=path, notes=notes)
         return replace(read_one, origin=origin, model_sidecars=model_sidecars(path))
     weight_map = readable_index(path / indexes[0]) if indexes else None
     if weight_map is not None:

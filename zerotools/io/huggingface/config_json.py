@@ -23,6 +23,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import FLOAT16, DType
+from zerotools.core.errors import BadFile
 from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG
 
@@ -46,7 +47,7 @@ def adapted_config(path: Path, dtype: DType | None) -> bytes | None:
     if the text needs no change.
 
     The dtypes of sub-models (`text_config`) are set too. A file that is not a JSON object stays
-    unchanged.
+    unchanged. The config of a diffusers model has no dtype, and gets none.
 
     Raises:
         BadFile: the file is not a regular file, or is larger than `LARGEST_CONFIG`.
@@ -58,7 +59,7 @@ def adapted_config(path: Path, dtype: DType | None) -> bytes | None:
     if not isinstance(config, dict) or dtype is None:
         return None
     _set(config, dtype.name)
-    if not any(key in config for key in _KEYS):
+    if not any(key in config for key in _KEYS) and _CLASS_NAME not in config:
         config["torch_dtype"] = dtype.name
     return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
 
@@ -69,6 +70,20 @@ def _set(config: dict[str, Any], name: str) -> None:
             config[key] = name
         elif key.endswith("_config") and isinstance(value, dict) and key != "quantization_config":
             _set(value, name)
+
+
+DIFFUSERS_STEM = "diffusion_pytorch_model"
+"""How the names of files with weights begin in a model of diffusers."""
+_CLASS_NAME = "_class_name"
+
+
+def is_of_diffusers(path: Path) -> bool:
+    """Return whether the config.json at `path` is of a diffusers model, such as a UNet."""
+    try:
+        config: Any = read_json(path, LARGEST_CONFIG)
+    except (OSError, BadFile, ValueError, RecursionError):
+        return False
+    return isinstance(config, dict) and _CLASS_NAME in config and "model_type" not in config
 
 
 KEPT_TABLE = Path(__file__).with_name("kept_in_fp32.json")

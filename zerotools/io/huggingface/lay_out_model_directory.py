@@ -13,7 +13,12 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import FilePlan, Target
-from zerotools.io.huggingface.config_json import adapted_config, dtype_for_config
+from zerotools.io.huggingface.config_json import (
+    DIFFUSERS_STEM,
+    adapted_config,
+    dtype_for_config,
+    is_of_diffusers,
+)
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.files_without_tensors import carried_file, file_of_bytes
 
@@ -103,24 +108,28 @@ def lay_out_model(
     forbidden: Collection[str] = (),
 ) -> Target:
     """Plan a model directory in `destination`: the weights of `source` in one file, or in several
-    with an index, and the sidecar files.
+    with an index, and the sidecar files. Files with weights of a diffusers model get the names that
+    diffusers reads.
 
     Raises:
         BadRequest: there is nothing to write, a tensor is not a weight, two tensors have one name,
             a name is forbidden, or the shard size is wrong.
     """
     keys = keys_by_name(source, forbidden)
+    stem, index, config = style.stem, style.index, source.model_sidecars.get(CONFIG)
+    if config is not None and is_of_diffusers(config):
+        stem, index = DIFFUSERS_STEM, f"{DIFFUSERS_STEM}{style.suffix}.index.json"
     shards = shards_of({name: source.tensors[key] for name, key in keys.items()}, max_shard_bytes)
     plans: dict[str, FilePlan] = {}
     tensors: dict[Key, Tensor] = {}
     for number, shard in enumerate(shards, 1):
-        file = file_name(style.stem, style.suffix, number, len(shards))
+        file = file_name(stem, style.suffix, number, len(shards))
         plans[file], offsets = style.encode(shard)
         for name, tensor in shard.items():
             chunk = Chunk(Box.whole(tensor.shape), file, offsets[name])
             tensors[keys[name]] = Tensor(tensor.dtype, tensor.shape, (chunk,))
     if len(shards) > 1:
-        plans[style.index] = index_of(tensors)
+        plans[index] = index_of(tensors)
     plans |= sidecar_plans(source, tensors.values())
     origin = replace(source.origin, format=style.format, path=destination, notes=())
     sizes = {name: plan.size for name, plan in plans.items()}
