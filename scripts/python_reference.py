@@ -122,7 +122,7 @@ subclasses, too. `exit_code` is the [status](exit-codes.md) of the command. An u
 | `entry.shape`, `entry.dtype`, `entry.nbytes` | as stored |
 | `entry.numpy(dtype=None)` | a numpy array; bfloat16 and float8 are dtypes of ml_dtypes; with a `dtype` a quantised weight is multiplied by its scales, or refused if they are not known |
 | `entry.torch(dtype=None)` | a torch tensor on the CPU |
-| `zerotools.load_state_dict(path, dtype=None, role="param", tag=None, layout=None, section=None, framework="torch")` | all tensors of a role by name; `param` includes buffers; tied names share one tensor; integers keep their dtype; with a `dtype` [quantised weights](../how-to/quantised-weights.md) are made plain; `framework="numpy"` gives arrays |
+| `zerotools.load_state_dict(path, dtype=None, role="param", tag=None, layout=None, section=None, framework="torch")` | all tensors of a role by name; `param` includes buffers; tied names share one tensor; integers, and what transformers keeps in fp32, keep their dtype; with a `dtype` [quantised weights](../how-to/quantised-weights.md) are made plain; `framework="numpy"` gives arrays |
 
 Write a dtype as `"bf16"`, `"bfloat16"`, `torch.bfloat16` or a numpy dtype. An unknown name is a
 `KeyError`.

@@ -112,6 +112,14 @@ def test_a_state_dict_of_arrays(tmp_path: Path) -> None:
         zerotools.load_state_dict(JOB, framework="numpy", role="momentum")
 
 
+def test_a_bias_of_scores_is_not_rounded(tmp_path: Path) -> None:
+    near = np.array([2.3, 2.301], np.float32)
+    path = model(tmp_path / "in", {"gate.e_score_correction_bias": near, "gate.weight": noise(2)})
+    found = zerotools.load_state_dict(path, framework="numpy", dtype="bf16")
+    np.testing.assert_array_equal(found["gate.e_score_correction_bias"], near)
+    assert str(found["gate.weight"].dtype) == "bfloat16"
+
+
 def test_what_cannot_be_cast_or_is_damaged(tmp_path: Path) -> None:
     path = model(tmp_path / "in", {"count": np.arange(4)})
     with pytest.raises(zerotools.Unsupported, match="a cast from int64 to float32"):

@@ -171,9 +171,10 @@ def load_state_dict(
     `model.load_state_dict` takes.
 
     The role `param` includes the buffers. `dtype` applies to floating-point tensors of 16 bits or
-    more, and other tensors keep their dtype. With a `dtype`, quantised weights are dequantised.
-    Without a `dtype`, payloads and scales are returned unchanged. Tied names share one tensor.
-    `framework` selects torch tensors or numpy arrays.
+    more, and other tensors keep their dtype; so do those that transformers keeps in fp32 in a model
+    of 16 bits. With a `dtype`, quantised weights are dequantised. Without a `dtype`, payloads and
+    scales are returned unchanged. Tied names share one tensor. `framework` selects torch tensors or
+    numpy arrays.
 
     Raises:
         BadRequest: `path` does not exist, has no tensor with this role, or has several models
@@ -182,6 +183,7 @@ def load_state_dict(
         Unsupported: zerotools cannot read the format or the dtype, or a 16-bit weight is not equal
             to the cast of its fp32 master.
     """
+    from zerotools.ops.conversions.consolidate import cast_types
     from zerotools.ops.conversions.conversion import refuse_blocked, refuse_damaged_files
     from zerotools.ops.execution.load_arrays import load_tensors
     from zerotools.ops.quantised.dequantise import dequantise_checkpoint
@@ -198,10 +200,9 @@ def load_state_dict(
     names = {name: reader[name] for name in reader} if role == "param" else _of_role(reader, role)
     if not names:
         raise BadRequest(f"{path} has no tensors of role {role}")
-    dtypes = {
-        entry.key: chosen if chosen is not None and _is_retyped(entry.dtype) else entry.dtype
-        for entry in names.values()
-    }
+    cast = cast_types(reader.checkpoint, chosen)
+    tensors = reader.checkpoint.tensors
+    dtypes = {entry.key: cast(entry.key, tensors[entry.key]) for entry in names.values()}
     refuse_damaged_files(reader.checkpoint, dtypes)
     if role == "param":
         formats.format_of(reader.checkpoint).check_weights(reader.checkpoint)
@@ -214,10 +215,6 @@ def load_state_dict(
 def _of_role(reader: Reader, role: str) -> dict[str, Entry]:
     keys = (key for key in reader.checkpoint.tensors if key.role == role)
     return {key.name: reader[key.name, role] for key in keys}
-
-
-def _is_retyped(dtype: DType) -> bool:
-    return dtype.is_float and dtype.bits >= 16
 
 
 def _named(dtype: object) -> DType | None:
