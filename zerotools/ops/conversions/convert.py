@@ -226,7 +226,7 @@ def _prepare(
     conversion = Conversion(
         whole,
         target,
-        (*notes, *model.notes),
+        tuple(dict.fromkeys((*notes, *model.notes))),
         request.text,
         lacking=lacking,
         table=table,

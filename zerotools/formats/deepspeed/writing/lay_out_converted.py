@@ -144,11 +144,11 @@ def _foreign(
             "masters (--order model, or --order FILE with one name per line)"
         )
     if precision is None:
-        missing.append("the dtype of the computation (--ds-config)")
+        missing.append("the dtype of the computation (--ds-config FILE, with bf16 or fp16)")
     if missing or settled.stage is None or precision is None:
         raise BadRequest(
             f"a DeepSpeed checkpoint needs values that {source.origin.path} does not have: "
-            f"{'; '.join(missing)}"
+            f"{'; '.join(missing)}; pass the options in parentheses"
         )
     if training.steps is None:
         training = replace(training, steps=counted_steps(training))
