@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tests.io.stores.far import put_directory, served
 from tests.ops.exports import export, model, noise
 from tests.ops.weights.test_base_model import CONFIG, LORA_A, LORA_B, PREFIX, WEIGHTS, adapter
 from zerotools.core.errors import BadFile
@@ -95,3 +96,16 @@ def test_a_damaged_file_ends_the_export(tmp_path: Path) -> None:
     (tmp_path / "run" / "adapter_model.safetensors").write_bytes(b"version https://git-lfs")
     with pytest.raises(BadFile, match="adapter_model"):
         alone(source, tmp_path / "adapter")
+
+
+def test_run_and_base_may_be_in_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    near, small_one = run(tmp_path / "run", saved(EMBEDDING, HEAD)), small(tmp_path / "base")
+    with served(monkeypatch) as store:
+        far = put_directory(store, tmp_path / "run", "deep/run") / "model"
+        small_far = put_directory(store, small_one, "deep/base")
+        for number, (source, base) in enumerate(
+            ((far, small_one), (far, small_far), (near, small_far))
+        ):
+            merged = export(source, tmp_path / f"out-{number}", base=base, dtype="fp32")
+            for name, values in GROWN.items():
+                np.testing.assert_array_equal(merged[name], values)

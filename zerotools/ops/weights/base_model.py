@@ -108,7 +108,7 @@ def with_given_base(
         stamps={**base.stamps, **held.stamps},
         model_sidecars=_sidecars(own, base),
         problems=tuple(
-            each if each.file is None else replace(each, file=f"{of_run}{each.file}")
+            each if each.file is None else replace(each, file=_under(of_run, each.file))
             for each in held.problems
         ),
     )
@@ -172,8 +172,8 @@ def joined_files(run: Checkpoint, other: Checkpoint) -> JoinedFiles:
     """
     root, prefixes = _one_root(run.root, other.root)
     each = [*zip(prefixes, (run, other), strict=True)]
-    files = {f"{prefix}{n}": size for prefix, one in each for n, size in one.files.items()}
-    archives = {f"{prefix}{n}": spans for prefix, one in each for n, spans in one.archives.items()}
+    files = {_under(prefix, n): size for prefix, one in each for n, size in one.files.items()}
+    archives = {_under(p, n): spans for p, one in each for n, spans in one.archives.items()}
     return JoinedFiles(root, *prefixes, files, archives)
 
 
@@ -198,14 +198,19 @@ def _below(path: Path, root: Path) -> str:
     return "".join(f"{word}/" for word in words)
 
 
+def _under(prefix: str, file: str) -> str:
+    """Return a file name with a prefix. An absolute name stays unchanged."""
+    return file if file.startswith("/") else f"{prefix}{file}"
+
+
 def moved_below(tensor: Tensor, prefix: str) -> Tensor:
-    """Return the tensor with `prefix` added to the beginning of its file names."""
+    """Return the tensor with `prefix` at the beginning of its relative file names."""
     if not prefix:
         return tensor
     chunks = tensor.chunks
 
     def named() -> list[Chunk]:
-        return [replace(chunk, file=f"{prefix}{chunk.file}") for chunk in chunks]
+        return [replace(chunk, file=_under(prefix, chunk.file)) for chunk in chunks]
 
     moved: Sequence[Chunk] = ChunksOnDemand(named)
     return replace(tensor, chunks=moved)
