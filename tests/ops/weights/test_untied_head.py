@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import zerotools
-from tests.ops.exports import model, noise
+from tests.ops.exports import export, model, noise
+from tests.ops.weights.test_base_model import PREFIX, WEIGHTS, adapter
 from zerotools.core.errors import BadFile
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
@@ -91,3 +92,29 @@ def test_damage_is_reported_by_the_export_itself(tmp_path: Path) -> None:
         perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
     with pytest.raises(BadFile, match=r"model\.safetensors"):
         prepare_export(source, tmp_path / "out", Options())
+
+
+@pytest.mark.parametrize("place", ["run", "base"])
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_an_adapter_is_merged_into_both_as_they_are(
+    place: str, is_copy: bool, tmp_path: Path
+) -> None:
+    """Of the weights that were not trained, the base model of the run may have two, too."""
+    tables = {"embed_tokens.weight": noise(7, 6, seed=4)}
+    tables[HEAD] = tables["embed_tokens.weight"].copy() if is_copy else noise(7, 6, seed=5)
+    if place == "base":
+        source = adapter(tmp_path / "run")
+        given = model(tmp_path / "base", {**WEIGHTS, **tables}, config__json=json.dumps(TIED))
+        merged = export(source, tmp_path / "out", base=given, dtype="fp32")
+    else:
+        own = {f"base_model.model.{name}": values for name, values in tables.items()}
+        own |= {f"{PREFIX}.q.base_layer.weight": WEIGHTS["layers.0.q.weight"]}
+        own |= {f"{PREFIX}.norm.weight": WEIGHTS["layers.0.norm.weight"]}
+        source = adapter(tmp_path / "run", **own)
+        (source / "config.json").write_text(json.dumps(TIED))
+        merged = export(source, tmp_path / "out", dtype="fp32")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["tie_word_embeddings"] is is_copy
+    assert (HEAD in merged) is not is_copy
+    for name in merged.keys() & tables.keys():
+        np.testing.assert_array_equal(merged[name], tables[name])

@@ -63,6 +63,7 @@ from zerotools.ops.weights.merged_config import (
     with_tied_head,
 )
 from zerotools.ops.weights.select_and_rename import MASTERS, rename_tensors, weights_from
+from zerotools.ops.weights.untied_head import head_differs
 from zerotools.runs.training_record import JobRecord, LoraRecord
 
 _MAX_NAMED = 3
@@ -161,7 +162,8 @@ def merge_adapters(
     config_json = request.model_config or (config_of_model(named) if named else None)
     own = plain_weights(held, name)
     named_weights = [f"{each.module}.weight" for each in tensors]
-    own = with_tied_head(own, config_json, _not_trained(held, config), named_weights)
+    copies = _not_trained(held, config).difference(HEADS if head_differs(own) else ())
+    own = with_tied_head(own, config_json, copies, named_weights)
     of_run = request.model_config or own.model_sidecars.get(CONFIG) or config_json
     request = replace(request, model_config=of_run)
     model = _model_of(held, own, tensors, config, request, table)
@@ -295,7 +297,8 @@ def _with_names_of(
 ) -> AdaptedModel:
     named = {f"{each.module}.weight" for each in tensors}
     named |= {*(key.name for key in own.tensors), *own.aliases}
-    base = with_tied_head(base, base.model_sidecars.get(CONFIG), HEADS, named)
+    copies = () if head_differs(base) else HEADS
+    base = with_tied_head(base, base.model_sidecars.get(CONFIG), copies, named)
     weights, halves = with_given_base(own, held, base, _not_trained(held, config))
     return adapted_weights(
         weights, halves, tensors, config, _experts_of(base.model_sidecars.get(CONFIG))

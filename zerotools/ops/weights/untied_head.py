@@ -29,19 +29,21 @@ _ROWS = 64
 
 def with_untied_config(target: Target, weights: Checkpoint) -> Target:
     """Return the target with a config.json that does not tie the output layer, if it does so and
-    `weights` have an output layer that differs from the embedding.
-
-    The first, middle and last rows are compared. Rows that cannot be read count as equal, because
-    the export itself reports them.
+    `weights` have an output layer that differs from the embedding (`head_differs`).
     """
 
     def changes(tree: Mapping[str, Any]) -> dict[str, Any]:
-        return {TIES: False} if ties_embeddings(tree) and _differs(weights) else {}
+        return {TIES: False} if ties_embeddings(tree) and head_differs(weights) else {}
 
     return with_changed_config(target, weights, changes)
 
 
-def _differs(weights: Checkpoint) -> bool:
+def head_differs(weights: Checkpoint) -> bool:
+    """Return whether the weights have one embedding and one output layer, and these differ.
+
+    The first, middle and last rows are compared. Rows that cannot be read count as equal, because
+    the export itself reports them.
+    """
     embeddings = [key for key in weights.tensors if is_token_embedding(key.name)]
     heads = [key for key in weights.tensors if key.name in HEADS]
     if len(embeddings) != 1 or len(heads) != 1:
