@@ -58,7 +58,7 @@ def test_blog_syntax_is_let_pass_in_a_file_that_the_job_names(
     assert "a comment (line 1)" in re.sub(r"\n#\s+", " ", done.err)
     assert queued(service, 1)["zero_optimization"] == {"stage": 2}
     job, _ = written(tmp_path, ENGINE)
-    assert "--lenient repairs a config in a file" in zerotools("submit", job, "--lenient").err
+    assert "--lenient repairs a config file" in zerotools("submit", job, "--lenient").err
 
 
 def test_without_a_configuration_it_is_refused(zerotools: Command, tmp_path: Path) -> None:
