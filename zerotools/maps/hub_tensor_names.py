@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -42,12 +42,14 @@ class NameFaults:
 
     `missing` are the names, with shapes, that the model needs and the checkpoint lacks.
     `unexpected` are the names that the model does not have. `wrong` are tensors with a wrong shape:
-    name, shape in the checkpoint, shape in the model.
+    name, shape in the checkpoint, shape in the model. `layout` is the layout with which the
+    checkpoint was compared, if it is not that of the Hub.
     """
 
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
     wrong: tuple[tuple[str, Shape, Shape], ...] = ()
+    layout: str | None = field(default=None, compare=False)
 
     @property
     def count(self) -> int:
@@ -81,9 +83,11 @@ class ModelNames:
             BadRequest: config.json lacks a size.
         """
         full, own = self._in_full(held)
-        layouts = [HUB, *(name for name in (FUSED,) if name in self.family.layouts)]
-        tried = [self._faults(name, full, own) for name in layouts]
-        return min(tried, key=lambda each: each.count)
+        on_hub = self._faults(HUB, full, own)
+        if FUSED not in self.family.layouts:
+            return on_hub
+        fused = replace(self._faults(FUSED, full, own), layout=FUSED)
+        return min(on_hub, fused, key=lambda each: each.count)
 
     def _in_full(self, held: Mapping[str, Shape]) -> tuple[dict[str, Shape], dict[str, str]]:
         """Return the tensors `held` under their full names in the whole model, and a map from full

@@ -83,6 +83,45 @@ def test_names_that_fit_are_written_without_a_word(tmp_path: Path) -> None:
     assert not any("the names" in note for note in notes)
 
 
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
+MIXTRAL |= {"num_local_experts": 2, "num_key_value_heads": 2}
+ATTENTION = {name: shape for name, shape in WHOLE.items() if ".mlp." not in name}
+FUSED = {
+    "model.layers.0.mlp.gate.weight": (2, 8),
+    "model.layers.0.mlp.experts.gate_up_proj": (2, 24, 8),
+    "model.layers.0.mlp.experts.down_proj": (2, 8, 12),
+}
+_SPARSE = "model.layers.0.block_sparse_moe"
+APART = {
+    f"{_SPARSE}.gate.weight": (2, 8),
+    **{f"{_SPARSE}.experts.{n}.w{k}.weight": (12, 8) for n in (0, 1) for k in (1, 3)},
+    **{f"{_SPARSE}.experts.{n}.w2.weight": (8, 12) for n in (0, 1)},
+}
+
+
+@pytest.mark.parametrize(("experts", "layout"), [(FUSED, "hf-fused"), (APART, None)])
+def test_a_layout_that_only_transformers_5_reads_is_said(
+    experts: Shapes, layout: str | None, folder: Path
+) -> None:
+    _, notes = exported(folder, {**ATTENTION, **experts}, config=MIXTRAL)
+    said = [note for note in notes if "--map-to hf writes that of the Hub" in note]
+    assert [f"the weights have the layout {layout}, " in note for note in said] == (
+        [] if layout is None else [True]
+    )
+
+
+def test_names_of_a_model_with_images_in_memory_are_said(trial: list[dict[str, Any]]) -> None:
+    trial.append(answer())
+    names = {"model.language_model.layers.0.x": (1,), "model.vision_tower.x": (2,)}
+    found = fit_to_config(names, {}, {"model_type": "llava"})
+    assert isinstance(found, Fits)
+    assert found.layout == "memory"
+    on_hub = {"language_model.model.layers.0.x": (1,), "vision_tower.x": (2,)}
+    found = fit_to_config(on_hub, {}, {"model_type": "llava"})
+    assert isinstance(found, Fits)
+    assert found.layout is None
+
+
 def test_missing_weights_are_refused_with_counts_and_examples(folder: Path) -> None:
     lost = {name: s for name, s in WHOLE.items() if "self_attn" not in name}
     said = refusal(folder, lost)

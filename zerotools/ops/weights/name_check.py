@@ -28,6 +28,7 @@ from zerotools.maps.detect_layout import detect_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import NameFaults, names_of_model
 from zerotools.maps.map_file import HUB
+from zerotools.maps.transformers_names import MEMORY, prefix_map_of
 from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.loading_trial import Unbuildable, trial_loads
@@ -49,13 +50,15 @@ class Fits:
     `renamed` replaces whole names.
 
     `ties` maps each name that the model ties to the name of the tensor that it gets. `lost` are the
-    names of weights that the model needs but the user left out.
+    names of weights that the model needs but the user left out. `layout` is the layout of the
+    tensors if it is not that of the Hub but one that transformers has in memory.
     """
 
     naming: Unwrapping
     renamed: Mapping[str, str] = field(default_factory=dict)
     ties: Mapping[str, str] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
+    layout: str | None = None
 
     def new_name(self, name: str) -> str:
         """Return the name that the model has for the tensor `name`."""
@@ -73,6 +76,11 @@ class Fits:
             f"{old} is written as {new}: the model of {CONFIG} ties the two"
             for old, new in self.renamed.items()
         ]
+        if self.layout is not None:
+            said.append(
+                f"the weights have the layout {self.layout}, which transformers 5 has in memory; "
+                "zerotools consolidate --map-to hf writes that of the Hub, for vLLM and llama.cpp"
+            )
         if self.lost:
             said.append(
                 f"--include/--exclude leave out {count_text(len(self.lost), 'weight')} that the "
@@ -167,7 +175,8 @@ def fit_to_config(
         faults = _wanted(trial.faults, naming, every, left_out, is_partial=is_partial)
         if not faults.count:
             lost = _lost(trial.faults, naming, held, left_out, trial.ties)
-            return Fits(naming, trial.renamed, trial.ties, lost)
+            layout = _layout_in_memory(_named(every, naming), config)
+            return Fits(naming, trial.renamed, trial.ties, lost, layout)
         if nearest is None or faults.count < nearest.count:
             nearest = faults
     if config.get("auto_map"):
@@ -200,7 +209,8 @@ def fit_of(
         faults = _wanted(found, naming, every, left_out, is_partial=is_partial)
         if not faults.count:
             held = [name for name in every if name not in left_out]
-            return Fits(naming, renamed, ties, _lost(found, naming, held, left_out, ties)), faults
+            lost = _lost(found, naming, held, left_out, ties)
+            return Fits(naming, renamed, ties, lost, found.layout), faults
         tried.append(faults)
     return None, min(tried, key=_count)
 
@@ -472,6 +482,15 @@ def _adapter_advice(held: Collection[str]) -> str:
         f"they belong to an adapter: merge it with zerotools consolidate{base}, or export it with "
         "--adapter-only"
     )
+
+
+def _layout_in_memory(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str | None:
+    """Return the layout of tensors that transformers loads; None if it is that of the Hub, or if it
+    is not known."""
+    prefixes = prefix_map_of(config)
+    if prefixes is not None and any(prefixes.renamed(name, HUB) != name for name in held):
+        return MEMORY
+    return _other_layout(held, config)
 
 
 def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str | None:
