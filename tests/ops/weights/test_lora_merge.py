@@ -55,7 +55,7 @@ def matrices(rows: int = 9, columns: int = 5) -> dict[Key, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns"), [(9, 5), (3, adapter_arithmetic.BLOCK_BYTES // 8 + 1)]
+    ("rows", "columns"), [(9, 5), (0, 5), (3, adapter_arithmetic.BLOCK_BYTES // 8 + 1)]
 )
 def test_the_sum_takes_the_place_of_the_parts(tmp_path: Path, rows: int, columns: int) -> None:
     arrays = matrices(rows, columns)
