@@ -81,6 +81,8 @@ BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
             "model.layers.1.mlp.gate.weight",
             (BFLOAT16, FLOAT16),
         ),
+        ({"model_type": "deepseek_v4"}, "layers.3.ffn.gate.bias", (BFLOAT16, FLOAT16)),  # the Hub
+        ({"model_type": "llama"}, "layers.3.ffn.gate.bias", ()),
         ({"model_type": "t5"}, "encoder.block.0.layer.1.DenseReluDense.wo.weight", (FLOAT16,)),
         ({"model_type": "t5"}, "decoder.block.0.layer.0.SelfAttention.k.weight", ()),
         ({"model_type": ["t5"]}, "encoder.block.0.layer.1.DenseReluDense.wo.weight", ()),

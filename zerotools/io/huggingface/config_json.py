@@ -87,7 +87,7 @@ def is_of_diffusers(path: Path) -> bool:
 
 
 KEPT_TABLE = Path(__file__).with_name("kept_in_fp32.json")
-_ALWAYS = ("e_score_correction_bias", "expert_bias")
+ALWAYS = ("e_score_correction_bias", "expert_bias")
 
 
 def kept_in_fp32(config: Mapping[str, Any], dtype: DType) -> re.Pattern[str]:
@@ -97,7 +97,7 @@ def kept_in_fp32(config: Mapping[str, Any], dtype: DType) -> re.Pattern[str]:
     The table kept_in_fp32.json has the names that transformers keeps in fp32 when it loads a model
     of a type in 16 bits. scripts/kept_in_fp32.py writes it from the classes of transformers.
     """
-    words = list(_ALWAYS)
+    words = list(ALWAYS)
     for kind in _model_types(config):
         kept = _kept_table().get(kind, {})
         words += kept.get("16 bits", ())
@@ -110,7 +110,7 @@ def _of_words(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile(rf"(?:^|\.)(?:{names})(?:\.|$)")
 
 
-ALWAYS_KEPT = _of_words(_ALWAYS)
+ALWAYS_KEPT = _of_words(ALWAYS)
 """The pattern for a model without a config. The bias of a router's scores has small differences
 between large values, so all models compute with it in fp32."""
 
