@@ -220,7 +220,9 @@ def test_an_accelerate_that_starts_one_process_for_two_gpus_is_refused(tmp_path:
     ask(sys.executable, both, HF_HOME=str(tmp_path))
     config.write_text("distributed_type: NO\nuse_cpu: true\n")
     why = refusal(sys.executable, replace(alone, packages={}), HF_HOME=str(tmp_path))
-    assert why.startswith(f"{config}: use_cpu is true, so accelerate trains on the CPU; set it to")
+    assert why.startswith(
+        f"{config}: use_cpu is true, so accelerate trains on the CPU; set use_cpu to"
+    )
 
 
 def test_jobs_of_deepspeed_need_what_they_ask_it_for() -> None:
