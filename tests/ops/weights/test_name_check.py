@@ -83,6 +83,17 @@ def test_names_that_fit_are_written_without_a_word(tmp_path: Path) -> None:
     assert not any("the names" in note for note in notes)
 
 
+def test_a_model_of_trl_with_a_value_head_lacks_only_an_option(tmp_path: Path) -> None:
+    held = {f"pretrained_model.{name}": shape for name, shape in WHOLE.items()}
+    held |= {"v_head.summary.weight": (1, 8), "v_head.summary.bias": (1,)}
+    said = refusal(tmp_path / "a", held)
+    assert "2 tensors unexpected (v_head.summary.bias, v_head.summary.weight)" in said
+    assert "leave them out with --exclude 'v_head.summary.*'" in said
+    names, notes = exported(tmp_path / "b", held, exclude="v_head.summary.*")
+    assert names == set(WHOLE)
+    assert any("removed pretrained_model." in note for note in notes)
+
+
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
 MIXTRAL |= {"num_local_experts": 2, "num_key_value_heads": 2}
 ATTENTION = {name: shape for name, shape in WHOLE.items() if ".mlp." not in name}

@@ -15,7 +15,14 @@ def made(names: list[str]) -> list[tuple[list[str], tuple[str, ...]]]:
 
 @pytest.mark.parametrize(
     "wrapper",
-    ["module.", "_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.", "policy."],
+    [
+        "module.",
+        "_orig_mod.",
+        "_forward_module.",
+        "_fsdp_wrapped_module.",
+        "policy.",
+        "pretrained_model.",
+    ],
 )
 def test_a_wrapper_comes_off(wrapper: str) -> None:
     ways = made([wrapper + name for name in NAMES])

@@ -1,5 +1,5 @@
-"""Rules that remove parts of tensor names: words that wrappers such as DDP, FSDP and torch.compile
-add, and words that all names begin with.
+"""Rules that remove parts of tensor names: words that wrappers such as DDP, FSDP, torch.compile
+and TRL's model with a value head add, and words that all names begin with.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 WRAPPERS = frozenset({
     "module", "_orig_mod", "_forward_module", "_checkpoint_wrapped_module", "_fsdp_wrapped_module",
-    "_fpw_module", "policy",
+    "_fpw_module", "policy", "pretrained_model",
 })  # fmt: skip
 _MOST_LEADING = 3
 
