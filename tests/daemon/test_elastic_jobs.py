@@ -131,8 +131,8 @@ def test_a_job_grows_into_what_comes_free_and_goes_on_where_it_was(tmp_path: Pat
             await step_7(it, job.id)
             said = (await it.service.explain(job.id))["size"]
             assert said == (
-                "has 1 rank, and takes 2 or 4 as soon as no other job can use so many: 4 would "
-                "save 2700 s of the 3600 s left, and a change costs 60 s"
+                "has 1 rank, and takes 2 or 4 as soon as no other job can use so many: 4 ranks "
+                "would save 2700 s of the 3600 s left, and a change costs 60 s"
             )
             it.release(other.id)
             await second_attempt(it, job.id)

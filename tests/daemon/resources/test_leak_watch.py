@@ -365,7 +365,7 @@ def test_the_loop_looks_by_itself_and_a_job_that_waits_is_told(tmp_path: Path) -
             left.clock += 1.0
             left.watch._new.set()  # time passes
             engine.announce()
-            return "outlived job 1" in (engine.waits.get(job.id) or "")
+            return "which job 1 left behind" in (engine.waits.get(job.id) or "")
 
         await wait_async(is_kept, "the GPU to be kept")
         assert "GPU 0: in use by 12.3 GiB of memory that no visible process holds" in str(

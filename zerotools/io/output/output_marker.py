@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.read_json import read_json
@@ -306,4 +304,7 @@ def tree_digest(tree: Mapping[str, Any]) -> str:
     without spaces.
     """
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    # Not above: the training process imports this module, and its Python may not have xxhash.
+    import xxhash
+
     return str(xxhash.xxh3_128(text.encode()).hexdigest())
