@@ -4,7 +4,8 @@ hooks of GEMMA2, GEMMA3 and DEEPSEEK, and `standalone_scripts/convert_gemma_chkp
 which converts Google's own files of Gemma 1. `gemma_logits` is what `src/maxtext/models/gemma.py`
 computes, with `layers/attentions.py`, `embeddings.py`, `linears.py`, `normalizations.py` and
 `decoders.py` (`logits_via_embedding`). The package `maxtext` (0.1.0 to 0.2.5) requires Python 3.12
-and JAX, so tests that also run on 3.11 cannot call its conversion.
+and JAX, so tests that also run on 3.11 cannot call its conversion;
+`tests/golden/orbax_runs/maxtext_judge.py` does.
 
 Each function returns the tree of weights with scanned layers or without (`scan`). Without `scaled`
 the elements are only moved.

@@ -102,6 +102,43 @@ def test_both_forms_are_detected_and_read(tmp_path: Path, case: str, scan: bool)
     assert_same(arrays_of(back.checkpoint), {k: again(k, v, config) for k, v in state.items()})
 
 
+@pytest.mark.parametrize("scan", [True, False])
+def test_a_bias_that_maxtext_does_not_train_is_read(tmp_path: Path, scan: bool) -> None:
+    """MaxText 0.2.5 saves it in `nnx_aux`, where layers are stacked along dimension 0; four experts
+    in four layers have the same shape along dimension 1."""
+    own = {LAYERS: 5, "num_nextn_predict_layers": 0}
+    config, state = model(tmp_path / "hf", "deepseek-v3", own)
+    there = formulas.deepseek(state, config, scan)
+    for name in [name for name in there if name.endswith("gate.bias")]:
+        bias = there.pop(name)
+        there[f"nnx_aux.model.{name}"] = bias.T if scan else bias
+    saved(tmp_path / "there", config, there)
+    back = mapped_checkpoint(formats.read(tmp_path / "there"), MapRequest(to="hf"))
+    assert_same(arrays_of(back.checkpoint), state)
+
+
+@pytest.mark.parametrize("layers", [4, 5])
+def test_maxtext_0_2_5_stacks_biases_of_routers_along_dimension_0(
+    tmp_path: Path, layers: int
+) -> None:
+    """Four layers with four experts have the same shape in both layouts."""
+    own = {LAYERS: layers, "num_nextn_predict_layers": 0}
+    config, state = model(tmp_path / "hf", "deepseek-v3", own)
+    there = mapped_checkpoint(formats.read(tmp_path / "hf"), MapRequest(to="maxtext-0.2.5"))
+    wanted = formulas.deepseek(state, config, True)
+    bias = next(name for name in wanted if name.endswith("gate.bias"))
+    wanted[bias] = np.ascontiguousarray(wanted[bias].T)
+    assert_same(arrays_of(there.checkpoint), wanted)
+    saved(tmp_path / "there", config, wanted)
+    source = formats.read(tmp_path / "there")
+    if layers == 5:
+        with pytest.raises(BadRequest, match=r"fit the layouts maxtext and maxtext-0\.2\.5 of"):
+            mapped_checkpoint(source, MapRequest(to="hf"))
+    chosen = "maxtext-0.2.5" if layers == 5 else None
+    back = mapped_checkpoint(source, MapRequest(to="hf", source=chosen))
+    assert_same(arrays_of(back.checkpoint), state)
+
+
 def again(name: str, value: np.ndarray, config: dict[str, Any]) -> np.ndarray:
     """A tensor of the Hub after the way there and back, by the hooks with `saving_to_hf`."""
     if not config["model_type"].startswith("gemma"):

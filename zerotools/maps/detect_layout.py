@@ -108,7 +108,7 @@ def detect_layout(
             refused[name] = error
     fitting = [each for each in tried if not each.stored.faults]
     named = {each.layout.layout.same_as or each.layout.name for each in fitting}
-    if fitting and all(_are_same(fitting[0].layout, each.layout) for each in fitting):
+    if fitting and all(_are_same(fitting[0], each) for each in fitting):
         return fitting[0]
     if fitting:
         raise BadRequest(
@@ -124,13 +124,18 @@ def detect_layout(
     raise AssertionError("internal error: a layout without faults was not chosen")
 
 
-def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
-    """Return whether two layouts have the same tensors for this model.
+def _are_same(one: FoundLayout, other: FoundLayout) -> bool:
+    """Return whether two layouts have the same tensors for this model, and store them equally in
+    this checkpoint.
 
     For example, layouts that differ only in their experts are the same for a model without experts.
     """
-    ours, theirs = (each.layout.same_as or each.layout.name for each in (one, other))
-    return ours == theirs or (one.tensors == other.tensors and one.of_hub == other.of_hub)
+    ours, theirs = (each.layout.layout.same_as or each.layout.name for each in (one, other))
+    return ours == theirs or (
+        one.layout.tensors == other.layout.tensors
+        and one.layout.of_hub == other.layout.of_hub
+        and one.stored.views == other.stored.views
+    )
 
 
 def _is_suggested(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:

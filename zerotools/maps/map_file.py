@@ -9,8 +9,8 @@
     [optional]   "NAME" = "CONDITION"         tensors of [hf] that may be missing
     may_lack = ["j"]                          indices of tensors that may be missing together
     [copies]     "NAME" = "NAME"              second copies of tensors that the Hub may have
-    [layouts.X]  about, if, ignored, stacked, stacked_dim, same_as, keep; tensors, also,
-                 ties, computed
+    [layouts.X]  about, if, ignored, stacked, stacked_dim, stacked_first, same_as, keep; tensors,
+                 also, ties, computed
 
 `tensors` has the expression for each tensor of the layout (`expressions`), and an optional
 condition `if`. With `keep`, tensors without a rule have the same name and shape as on the Hub.
@@ -18,7 +18,8 @@ condition `if`. With `keep`, tensors without a rule have the same name and shape
 tensor is stored in parts along its first dimension. `ties` lists names with equal values if
 config.json ties the embeddings. `ignored` lists names (with `*`) that are not weights. `stacked`
 lists the numbers in names along which the layout stacks its tensors if all layers have the same
-tensors; each number becomes dimension `stacked_dim` (default: 0). `computed` has the tensors that
+tensors; each number becomes dimension `stacked_dim` (default: 0), but dimension 0 under the names
+on disk in `stacked_first` (with `*`). `computed` has the tensors that
 the program stores scaled or shifted (`value_formulas`). `same_as` names another layout that is
 equal to this layout.
 """
@@ -189,8 +190,8 @@ _KEYS = (
 )  # fmt: skip
 _MOST_DIMENSIONS = 8
 LAYOUT_KEYS = (
-    "about", "if", "ignored", "stacked", "stacked_dim", "same_as", "keep", "tensors", "also",
-    "ties", "computed",
+    "about", "if", "ignored", "stacked", "stacked_dim", "stacked_first", "same_as", "keep",
+    "tensors", "also", "ties", "computed",
 )  # fmt: skip
 
 
@@ -224,6 +225,7 @@ class MapLayout:
     ignored: tuple[str, ...] = ()
     stacked: tuple[str, ...] = ()
     stacked_dim: int = 0
+    stacked_first: tuple[str, ...] = ()
     same_as: str | None = None
     keep: bool = False
     tensors: Mapping[str, TensorRule] = field(default_factory=dict)
@@ -389,6 +391,7 @@ class _MapReader:
             ignored=self._list(tree, "ignored"),
             stacked=stacked,
             stacked_dim=stacked_dim,
+            stacked_first=self._list(tree, "stacked_first"),
             same_as=tree.get("same_as"),
             keep=tree.get("keep") is True,
             tensors=tensors,

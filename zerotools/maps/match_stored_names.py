@@ -80,7 +80,7 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
     wrong: list[tuple[str, Shape, Shape]] = []
     for name, (stored, number) in found.items():
         shape, own = held[stored], layout.tensors[name]
-        dim = stacked_dim(layout, own)
+        dim = stacked_dim(layout, own, stored)
         along = (
             stacked_number(layout, layout.patterns[name][0]) if name in layout.patterns else None
         )
@@ -173,12 +173,16 @@ def written_views(layout: ModelLayout) -> dict[str, TensorView]:
             views[new] = TensorView(whole_view(0, shape), (new,))
         else:
             parts = [whole_view(number, shape) for number in range(len(names))]
-            views[new] = TensorView(stacked_view(parts, stacked_dim(layout, shape)), tuple(names))
+            dim = stacked_dim(layout, shape, new)
+            views[new] = TensorView(stacked_view(parts, dim), tuple(names))
     return views
 
 
-def stacked_dim(layout: ModelLayout, shape: Shape) -> int:
-    """Return the dimension along which the layout stacks tensors of the shape `shape`."""
+def stacked_dim(layout: ModelLayout, shape: Shape, name: str) -> int:
+    """Return the dimension along which the layout stacks tensors of the shape `shape` into the
+    tensor `name`."""
+    if any(fnmatchcase(name, pattern) for pattern in layout.layout.stacked_first):
+        return 0
     return min(layout.layout.stacked_dim, len(shape))
 
 

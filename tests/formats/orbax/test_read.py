@@ -122,6 +122,32 @@ def test_it_becomes_a_dcp_with_the_optimizer(tmp_path: Path) -> None:
     assert_true(formats.read(out), source / "truth.safetensors")
 
 
+def test_a_run_of_maxtext_becomes_a_model_with_the_biases_of_its_routers(tmp_path: Path) -> None:
+    """MaxText 0.2.5 saves them outside of the weights, with layers along dimension 0."""
+    case = GOLDEN / "orbax-maxtext-0.2.5" / "deepseek-v3"
+    options = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+    done = convert.prepare_convert(
+        case / "checkpoint",
+        tmp_path / "out",
+        "dcp",
+        options,
+        config_dir=case,
+        mapping=MapRequest(to="hf"),
+    )
+    assert isinstance(done, Conversion)
+    perform_conversion(done, budget=ONE, overwrite=False, verify=True)
+    made, truth = formats.read(tmp_path / "out"), load_file(case / "truth.safetensors")
+    block = "decoder.moe_layers.DeepSeekMoeBlock_0.MoeBlock_0"
+    biases = truth[f"nnx_aux.model.{block}.gate.bias|buffer"]
+    assert biases.any()
+    for number, bias in enumerate(biases, 1):
+        gate = f"model.layers.{number}.mlp.gate"
+        assert np.array_equal(elements(made, Key(f"{gate}.e_score_correction_bias", "param")), bias)
+        for role in ("param", "exp_avg", "exp_avg_sq"):
+            kernel = truth[f"{block}.gate.kernel|{role}"][:, number - 1].T
+            assert np.array_equal(elements(made, Key(f"{gate}.weight", role)), kernel)
+
+
 @pytest.mark.parametrize("layout", ["maxtext", "maxtext-pairs"])
 def test_a_model_of_maxtext_becomes_one_of_the_hub(
     database: Path, tmp_path: Path, layout: str

@@ -8,6 +8,12 @@ path of its weight::
     params.params.decoder.norm.scale                   decoder.norm.scale
     opt_state.1.0.mu.params.decoder.norm.scale         decoder.norm.scale (exp_avg)
     opt_state.1.0.count                                the step of all weights of `opt_state.1.0`
+
+MaxText stores other variables of the module, which no optimizer updates, and the state of its
+random generators in `nnx_aux`. These variables keep their paths as names::
+
+    nnx_aux.model.decoder.moe_layers.gate.bias         buffer
+    nnx_aux.model.decoder.rngs.params.key              state
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ _PARAMS = "params"
 _MODEL = "model"
 _STATES = ("opt_state", "optimizer", "optimizer_state")
 _BUFFERS = "batch_stats"
+_AUXILIARY = ("nnx_aux", "model")
 _STEP, _COUNT = "step", "count"
 _VALUE = "value"
 """The last key of every path in a tree of Flax's NNX."""
@@ -74,6 +81,8 @@ def name_arrays(paths: Iterable[Words]) -> TreeNames:
             counts[name] = counts.get(name) or _path_that_exists((*before, _COUNT), every)
         elif path[0] == _BUFFERS:
             key = Key(".".join(_without_markers(path[1:])), "buffer")
+        elif _is_auxiliary_variable(path):
+            key = Key(".".join(_without_markers(path)), "buffer")
         else:
             key = Key(".".join(path), LOOSE)
         if key in taken:
@@ -101,6 +110,13 @@ def _without_markers(path: Words) -> Words:
     """Return the path of a weight without keys such as `params`, which only mark it as a weight."""
     begin = next((at for at, word in enumerate(path) if word != _PARAMS), len(path) - 1)
     return path[begin : -1 if path[-1] == _VALUE and len(path) - begin > 1 else None]
+
+
+def _is_auxiliary_variable(path: Words) -> bool:
+    """Return whether an array is in MaxText's `nnx_aux`, and is no state of random generators."""
+    return path[: len(_AUXILIARY)] == _AUXILIARY and not any(
+        word == "dropout" or word.endswith("rngs") for word in path
+    )
 
 
 def _field_of(path: Words, tails: Mapping[Words, str]) -> int | None:
