@@ -1,14 +1,11 @@
 """Judge the layouts of MaxText by MaxText: its conversion, its model and its training.
 
-    python3.12 -m venv MAXTEXT
-    MAXTEXT/bin/pip install maxtext jax flax orbax-checkpoint transformers aqtp chex \
-        cloud-accelerator-diagnostics drjax grain jaxtyping jinja2 jsonlines ml-collections \
-        ml-goodput-measurement omegaconf pathwaysutils pillow qwix sentencepiece sympy \
-        tensorboardX tiktoken tokamax
-    python -m tests.golden.orbax_runs.maxtext_judge MAXTEXT/bin/python [CASE ...]
+    scripts/judge maxtext
+    python -m tests.golden.orbax_runs.maxtext_judge .venv-maxtext/bin/python [CASE ...]
 
-MaxText needs Python 3.12. `PYTHONPATH=DIR/src` takes another version of its source. Each case is a
-tiny random model that transformers writes. The table that this program prints says of each:
+MaxText needs Python 3.12, in an environment that `scripts/judge` makes. `PYTHONPATH=DIR/src` takes
+another version of its source. Each case is a tiny random model that transformers writes. The table
+that this program prints says of each:
 
 - to MaxText: the arrays of `to_maxtext` against those of `convert --to orbax --map-to maxtext`;
 - from MaxText: the tensors of `to_huggingface` against those of `consolidate --map-to hf`, for one
@@ -20,7 +17,7 @@ tiny random model that transformers writes. The table that this program prints s
 - logits: those of MaxText's model, with zerotools' item, against those of transformers.
 
 A number stands for equal tensors, bit by bit; `rounded` are those within one unit in the last
-place. The exit status is 1 if a tensor differs more.
+place. The exit status is 1 if a tensor differs more, or if MaxText computed other logits or none.
 """
 
 from __future__ import annotations
@@ -31,6 +28,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -304,7 +302,8 @@ def load(file: Path) -> Arrays:
 
 @dataclass
 class Verdicts:
-    """The rows of the table, sentences about steps that failed, and whether a tensor differs."""
+    """The rows of the table, sentences about steps that failed, and whether a tensor differs or
+    MaxText did not compute logits."""
 
     rows: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -373,6 +372,8 @@ class Verdicts:
             far = np.abs(found_logits - run.logits).max()
             self.differ |= bool(far > 1e-5)
             cells["logits"] = f"{far:.1g} of {np.abs(run.logits).max():.2g}"
+        elif run.layout and run.dtype == "float32":
+            self.differ = True
         form = f"{run.dtype}, {'stacked' if run.stacked else 'apart'}"
         self.rows.append(f"| {' | '.join([run.name, form, *cells.values()])} |")
 
@@ -411,7 +412,12 @@ def main(python: str, names: list[str], root: Path) -> int:
     for run in runs:
         verdicts.judge(run)
     versions = json.loads((root / "versions.json").read_text())
-    print(", ".join(f"{name} {version}" for name, version in versions.items()), end="\n\n")
+    print("# The layouts of MaxText, judged by MaxText\n")
+    said = ", ".join(f"{name} {text}" for name, text in versions.items())
+    print(
+        "`scripts/judge maxtext`; `tests/golden/orbax_runs/maxtext_judge.py` explains the columns."
+    )
+    print(f"{date.today()}: {said}.\n")
     print("| model | form | to MaxText | from MaxText | and back | trained | logits |")
     print("|---|---|---|---|---|---|---|")
     print("\n".join([*verdicts.rows, "", *verdicts.notes]))

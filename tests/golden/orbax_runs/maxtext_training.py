@@ -2,7 +2,7 @@
 
     python maxtext_training.py OUT
 
-This runs in the environment that `maxtext_judge` names. OUT/checkpoint is the run's directory with
+This runs in the environment of `scripts/judge maxtext`. OUT/checkpoint is the run's directory with
 step 1, and OUT/truth.safetensors has the arrays that Orbax restores from it, named `name|role`.
 Biases of routers are no parameters of the optimizer; MaxText changes them after each step.
 """
