@@ -3,8 +3,8 @@
     python maxtext_training.py OUT
 
 This runs in the environment of `scripts/judge maxtext`. OUT/checkpoint is the run's directory with
-step 1, and OUT/truth.safetensors has the arrays that Orbax restores from it, named `name|role`.
-Biases of routers are no parameters of the optimizer; MaxText changes them after each step.
+`1`, saved after two steps. OUT/truth.safetensors has the arrays that Orbax restores from it, named
+`name|role`. Biases of routers are no parameters of the optimizer; MaxText changes them after each step.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def main(out: Path) -> None:
     import_module("safetensors.numpy").save_file(arrays, out / "truth.safetensors")
     (out / "config.json").write_text(json.dumps(CONFIG, indent=1) + "\n")
     versions = {name: import_module(name).__version__ for name in ("maxtext", "jax", "flax")}
-    (out / "truth.json").write_text(json.dumps({"step": 1, "versions": versions}) + "\n")
+    (out / "truth.json").write_text(json.dumps({"step": 2, "versions": versions}) + "\n")
 
 
 if __name__ == "__main__":

@@ -102,9 +102,11 @@ class Inspection:
 
     @property
     def step(self) -> int | None:
-        """The number of optimizer steps done."""
-        step = self.checkpoint.origin.step
-        return self.run.training.steps if step is None else step
+        """The number of optimizer steps done, or else the number in the checkpoint's name. MaxText
+        names a checkpoint after two steps `1`.
+        """
+        steps = self.run.training.steps
+        return self.checkpoint.origin.step if steps is None else steps
 
 
 def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
