@@ -4,7 +4,8 @@
 
 This runs in the environment of `scripts/judge maxtext`. OUT/checkpoint is the run's directory with
 `1`, saved after two steps. OUT/truth.safetensors has the arrays that Orbax restores from it, named
-`name|role`. Biases of routers are no parameters of the optimizer; MaxText changes them after each step.
+`name|role`. Biases of routers are no parameters of the optimizer; MaxText changes them after each
+step.
 """
 
 from __future__ import annotations
