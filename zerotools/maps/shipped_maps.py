@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -17,6 +18,8 @@ from zerotools.maps.transformers_names import MEMORY, PREFIX_MAPS, PrefixMap, pr
 
 _FOLDER = "families"
 _SUFFIX = ".toml"
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""A key of TOML that needs no quotes."""
 _KEPT = ("L", "D")
 """The words (`$L`) that stay words when a map is printed: those in the names of layers."""
 
@@ -119,7 +122,8 @@ def _toml(tree: Mapping[str, Any], short: Mapping[str, str], where: str = "") ->
         yield f"{shown} = {json.dumps(_shortened(value, known), ensure_ascii=False)}"
     for key, value in tree.items():
         if isinstance(value, dict):
-            yield from _toml(value, short, f"{where}.{key}" if where else key)
+            shown = key if _BARE.fullmatch(key) else json.dumps(key)
+            yield from _toml(value, short, f"{where}.{shown}" if where else shown)
 
 
 def _shortened(value: Any, short: Mapping[str, str]) -> Any:
