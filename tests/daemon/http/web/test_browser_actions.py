@@ -83,6 +83,23 @@ def test_a_job_is_changed_by_keys(visit: Visit, service: FakeService) -> None:
     visit.errors = [each for each in visit.errors if not each.startswith("400 ")]
 
 
+def test_a_late_answer_does_not_move_a_user_who_went_elsewhere(
+    visit: Visit, service: FakeService
+) -> None:
+    asked: list[Any] = []
+    service.change(1, state="failed")
+    visit.page.route("**/v1/jobs/1/retry", lambda route: asked.append(route))
+    visit.show("#/jobs/1")
+    visit.wait_for_text(".actions", "Retry")
+    visit.page.keyboard.press("r")
+    visit.show("#/machine")
+    visit.page.wait_for_selector(".actions", state="detached")
+    assert len(asked) == 1
+    asked[0].continue_()
+    visit.wait_for_text("#said", "#2 tiny: continues where this one stopped")
+    assert visit.page.evaluate("() => location.hash") == "#/machine"
+
+
 @pytest.fixture
 def named(service: FakeService, tmp_path: Path) -> Iterator[Served]:
     """A page whose daemon knows the names of users."""

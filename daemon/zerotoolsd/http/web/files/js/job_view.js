@@ -131,6 +131,8 @@ export class JobView {
   }
 
   #changed(job) {
+    // An answer may come when the user reads another page.
+    if (this.#ended.signal.aborted) return;
     if (job.id === this.#id) this.#soon(0);
     else location.hash = `#/jobs/${job.id}`;
   }
