@@ -131,8 +131,8 @@ export class JobView {
   }
 
   #changed(job) {
-    // An answer may come when the user reads another page.
-    if (this.#ended.signal.aborted) return;
+    // An answer may come when the user has gone elsewhere, even before this view is closed.
+    if (location.hash.split("/")[2] !== `${this.#id}`) return;
     if (job.id === this.#id) this.#soon(0);
     else location.hash = `#/jobs/${job.id}`;
   }

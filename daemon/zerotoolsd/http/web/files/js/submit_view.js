@@ -191,7 +191,7 @@ export class SubmitView {
       [this.#source, this.#deepspeed] = [null, null];
       this.#page.say(`${titleOf(found)} is queued`, "good");
       store.refresh();
-      location.hash = `#/jobs/${found.id}`;
+      if (location.hash.startsWith("#/submit")) location.hash = `#/jobs/${found.id}`;
     });
     this.#queue.disabled = this.#job === null;
   }
