@@ -1,17 +1,16 @@
 """Lets the ranks of one training agree on the step of a stop, and on the end of a save.
 
-Ranks learn of a stop at different times. If one rank stopped a step before the other ranks, these
-would wait for it forever. So all ranks decide together, by an all-reduce. To keep this cheap, the
-all-reduce happens about once a second, after steps that all ranks compute from the same numbers. In
-this example a step takes 0.1 s, and the first step 5 s:
+Ranks get the request to stop at different times. If one rank stopped a step before the other ranks,
+they would wait for it forever. So all ranks decide together, by an all-reduce. To keep this cheap,
+the all-reduce happens about once a second, after steps that all ranks compute from the same
+numbers. In this example the first step takes 5 s, and each later step 0.1 s:
 
     after step      1     2     12
-    rank 0 heard    no    no    no
-    rank 1 heard    no    no    yes
-    all-reduce      no    no    yes: both stop
+    rank 0 asked    no    no    no
+    rank 1 asked    no    no    yes
+    all ranks       no    no    yes: both stop
 
-This module does not import `torch`: if the program has not imported it either, there is a single
-rank.
+This module does not import `torch`. It uses the `torch` that the program has imported.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ _counts: dict[str, int] = {}
 
 
 def _ordinal(name: str) -> int:
-    """Return how often this process has used `name`, this time included. The number makes a key of
-    the store unique.
-    """
+    """Return how often this process has called the function with `name`. The number makes a key of
+    the store unique."""
     _counts[name] = _counts.get(name, 0) + 1
     return _counts[name]
 
@@ -46,9 +44,6 @@ class TrainingRanks:
     """
 
     def __init__(self, size: int, device: Any = "cpu") -> None:
-        """Take the number of ranks (`size`), and the device of tensors for the all-reduce
-        (`device`).
-        """
         self.size = size
         self._device = device
         self._store = _store_of(size)
@@ -57,9 +52,8 @@ class TrainingRanks:
         self._ask_at = 0
 
     def _all_have_joined(self) -> bool:
-        """Wait until all ranks have a callback. Return False if a rank has no callback, because an
-        all-reduce would wait forever for this rank.
-        """
+        """Wait until all ranks have a callback, at most `JOIN_SECONDS`. Return False if a rank has
+        no callback, because an all-reduce would wait for this rank forever."""
         key = f"zerotools/joined/{_ordinal('joined')}"
         self._store.add(key, 1)
         found = "all" if self._has_reached(key, JOIN_SECONDS) else "some"
@@ -75,9 +69,8 @@ class TrainingRanks:
         return False
 
     def _has_reached(self, key: str, seconds: float) -> bool:
-        """Wait at most `seconds` until every rank has increased the counter `key` in the store.
-        Return whether this happened.
-        """
+        """Wait at most `seconds`, and return whether every rank has increased the counter `key` in
+        the store."""
         deadline = time.monotonic() + seconds
         while self._store.add(key, 0) < self.size:
             if time.monotonic() >= deadline:
@@ -130,9 +123,8 @@ class TrainingRanks:
 
 
 def _store_of(size: int) -> Any:
-    """Return the store of torch's default process group if the group has `size` ranks, else
-    None.
-    """
+    """Return the store of torch's default process group; None if the group does not have `size`
+    ranks."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if size == 1 or distributed is None or not distributed.is_available():
         return None

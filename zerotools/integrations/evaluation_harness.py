@@ -81,8 +81,8 @@ def evaluate(options: argparse.Namespace, model: str) -> dict[str, Any] | None:
 
 
 def _tasks(options: argparse.Namespace) -> tuple[list[str], Any]:
-    """Return the names of the requested tasks, and the task manager of the harness. Patterns in the
-    names are resolved.
+    """Return the names of the tasks that match the requested names or patterns, and the harness's
+    task manager.
 
     The tasks that come with the harness are read only if the user's directory lacks a requested
     task, because reading them takes 20 s.
@@ -105,7 +105,7 @@ def _tasks(options: argparse.Namespace) -> tuple[list[str], Any]:
 
 
 def _fitting(scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the first scores, as many as fit into one message to the daemon."""
+    """Return only as many scores, from the first on, as fit into one message to the daemon."""
     told, size = dict[str, float](), 0
     for name, value in scores.items():
         size += len(json.dumps({name: value}).encode())

@@ -80,9 +80,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Wrap `trainer.save_checkpoint`, which is called for every save, so that saves are
-        noticed.
-        """
+        """Wrap `trainer.save_checkpoint`, so that every save is reported."""
         if not worker.in_job() or stage != "fit" or "save_checkpoint" in vars(trainer):
             return
         save = trainer.save_checkpoint
@@ -168,9 +166,8 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
             self._stop(trainer, step)
 
     def _logged(self, trainer: Any, step: int) -> dict[str, Any]:
-        """Return the average loss since the last call, and the values that the module has
-        logged.
-        """
+        """Return the average loss of the steps since the last call, and the values that the module
+        has logged."""
         fields = {
             name: value
             for name, value in trainer.callback_metrics.items()
@@ -237,9 +234,9 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def _after_save(self, trainer: Any, path: Any, before: Any, weights_only: bool) -> None:
-        """Record a checkpoint to report later. All ranks have saved it, because `save_checkpoint`
-        ends with a barrier. `before` is the `_stamp` of the path before the save.
-        """
+        """Record a checkpoint that will be reported when it is on the disk. All ranks have saved
+        it, because `save_checkpoint` ends with a barrier. `before` is the `_stamp` of the path
+        before the save."""
         where = os.fspath(path)
         if not weights_only and not self._is_stopping and "://" not in where:
             self._unwritten.append((trainer.global_step, where, before))
@@ -264,9 +261,8 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
 
 def _stamp(path: Any) -> tuple[int, int] | None:
-    """Return values that change if Lightning replaces the file by a rename. Return None if the file
-    does not exist.
-    """
+    """Return values that differ after Lightning has replaced the file by a rename; None if the file
+    does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError:
@@ -291,7 +287,6 @@ def _path_of_stop(trainer: Any, step: int) -> str:
 
 
 def _total_steps(trainer: Any, pl_module: Any) -> int | None:
-    """Return the total number of optimizer steps, or None if it is unknown."""
     if not pl_module.automatic_optimization and len(trainer.optimizers) > 1:
         return None  # each optimizer's step counts
     steps = trainer.estimated_stepping_batches

@@ -137,7 +137,8 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Record a checkpoint to report later. Other ranks may still be writing files of it."""
+        """Record a checkpoint that will be reported when the other ranks have written their files,
+        too."""
         if not self._is_training:
             return
         step = state.global_step
@@ -182,9 +183,8 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
         self._phase = "train"
 
     def _count(self, name: str, step: int, seen: float) -> float:
-        """Return the average number of tokens per step since the last call; 0 if this number is
-        unknown.
-        """
+        """Return the average number of tokens per step since the last call with `name`; 0 if it is
+        unknown."""
         before, self._seen[name] = self._seen.get(name), (step, seen)
         if before is None or step <= before[0]:
             return 0
@@ -201,7 +201,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
 
 def _next_phase(control: Any) -> str:
-    """Return the next phase of the Trainer. It evaluates before it saves."""
+    """Return the phase that follows. If both are due, the Trainer evaluates before it saves."""
     return "eval" if control.should_evaluate else "save" if control.should_save else "train"
 
 

@@ -85,7 +85,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SkippedCheckpoint:
-    """A checkpoint that was not used for resuming; `why` is one sentence that names the file."""
+    """A checkpoint that a job does not resume from; `why` is one sentence that names the file."""
 
     path: Path
     why: str
@@ -106,9 +106,8 @@ class ResumeChoice:
 
 
 def directory_name(step: int) -> str:
-    """Return the name of the directory for the checkpoint after training step `step`. The step has
-    leading zeros, so sorting the names as text usually sorts them by step.
-    """
+    """Return the name of the directory for the checkpoint after training step `step`, such as
+    `step-00000040`."""
     return f"step-{step:08d}"
 
 
@@ -248,8 +247,7 @@ def resolve_resume_from(
     """Return the checkpoint that `resume_from = path` in a job file means: `path` itself, or the
     newest valid checkpoint below it.
 
-    If `path` is the file `best` or `latest` of an output directory, it is the checkpoint that this
-    file names.
+    If `path` is the file `best` or `latest` of an output directory, the file names the checkpoint.
 
     Raises:
         BadRequest: `path` does not exist, or is neither a checkpoint nor a directory of

@@ -8,9 +8,9 @@ because the training process imports this module too.
 
 With `stamps` the manifest also records the identity of each file (`"stamp"`: mtime and ctime in
 nanoseconds, inode), and the machine and boot under which the digests were computed (`"boot"`).
-Until the next boot of that machine, a file with the same stamp has not been written again. So a
-restart after a crash need not read such a file. A copy of the file, a file that was written again,
-and any file after a reboot have other stamps.
+Until the next boot of that machine, a file with the same stamp has not been written again. So a job
+that restarts after a crash need not read such a file. A file that was copied or written again has
+another stamp, and after a reboot all stamps are ignored.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class ManifestEntry:
     """The entry of one file in the manifest: `size` in bytes, `sha256` in lower-case hex.
 
-    `stamp` identifies the state of the file. It exists if the digest was computed since the last
-    boot of this machine.
+    `stamp` identifies the state of the file. It is None if the digest was computed before the last
+    boot of this machine, or on another machine.
     """
 
     size: int
@@ -57,9 +57,9 @@ def write_manifest(directory: Path, *, threads: int | None = None, stamps: bool 
     """Compute the digest of every file below `directory`, and write MANIFEST.json (fsynced and
     renamed).
 
-    The writer of the files must have fsynced them. Only the process that wrote the files may pass
-    `stamps` (see the module's docstring). `threads` files are read at once (default: one per core,
-    at most 8). Return the path of the manifest.
+    The files must be fsynced already. Only the process that wrote the files may pass `stamps=True`
+    (see the module's docstring). `threads` files are read at once (default: one per core, at most
+    8). Return the path of the manifest.
 
     Raises:
         BadFile: something below `directory` is neither a regular file nor a directory.
@@ -93,7 +93,7 @@ def rewrite_manifest(
     changes.
 
     The files in `gone` were removed, and the files in `changed` have new contents. All other files
-    keep the entry of the old manifest, so that damage to them can still be detected.
+    keep their size and digest from the old manifest, so that damage to them can still be detected.
 
     Raises:
         BadFile: `before` has no manifest, or a damaged one.
@@ -129,8 +129,7 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
     """Return the manifest entries of `directory`, keyed by the path of the file relative to it.
 
     Raises:
-        BadFile: the manifest does not exist, does not have the form shown above, or lists a path
-            outside the directory.
+        BadFile: the manifest does not exist, is malformed, or lists a path outside the directory.
     """
     path = directory / MANIFEST
     try:

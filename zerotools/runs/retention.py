@@ -24,9 +24,8 @@ LARGEST = 1 << 20
 
 
 def directory_of_user(uid: int | str) -> str:
-    """Return the subdirectory of `DIRECTORY` for jobs of a user other than the daemon's own; `*`
-    gives a pattern for all users.
-    """
+    """Return the subdirectory of `DIRECTORY` for the jobs of a user other than the daemon's user.
+    If `uid` is `*`, return a pattern that matches the directories of all users."""
     return f"uid-{uid}"
 
 
@@ -89,9 +88,8 @@ def _read(path: Path) -> list[NeededCheckpoint]:
 
 @dataclass(frozen=True)
 class KeepRule:
-    """The rule that decides which checkpoints are kept: the `last` newest ones (None: all), and
-    every checkpoint with a step that is a multiple of `every`.
-    """
+    """The rule that decides which checkpoints are kept: the `last` newest ones (None: all), and the
+    checkpoints of steps that are multiples of `every`."""
 
     last: int | None = None
     every: int | None = None

@@ -458,10 +458,10 @@ def hub_to_tree(layout: HubLayout) -> dict[str, list[dict[str, Any]]]:
            {"tensor": "model.layers.0.mlp.experts.0.gate_proj.weight", "shape": [32, 16],
             "start": [0, 0, 0], "size": [1, 32, 16]}, ...]}
 
-    `start` and `size` are the block in the job's tensor; by default it has the Hub's shape and
-    begins at 0. `offset` and `strides`, in elements, are the block's position in the Hub's tensor;
-    by default it is contiguous from the beginning. Tensors with the same name and shape on the Hub
-    are not listed.
+    `start` and `size` are the block's position in the job's tensor; by default the block begins at
+    0 and has `shape`, the shape of the Hub's tensor. `offset` and `strides`, in elements, are the
+    block's position in the Hub's tensor; by default the block is contiguous from the beginning.
+    Tensors with the same name and shape on the Hub are not listed.
     """
     return {name: [_to_tree(block) for block in blocks] for name, blocks in layout.items()}
 

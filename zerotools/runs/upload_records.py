@@ -1,8 +1,7 @@
 """A job's records of its uploads to an object store, next to its checkpoints.
 
-    <output_dir>/.uploads/run.json    the name, in the store, of the run of these checkpoints, and
-                                      the job that continues this run
-                         /sending     text: the directory that is being uploaded; it is not deleted
+    <output_dir>/.uploads/run.json      the run's name in the object store, and the job that uploads
+                         /sending       text: the directory that is being uploaded and not deleted
                          /fetched-from  text: the URL of the checkpoint in `.resumed-from`
 
 Standard library only, because the training process imports this module too.
@@ -31,16 +30,13 @@ _LARGEST = 4096
 
 
 def uploaded_run(output_dir: Path) -> str | None:
-    """Return the name, in the object store, of the run that the checkpoints in `output_dir` belong
-    to; None if nothing was uploaded.
-    """
+    """Return the run (its name in the object store) to which the checkpoints in `output_dir`
+    belong; None if nothing was uploaded."""
     return _noted(output_dir, "run")
 
 
 def uploading_job(output_dir: Path) -> str | None:
-    """Return the job that last recorded the run of `output_dir`, or None if nothing was
-    uploaded.
-    """
+    """Return the job that last called `record_run` for `output_dir`; None if no job did."""
     return _noted(output_dir, "job")
 
 
@@ -54,9 +50,8 @@ def _noted(output_dir: Path, word: str) -> str | None:
 
 
 def record_run(output_dir: Path, run: str, job: str) -> None:
-    """Record that the checkpoints in `output_dir` belong to the run `run`, which job `job`
-    continues. Raises OSError.
-    """
+    """Record that the checkpoints in `output_dir` belong to the run `run` in the object store, and
+    that the job `job` uploads them. Raises OSError."""
     (output_dir / UPLOADS).mkdir(parents=True, exist_ok=True)
     write_durably(output_dir / UPLOADS / _RUN, json.dumps({"run": run, "job": job}) + "\n")
 
@@ -74,9 +69,8 @@ def checkpoint_in_upload(output_dir: Path) -> Path | None:
 
 
 def fetched_url(output_dir: Path) -> str | None:
-    """Return the URL that the checkpoint in the directory `FETCHED` was downloaded from, or None if
-    it is not recorded.
-    """
+    """Return the URL from which the checkpoint in the directory `FETCHED` was downloaded; None if
+    it is not recorded."""
     try:
         data = read_regular(output_dir / UPLOADS / _FETCHED_FROM, _LARGEST, is_source=False)
         return data.decode().strip()

@@ -57,10 +57,10 @@ def read_cgroup_memory(
     root: Path = Path("/sys/fs/cgroup"),
     place: Callable[[str], str] = str,
 ) -> CgroupMemory:
-    """Read the memory of the control groups of a process. `proc` is the file /proc/PID/cgroup of
-    the process.
+    """Read the memory of the control groups of the process with the file `proc` (/proc/PID/cgroup).
 
-    `place` converts the path of the process's group to the path of the group that is read.
+    `place` maps the path of the process's group to the path of the group to read (default: the same
+    path).
     """
     found = [_second(group) for group in _groups(proc, "", root, place)]
     found += [_first(group) for group in _groups(proc, "memory", root / "memory", place)]
@@ -142,7 +142,7 @@ def _number(path: Path) -> int | None:
 
 
 def _counts(path: Path) -> Mapping[str, int]:
-    """Return the numbers in a file keyed by name. Each line of the file has a name and a number."""
+    """Return the numbers in a file with lines `NAME NUMBER`, keyed by name."""
     try:
         words = path.read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -169,9 +169,8 @@ def usable_cores(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
 
 
 def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
-    """Yield the number of cores that each cgroup around this process allows. Source: cgroups(7),
-    versions 1 and 2.
-    """
+    """Yield the number of cores that each cgroup of this process allows. Source: cgroups(7),
+    versions 1 and 2."""
     for line in _text(membership).splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         inner = Path(os.path.normpath(f"/{path.lstrip('/')}")).relative_to("/")
@@ -191,9 +190,8 @@ def _above(top: Path, inner: Path) -> Iterator[Path]:
 
 
 def _ratio(words: list[str]) -> Iterator[float]:
-    """Yield the number of cores, quota / period, from the two numbers in `words` (in microseconds).
-    If there is no quota (`max`, or -1), yield nothing.
-    """
+    """Yield quota / period, the number of cores. `words` has both numbers, in microseconds. If
+    there is no quota (`max`, or -1), yield nothing."""
     if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
         yield int(words[0]) / int(words[1])
 

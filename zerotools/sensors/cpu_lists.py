@@ -12,7 +12,7 @@ MOST = 2**16
 
 
 def cpu_list(numbers: Iterable[int]) -> str:
-    """Return the numbers as a list in the kernel's form; empty without numbers."""
+    """Return the numbers as a list in the kernel's form; the empty string for no numbers."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:

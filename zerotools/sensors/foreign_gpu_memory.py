@@ -50,16 +50,12 @@ USUAL_WORDS = "5 % of the GPU's memory, at least 512 MiB"
 
 
 def usual_foreign_bytes(gpu: Gpu) -> int:
-    """Return how many bytes other programs may use on a GPU that a job gets, if the configuration
-    sets no limit.
-    """
+    """Return the default limit in bytes for other programs' memory on a GPU that a job gets."""
     return max(USUAL_LEAST_BYTES, int(USUAL_PART * (gpu.memory_total_bytes or 0)))
 
 
 def foreign_bytes(gpu: Gpu) -> int:
-    """Return the used bytes of a GPU. The memory of processes that only draw on a screen is not
-    counted.
-    """
+    """Return the used bytes of a GPU, except those of processes that only draw on a screen."""
     return max(0, (gpu.memory_used_bytes or 0) - drawn_bytes(gpu))
 
 

@@ -43,7 +43,7 @@ class GpuChoice:
 
 
 def matches_gpu(entry: Entry, gpu: Gpu) -> bool:
-    """Return whether an entry of one of the two lists means this GPU."""
+    """Return whether an entry of `gpus.exclude` or `gpus.prefer` means this GPU."""
     if isinstance(entry, int):
         return entry == gpu.index
     text = entry.strip().casefold()

@@ -42,8 +42,8 @@ class MemoryNode:
 class NumaTopology:
     """All NUMA nodes of the machine, with the processors and nodes that this process may use.
 
-    The affinity and the cpuset of the process decide which of them the process may use. `cores` has
-    the hardware threads of each physical core; it is empty unless cores were requested.
+    The affinity and the cpuset of the process decide which ones it may use. `cores` has the
+    hardware threads of each physical core; it is empty unless cores were requested.
     """
 
     nodes: tuple[MemoryNode, ...] = ()
@@ -107,7 +107,8 @@ class NumaTopology:
 
 
 class ReadTopology(Protocol):
-    """A function that reads the topology. With `cores`, it also opens a file for each processor."""
+    """A function that reads the topology. The physical cores are read only if `cores` is true,
+    because this needs a file for each processor."""
 
     def __call__(self, *, cores: bool = False) -> NumaTopology:
         """Return the current topology of the machine."""
@@ -217,7 +218,8 @@ class NearGpu:
         memory: the nodes in `homes` that have memory.
         sharers, place: the number of GPUs near the same processors, and the index of this GPU among
             them, from 0.
-        why: if `cpus` is empty, the reason; None if all processors are equally near.
+        why: the reason why no processor counts as near; None if `cpus` has processors, or if all
+            processors are equally near.
     """
 
     cpus: frozenset[int] = frozenset()
@@ -320,8 +322,6 @@ def _affinity(gpu: Gpu) -> frozenset[int]:
 
 
 def _shown(cpus: frozenset[int]) -> str:
-    """Return a list of processors as text. If the text would be long, return the number of
-    processors.
-    """
+    """Return a list of processors as text, or only their number if the text would be long."""
     listed = cpu_list(cpus)
     return listed if len(listed) <= _LONGEST else f"{len(cpus)} processors"

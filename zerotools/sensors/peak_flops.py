@@ -1,11 +1,11 @@
 """The peak floating-point operations per second of a GPU, by its name.
 
-Dense matrix products (no 2:4 sparsity) in units of 10^12 per second: of 16-bit numbers on tensor
-cores, added up in fp32, and of fp32 numbers outside of them, as torch multiplies by default. From
-NVIDIA's own papers: the datasheets of V100, V100S, T4, A10, A30, A40, A100, L4, L40, L40S, H100,
-H200, GH200, HGX B200, and RTX 6000 Ada; the GA102 whitepaper (RTX 3090 and 3090 Ti, RTX A6000); the
-Ada whitepaper (RTX 4080 and 4090). If a datasheet has only the value for sparse matrices, half of
-this value is used.
+The values are for dense matrix products (no 2:4 sparsity), in units of 10^12 per second. The 16-bit
+values are for tensor cores with fp32 accumulation. The fp32 values are without tensor cores, which
+is torch's default. Sources are NVIDIA's papers: the datasheets of V100, V100S, T4, A10, A30, A40,
+A100, L4, L40, L40S, H100, H200, GH200, HGX B200, and RTX 6000 Ada; the GA102 whitepaper (RTX 3090
+and 3090 Ti, RTX A6000); the Ada whitepaper (RTX 4080 and 4090). If a datasheet has only the value
+for sparse matrices, half of this value is used.
 """
 
 from __future__ import annotations

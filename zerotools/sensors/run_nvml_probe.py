@@ -1,11 +1,11 @@
 """Reads GPUs through NVML in a child process, because the driver may hang.
 
 `NvmlProbe` has a child process (`zerotools.sensors.nvml_probe`) and gives it a deadline for each
-reading. A child that misses the deadline is killed. Only its first answer may take up to
-`FIRST_ANSWER_SECONDS`, and every reading before this answer returns an error. Without persistence
-mode the driver needs some seconds to initialise each GPU, and would begin again in a new child. A
-child that hangs in the driver cannot be killed. Until this
-child has ended, no other child is started, because it would hang as well.
+reading. A child that misses the deadline is killed, except before its first answer: without
+persistence mode the driver needs some seconds to initialise each GPU, and would begin again in a
+new child. So the first answer may take `FIRST_ANSWER_SECONDS`, and readings before this answer
+return an error. A child that hangs in the driver cannot be killed. No other child is started until
+it has ended, because the new child would hang as well.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class NvmlProbe:
                 self._child = self._start()
 
     def read(self) -> GpuReading:
-        """Ask the child for the GPUs. Without a child, a new one is started after the pause that
-        follows a failure."""
+        """Ask the child for the GPUs. If no child runs, start one. After a failure, no child is
+        started before a pause has passed."""
         if self._stuck is not None and self._stuck.poll() is not None:
             self._stuck = None
         if self._stuck is not None:
@@ -213,9 +213,8 @@ def _ask_for_line(child: subprocess.Popen[bytes]) -> None:
 
 
 def _line_of(child: subprocess.Popen[bytes], until: float, seconds: float) -> bytes:
-    """Return the line with which the child answers. Raises ProbeFailed if it has not come by the
-    time `until`.
-    """
+    """Return the line with which the child answers. Raises ProbeFailed if there is no line at the
+    time `until`."""
     assert child.stdout is not None
     waiting = select.poll()
     waiting.register(child.stdout, select.POLLIN)

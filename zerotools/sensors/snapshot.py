@@ -21,9 +21,8 @@ Source: CUDA C++ Programming Guide, "Compute Capabilities", table of arithmetic 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds memory of a GPU. NVML does not always report how much. `graphics` is
-    True if the process only draws, like a desktop, and does not compute.
-    """
+    """A process that holds memory of a GPU. The number of bytes is None if NVML does not report it.
+    `graphics` is True if the process only draws, like a desktop, and does not compute."""
 
     pid: int
     memory_used_bytes: int | None
@@ -40,7 +39,7 @@ class Gpu:
         unmeasured: a sentence that names the values that the driver never reports: the memory, or
             the processes, of the GPU. Without these values, programs that are not jobs cannot be
             detected. None if both are reported.
-        missing: each other field without a value -> the reason.
+        missing: the reason for each other field that is None, keyed by field name.
         memory_reserved_bytes: memory of the driver, neither used nor free.
         mig_instances: the instances of a GPU in MIG mode; None if the GPU is not in this mode.
         throttle_reasons: the current reasons for slow clocks.
@@ -184,7 +183,7 @@ class Snapshot:
         """Read a snapshot from the values that `to_json` returned. Raises ValueError if they are
         wrong.
 
-        Unknown fields are ignored, so that a newer daemon can be used.
+        Unknown fields are ignored, so that the snapshot of a newer daemon can be read.
         """
         known = _known_fields(cls, tree)
         known["host"] = Host.from_json(known.get("host", {}))

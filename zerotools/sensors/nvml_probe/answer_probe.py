@@ -27,9 +27,8 @@ def main() -> None:
 
 
 class Session:
-    """The connection to NVML. Each reading tries to initialise NVML until this succeeds. If NVML
-    itself fails later, and not only one GPU, the next reading initialises it again.
-    """
+    """The connection to NVML. The first reading initialises NVML. After an error of NVML that
+    concerns more than one GPU, the next reading initialises NVML again."""
 
     def __init__(self, kernel_log: str = KERNEL_LOG) -> None:
         self._ready = False

@@ -1,9 +1,9 @@
 """The values of one GPU, as far as its driver reports them.
 
 Drivers may be ten years old. NVML's functions have versions in their names (`..._v3`), and pynvml
-calls the newest that it knows; the driver may have only an older one. If pynvml reports a missing
-function, the older versions are tried, down to the first. Other errors, such as pynvml's
-NVMLLibraryMismatchError or a value that it cannot decode, make one value unknown, never all.
+calls the newest version, but the driver may have only an older one. If pynvml reports a missing
+function, the older versions are tried, down to the first. After any other error, such as pynvml's
+NVMLLibraryMismatchError, only the value that was read is unknown.
 """
 
 from __future__ import annotations
@@ -43,16 +43,13 @@ def read_gpu(index: int) -> dict[str, Any]:
 
 
 def _error_text(error: Exception) -> str:
-    """Return the text of an error. The error is from NVML or from Python."""
     if isinstance(error, pynvml.NVMLError):
         return f"NVML: {error}"
     return f"NVML: {type(error).__name__}: {error}"
 
 
 def _is_missing(error: Exception) -> bool:
-    """Return whether this driver lacks the NVML function, or supports another version of it
-    only.
-    """
+    """Return whether this driver lacks the NVML function, or has only another version of it."""
     mismatch = getattr(pynvml, "NVMLLibraryMismatchError", ())
     return isinstance(error, (pynvml.NVMLError_FunctionNotFound, mismatch, AttributeError))
 
@@ -203,9 +200,7 @@ _ROOM = 1024
 
 
 def _first_version(handle: Any, name: str) -> list[tuple[int, int | None]]:
-    """Call version 1 of an NVML function, for which pynvml has no wrapper, and return its
-    result.
-    """
+    """Call version 1 of an NVML function, which pynvml cannot call, and return its result."""
     call = getattr(pynvml.nvmlLib, name, None)
     if call is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)

@@ -103,9 +103,8 @@ class XidReports:
         known.append({"code": code, "clock": clock})
 
     def of(self, gpu: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the XIDs of a GPU, the oldest first. `gpu` has the values of the GPU that were
-        read before.
-        """
+        """Return the XIDs of a GPU, the oldest first. Remove `pci_address` from `gpu`, the result
+        of `read_gpu`."""
         names = (gpu.pop("pci_address", None), gpu.get("uuid"))
         return [xid for name in names if name for xid in self._reported.get(name, ())]
 
