@@ -15,7 +15,7 @@ gather_shards         gather: shards that lie on several nodes
 serve_checkpoint      serve: serve a checkpoint as a model over HTTP
 estimate_memory       estimate: predict the memory of a training
 command_options       options of functions and commands
-run_conversion        plan or write a conversion, or one part of it; its result
+run_conversion        plan or write a conversion, or one part of it; define its result
 progress              callbacks and progress bars
 """
 

@@ -46,8 +46,8 @@ class OverwriteOption(CheckingOptions, total=False):
 class NamingOptions(
     RenamingOptions, CheckNamesOption, MapOptions, ConfigDirOption, OverwriteOption, total=False
 ):
-    """Options of the commands on deltas for checkpoints that are not in the layout of the Hub. A
-    directory of safetensors that is in this layout keeps its names and its config."""
+    """Options of `delta` and `apply` for the names and the layout of tensors. A directory of
+    safetensors in the Hub's layout keeps its names and its config."""
 
 
 class DeltaKeywords(NamingOptions, PartOptions, total=False):
@@ -102,8 +102,8 @@ def _path_or_file(given: StrPath | BinaryIO, method: str) -> Path | BinaryIO:
 
 
 def _fresh_path(given: StrPath) -> Path:
-    """Return the path `given`, which a store is asked about again: another program may have written
-    there since an earlier call of this process."""
+    """Return `given` as a path. If it is in a store, cached facts about it are dropped, because
+    another program may have written there."""
     path = path_of(given)
     if isinstance(path, RemotePath):
         path.forget()
@@ -116,8 +116,8 @@ def _listed(given: Any) -> list[StrPath | BinaryIO]:
 
 @dataclass(frozen=True)
 class DeltaResult:
-    """The result of `delta`. After a part, while others are missing, `delta_bytes`, `elements` and
-    `changed` describe only the part.
+    """The result of `delta`. If one part was written and other parts are still missing,
+    `delta_bytes`, `elements` and `changed` describe only this part.
 
     Attributes:
         delta_bytes, model_bytes: the sizes of the delta and of the model B.
@@ -196,9 +196,9 @@ def delta(
     """Write the file `out` with the difference between the models at `a` and `b`. `out` is a path
     or the URL of an object in a store, or a binary file object to write to.
 
-    Both are checkpoints of any format and number of ranks. The models that `consolidate` would
-    write from them with the same options are compared. `apply` makes the second model from the
-    first model and `out`. The options for names and layout do not change a directory of safetensors
+    Both are checkpoints of any format and number of ranks. The delta is between the models that
+    `consolidate` would write from them with the same options. `apply` makes the model `b` from the
+    model `a` and `out`. The options for names and layout do not change a directory of safetensors
     that has the names of its config.json.
 
     Raises:
@@ -246,8 +246,8 @@ def delta(
 
 
 def _joined_output(destination: Path | BinaryIO) -> Path:
-    """Return the output of a delta that is made in parts. Raises BadRequest or Unsupported if parts
-    cannot be joined there."""
+    """Return `destination`. Raises BadRequest or Unsupported if the parts of a delta cannot be
+    joined there."""
     if not isinstance(destination, Path) or str(destination) == "-":
         raise BadRequest(
             "the parts of a delta are joined in a directory next to it; name a file that all "
@@ -329,7 +329,8 @@ def apply(
 def _check_way(
     destination: Path, part: OutputPart | None, *, is_in_place: bool, resume: bool
 ) -> None:
-    """Raise BadRequest or Unsupported if the model cannot be written in this way."""
+    """Raise BadRequest or Unsupported if the output cannot be written in place, in parts, or
+    resumed."""
     if isinstance(destination, RemotePath):
         if is_in_place:
             raise BadRequest(

@@ -27,7 +27,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 
 class ComparedOptions(TypedDict, total=False):
-    """Options that select the tensors, and that set the allowed difference of their values."""
+    """Options that select the tensors and set the allowed differences of their values."""
 
     role: Annotated[
         Words,

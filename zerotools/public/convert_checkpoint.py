@@ -195,8 +195,8 @@ class TargetOptions(TypedDict, total=False):
 
 
 class OptimizerOptions(TypedDict, total=False):
-    """Options for the optimizer of the run that will resume. They give values that the checkpoint
-    may lack."""
+    """Options for the optimizer of the run that will resume from the output. They give values that
+    the checkpoint may lack."""
 
     world_size: Annotated[
         int | None,

@@ -304,7 +304,8 @@ def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = 
 
 
 def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]) -> Estimate:
-    """Estimate the memory of the job that a job file describes, and all other rows of the table."""
+    """Estimate the memory of the job that a job file describes, as written and with every other
+    ZeRO stage and offload."""
     if machine.gpus is not None:
         spec = with_ranks(spec, machine.gpus)
     own = replace(machine, gpus=spec.all_ranks).machine(on_gpu=spec.device == "cuda")

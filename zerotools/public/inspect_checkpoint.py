@@ -75,7 +75,7 @@ class QuantisedFacts:
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One tensor, and the parts of files that have its values."""
+    """One tensor, and the parts of files that contain its values."""
 
     name: str
     role: str
@@ -94,8 +94,8 @@ class InspectResult:
 
     Attributes:
         files: the size of each file, keyed by name.
-        run: the run that the checkpoint belongs to, if a known program wrote it.
-        next: commands for the next steps.
+        run: the run that the checkpoint belongs to; None if no known program wrote it.
+        next: commands that the user may want to run next.
         problems: empty if no damage was found.
         statistics: the statistics of each tensor, if they were requested.
         inspection: the result of `zerotools.ops.inspection`.
@@ -219,8 +219,8 @@ def inspect(
 def _with_statistics(
     found: Inspection, given: Mapping[str, Any], progress: ProgressWanted
 ) -> tuple[Inspection, CheckpointStatistics]:
-    """Compute the statistics of the tensors. Return the inspection `found`, with a problem added
-    for each tensor that cannot be read, and the statistics."""
+    """Compute the statistics of the tensors. Return `found` with a problem added for each tensor
+    that cannot be read, and the statistics."""
     from zerotools.ops.statistics.checkpoint_statistics import statistics_of  # imports numpy
     from zerotools.public.command_options.run_options import budget_of
 

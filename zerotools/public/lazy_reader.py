@@ -31,8 +31,8 @@ _SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor of a checkpoint, with values that are read later. `dtype` is printed as torch
-    prints it."""
+    """One tensor of a checkpoint. Its values are read when `numpy` or `torch` is called. `dtype`
+    prints like a dtype of torch."""
 
     key: Key
     _tensor: Tensor
@@ -171,8 +171,8 @@ def load_state_dict(
     `model.load_state_dict` takes.
 
     The role `param` includes the buffers. `dtype` applies to floating-point tensors of 16 bits or
-    more, and other tensors keep their dtype; so do those that transformers keeps in fp32 in a model
-    of 16 bits. With a `dtype`, quantised weights are dequantised. Without a `dtype`, payloads and
+    more. Other tensors keep their dtype, and so do tensors that transformers keeps in fp32 in a
+    16-bit model. With a `dtype`, quantised weights are dequantised. Without a `dtype`, payloads and
     scales are returned unchanged. Tied names share one tensor. `framework` selects torch tensors or
     numpy arrays.
 
@@ -218,8 +218,8 @@ def _of_role(reader: Reader, role: str) -> dict[str, Entry]:
 
 
 def _named(dtype: object) -> DType | None:
-    """Return the dtype that `dtype` names, such as `bf16`, `bfloat16`, torch.bfloat16 or a numpy
-    dtype. Return None for None."""
+    """Return the DType for `dtype`, which is None, a name such as `bf16` or `bfloat16`, or a dtype
+    of torch or numpy."""
     if dtype is None or isinstance(dtype, DType):
         return dtype
     name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype)

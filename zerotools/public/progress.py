@@ -29,8 +29,7 @@ class ProgressBars:
     """A callback that shows a progress bar for each stage. `make_bar` is called with the total and
     the stage, and returns a bar that has `advance(bytes)` and `close()`.
 
-    A bar appears when the first bytes are reported, so that an error is not preceded by an empty
-    bar.
+    A bar appears when the first bytes are reported. So no empty bar is shown before an error.
     """
 
     def __init__(self, make_bar: Callable[[int, str], Any]) -> None:

@@ -1,5 +1,4 @@
-"""Plan or write a prepared conversion, or one part of it. Also define the result of a
-conversion."""
+"""Plan or write a prepared conversion, or one part of it. Define the result of a conversion."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class FileShare:
 
 @dataclass(frozen=True)
 class PartResult:
-    """The result of writing one of `of` parts. `index` is the number of the part, from 1.
+    """The result of writing part number `index` (from 1) of `of` parts.
 
     Attributes:
         files: the ranges of files that the part writes.
@@ -104,7 +103,7 @@ class ConversionResult:
         files: the size of each output file, keyed by name.
         notes: sentences for the user.
         warnings: problems of the source, as sentences.
-        lacking: the reason why other programs cannot load the output.
+        lacking: the reason why other programs cannot load the output; None if they can.
         report_notes: sentences about how the output was written.
         dropped: the parts of the source that the output cannot hold.
         copies, buffer_bytes: in a dry run, the number of copies, and the maximum memory of the
@@ -217,8 +216,8 @@ def result_of(conversion: Conversion, **more: object) -> ConversionResult:
 
 
 def unchanged_result(found: Unchanged, *, dry_run: bool) -> ConversionResult:
-    """Return the result for a checkpoint that already has the requested layout, so that nothing is
-    written."""
+    """Return the result for a checkpoint that already has the requested layout and is not written
+    again."""
     return ConversionResult(
         source=found.checkpoint.origin.path,
         destination=None,
@@ -312,7 +311,7 @@ def write_reporting(
 
 
 def no_parts_in_store(destination: Path) -> Unsupported:
-    """Return the error for the part of an output in an object store."""
+    """Return the error for an output in an object store, where it cannot be written in parts."""
     return Unsupported(
         f"{destination} is in an object store, where several processes cannot write parts of one "
         "file; leave --part out, or write to a shared file system"

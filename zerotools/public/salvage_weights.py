@@ -79,7 +79,7 @@ class SalvageResult:
     Attributes:
         weights: the names in the output.
         left_out: the weights that are not in the output, each with the reason.
-        unnamed: lost files with unknown contents.
+        unnamed: lost files, if it is not known which tensors they had.
         rounded: weights that are less precise than they were before the damage.
         holes: the lost boxes of each tensor.
         filled: the parts that come from `fill_from`.

@@ -92,9 +92,10 @@ class VerifyResult:
         nonfinite: the number of NaN and infinite values in each tensor.
         files: the names of the files to read.
         against: the manifest or checkpoint that the option `against` names.
-        record: the manifest inside the output itself.
+        record: the manifest that the checkpoint itself contains.
         manifest: the path of the new manifest.
-        next: the command with which the next check can be certain; None if this check is certain.
+        next: a command for a check that leaves no byte unchecked; None if `verdict` is not
+            "unchecked".
         verification: the result of `zerotools.ops.verification`.
     """
 
@@ -234,8 +235,8 @@ def _same_command(path: StrPath, reading: Mapping[str, object]) -> str:
 
 
 def _certain_command(again: str, found: Verification, manifest: Path | None) -> str | None:
-    """Return the command that can prove all bytes at the next check. Return None if this check has
-    proved the result already. `again` is the command of this check."""
+    """Return the command of a check that can prove all bytes; None if this check left no byte
+    unchecked. `again` is the command of this check."""
     if found.verdict is not Soundness.UNCHECKED:
         return None
     if found.is_fast:

@@ -1,4 +1,4 @@
-"""Options that choose the layout of another program."""
+"""Options that give tensors the names and layout of another program, such as Megatron."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict
@@ -9,7 +9,8 @@ from zerotools.public.command_options.option import NAMES, Option, PathOption, W
 
 
 class MapArgOption(TypedDict, total=False):
-    """The option for sizes that a layout map needs."""
+    """The option for sizes that a layout map needs. A layout map is a TOML file with the names and
+    layout of tensors in another program."""
 
     map_arg: Annotated[
         Words,
@@ -23,7 +24,7 @@ class MapArgOption(TypedDict, total=False):
 
 
 class LayoutOptions(TypedDict, total=False):
-    """Options for the layout of another program."""
+    """Options that give tensors the names and layout of another program, such as Megatron."""
 
     map_to: Annotated[
         str | None,
@@ -54,16 +55,15 @@ class LayoutOptions(TypedDict, total=False):
 
 
 class MapOptions(LayoutOptions, MapArgOption, total=False):
-    """Options for the layout of another program, with the sizes that it needs."""
+    """`LayoutOptions`, and the option for sizes that the layout needs."""
 
 
 def map_request(given: Mapping[str, Any]) -> MapRequest | None:
-    """Return the request for the layout of another program that the options make. Return None
-    without `map_to`.
+    """Return the requested layout of another program; None if the option `map_to` was not given.
 
     Raises:
         BadRequest: other layout options were given without `map_to`, or `map_arg` is not
-            NAME=NUMBER.
+            NAME=NUMBER, NAME=true or NAME=false.
     """
     if given["map_to"] is not None:
         return MapRequest(
@@ -83,7 +83,7 @@ def map_arguments(given: Sequence[str]) -> dict[str, int | bool]:
     """Return the sizes that the option `map_arg` gives, keyed by name.
 
     Raises:
-        BadRequest: a text is not NAME=NUMBER.
+        BadRequest: a text is not NAME=NUMBER, NAME=true or NAME=false.
     """
     found: dict[str, int | bool] = {}
     for text in given:

@@ -180,7 +180,7 @@ class FormatOption(TypedDict, total=False):
 
 
 def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) -> Options:
-    """Return the options of an export in the form of `zerotools.ops`."""
+    """Return the options of an export as `Options` of `zerotools.ops`."""
     names = [each.name for each in fields(Options) if each.name in given]
     return Options(
         **{name: given[name] for name in names},
@@ -191,6 +191,6 @@ def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) 
 
 
 def overflow_check(given: Mapping[str, Any]) -> Callable[[WriteReport], None]:
-    """Return a function that raises an error if weights became infinite in a cast. With the option
-    `allow_overflow`, the function accepts such weights."""
+    """Return a function that raises an error if a cast made weights infinite. With the option
+    `allow_overflow`, the function does nothing."""
     return (lambda _: None) if given["allow_overflow"] else refuse_overflow

@@ -147,8 +147,8 @@ class DeclaredOption:
         or a tuple of texts. A value that already has this type is returned unchanged.
 
         Raises:
-            BadRequest: the value is not allowed. The message names the keyword and not the flag,
-                because on a command line click refuses wrong values.
+            BadRequest: the value is not allowed. The message names the Python keyword and not the
+                flag: click itself checks the values of flags.
         """
         if given is None:
             return None
@@ -360,7 +360,7 @@ _DECLARATIONS: dict[Callable[..., Any], type] = {}
 def describe_options(function: _Function) -> _Function:
     """Add every option, with its default, to the signature and the docstring of a function.
 
-    This happens when a user first accesses the function, because commands do not need it.
+    This is delayed until a user first accesses the function, because commands do not need it.
     """
     declaration = _DECLARATIONS.pop(function, None)
     if declaration is None:

@@ -16,8 +16,8 @@ LAUNCHERS = ("slurm", "torchrun")
 
 
 def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
-    """Return the part of the work that the options select for this process; None if neither `part`
-    nor `part_from` was given.
+    """Return the part of the files that this process writes or checks; None if neither `part` nor
+    `part_from` was given.
 
     `part` names the part. `part_from` names the launcher that gave this process its rank.
 
@@ -33,8 +33,8 @@ def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
 
 
 def part_of(launcher: str, environ: Mapping[str, str]) -> OutputPart:
-    """Return the part of the work for this process, which follows from the environment variables of
-    its launcher.
+    """Return the part of the files that this process writes or checks, according to the environment
+    variables of its launcher.
 
     Raises:
         BadRequest: the launcher did not start this process, or a variable is not a number.

@@ -1,4 +1,4 @@
-"""Options for the ZeRO settings of the DeepSpeed run that will resume."""
+"""Options for the ZeRO settings of the DeepSpeed run that will resume from the output."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
@@ -9,7 +9,7 @@ from zerotools.public.command_options.option import TRAINING, Option, PathOption
 
 
 class ZeroOptions(TypedDict, total=False):
-    """Options for the ZeRO settings of the DeepSpeed run that will resume."""
+    """Options for the ZeRO settings of the DeepSpeed run that will resume from the output."""
 
     stage: Annotated[
         Literal[1, 2, 3] | None,
