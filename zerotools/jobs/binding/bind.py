@@ -174,9 +174,7 @@ def hints_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def is_required(item: Field[Any]) -> bool:
-    """Return whether the key of this field is required: it has no default, so a file must
-    set it.
-    """
+    """Return whether a file must set the key of this field, because the field has no default."""
     return item.default is MISSING and item.default_factory is MISSING
 
 

@@ -96,7 +96,7 @@ def _keys(kind: type[Any]) -> tuple[Field[Any], ...]:
 def stored_default_of(item: Field[Any]) -> Any:
     """Return the value of the key `item` for a job that was stored before the key existed.
 
-    Return `...` if this value is the key's default.
+    Return Ellipsis (`...`) if this value is the key's default.
     """
     return item.metadata["stored_default"]
 

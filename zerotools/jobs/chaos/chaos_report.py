@@ -107,8 +107,8 @@ class Guarantee:
 
 
 def of_queue(jobs: Sequence[ToyJob], listed: Sequence[Mapping[str, Any]]) -> Guarantee:
-    """Check that each acknowledged job is in the queue under its number, and that no other job has
-    its name."""
+    """Check that each acknowledged job is in the queue under its number, and that no two jobs have
+    the same name."""
     promise = Guarantee(ONCE)
     names = Counter(str(each["name"]) for each in listed)
     numbers = {int(each["id"]): str(each["name"]) for each in listed}
@@ -144,7 +144,8 @@ def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog], late: str | None
 def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog]) -> list[Guarantee]:
     """Check the steps in the logs of the programs.
 
-    No step may be lost, run again after it was saved, or run by two attempts at the same time.
+    No step may be lost, run again after it was saved, run by two attempts at the same time, or run
+    after the job has finished.
     """
     alone, newest, whole, over = map(Guarantee, (ALONE, NEWEST, WHOLE, OVER))
     for job in jobs:
@@ -157,9 +158,7 @@ def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog]) -> list[Guarante
 
 
 def _finished_twice(job: ToyJob) -> Iterator[str]:
-    """Yield a sentence for each attempt that finished the job, but was followed by
-    another attempt.
-    """
+    """Yield a sentence for each attempt that finished the job, but was followed by another one."""
     for attempt in job.view.get("attempts", ())[:-1]:
         try:
             record = json.loads((Path(attempt["run_dir"]) / "exit.json").read_bytes())
@@ -194,11 +193,11 @@ def _label(job: ToyJob) -> str:
 
 @dataclass
 class Tally:
-    """Sums over all jobs of the test.
+    """Sums over all jobs of the test. Times are in seconds.
 
     `steps_run` counts all steps that were run, including repeated steps. `steps_kept` counts the
     steps up to the last checkpoint of each job, and `kept_seconds` is the time that these steps
-    take. `seconds` is the time from the first start of each job to its end. `idle` counts the
+    take. `seconds` is the time from the first start to the end of each job. `idle` counts the
     attempts that started after the last step was saved.
     """
 

@@ -32,7 +32,7 @@ RANK, SUPERVISOR, KEEPER = "rank", "supervisor", "keeper"
 
 
 class Fault(NamedTuple):
-    """A fault that was injected. `what` describes the process or file that it affects."""
+    """A fault that was injected. `what` describes the process or job that it affects."""
 
     seconds: float
     kind: str
@@ -100,9 +100,8 @@ class FaultMaker:
         self._tried_since: float | None = None
 
     def make(self) -> Fault | None:
-        """Inject the next fault and return it. Return None if it is too early, or if no process or
-        file can be affected.
-        """
+        """Inject the next fault and return it. Return None before the time of the next fault, or if
+        no process or job can be affected now."""
         now = time.monotonic()
         self._undo_until(now)
         if now < self._next_at:
@@ -122,7 +121,7 @@ class FaultMaker:
         return fault
 
     def stop(self) -> None:
-        """Inject no more faults, and let the processes that the test has stopped continue."""
+        """Undo all faults that are still in effect, so that stopped processes continue."""
         self._undo_until(float("inf"))
 
     def _undo_until(self, now: float) -> None:
@@ -132,10 +131,8 @@ class FaultMaker:
             undo.act()
 
     def _later(self, act: Callable[[], object]) -> float:
-        """Schedule a call of the function `act`, which undoes a fault.
-
-        Return the seconds until the call, which are random.
-        """
+        """Schedule a call of `act`, which undoes a fault, after a random time. Return this time in
+        seconds."""
         seconds = self._random.uniform(*STOPPED_SECONDS)
         self._undo.append(_Undo(time.monotonic() + seconds, act))
         return seconds

@@ -119,8 +119,8 @@ class PrivateDaemon:
     def send(self, number: signal.Signals) -> bool:
         """Send a signal to the daemon.
 
-        Return False if the daemon was not running. The pid cannot have been reused, because this
-        process has not yet waited for the daemon, its child.
+        Return False if the daemon was not running. No other process can have the pid, because the
+        daemon is a child that was not waited for.
         """
         if self._process is None or not self.is_running():
             return False

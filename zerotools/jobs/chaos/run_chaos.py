@@ -79,7 +79,6 @@ class _Drill:
         self._next_check = 0.0
 
     def run(self) -> ChaosReport:
-        """Run the whole test."""
         request, began = self._request, time.monotonic()
         self._daemon.begin()
         try:

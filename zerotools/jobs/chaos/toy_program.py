@@ -71,7 +71,7 @@ class ToyProgram:
     def append_line(self, line: str) -> None:
         """Append a line to the log with one write call.
 
-        If this process is killed, the line is complete or missing, but never cut off.
+        Even if this process is killed, the line is either complete or missing.
         """
         fd = os.open(self.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -224,7 +224,7 @@ class RunLog:
             )
 
     def unfinished(self) -> Iterator[str]:
-        """Yield a sentence if the log shows that the job did not run and save all its steps."""
+        """Yield a sentence if, according to the log, the job did not run and save all its steps."""
         if not self._is_done:
             yield f"its program stopped after step {self._at} of {self._steps}"
         elif self.saved < self._steps:

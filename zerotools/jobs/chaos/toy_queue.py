@@ -93,9 +93,8 @@ class ToyQueue:
         self._random = random.Random(f"jobs {request.seed}")
 
     def live(self) -> list[ToyJob]:
-        """Return the jobs that the daemon has acknowledged and that have not ended at the last
-        `update`.
-        """
+        """Return the jobs that the daemon has acknowledged and that had not ended at the last
+        `update`."""
         return [job for job in self.jobs if job.number is not None and not job.is_over]
 
     def fill(self) -> None:

@@ -50,7 +50,7 @@ class Captured(NamedTuple):
     Attributes:
         taken: name -> value of the selected variables.
         secret: names that are in the allow-list, but look like the name of a secret.
-        not_text: names that are in the allow-list, but have values that no request can contain.
+        not_text: names that are in the allow-list, but have values that are not UTF-8.
     """
 
     taken: dict[str, str]

@@ -176,10 +176,8 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the newest checkpoint in `output_dir`.
-
-    If it is damaged, also yield the older checkpoint that the job would resume from.
-    """
+    """Yield the newest checkpoint in `output_dir`. If it is damaged, also yield the older
+    checkpoint from which the job would resume."""
     newest = next(iter(checkpoint_dirs.list_checkpoints(output_dir)), None)
     if newest is None:
         return

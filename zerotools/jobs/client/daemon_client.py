@@ -396,7 +396,8 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", path, body=dict(changes), patience=patience)
 
     def of_array(self, job_id: int, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
-        """Send one request for all jobs in the array of the job `job_id`.
+        """Send one request for all jobs in the array of the job `job_id`. `request` is the end of
+        the URL.
 
         Return a mapping: `jobs` has the changed jobs, and `kept` the reasons why other jobs were
         not changed. The request `/retry` returns a new array.
@@ -458,8 +459,8 @@ class DaemonClient(DaemonRequests):
 
         Return the job.
 
-        A running program may not save when it is stopped. If the daemon does not know that it
-        saves, the request is refused unless `lose_steps` is true.
+        A running program may not save when it is stopped. Unless the daemon knows that the program
+        saves, the request is refused if `lose_steps` is false.
         """
         body = {"lose_steps": True} if lose_steps else None
         return self._object("POST", f"/v1/jobs/{job_id}/hold", body=body)
@@ -469,7 +470,7 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/release")
 
     def pause(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
-        """Hold a job by the request `pause`, the name of the request `hold` in older daemons.
+        """Hold a job of an older daemon, which has the request `pause` instead of `hold`.
 
         Return the job.
         """
@@ -477,8 +478,8 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/pause", body=body)
 
     def unpause(self, job_id: int) -> dict[str, Any]:
-        """Release a held job by the request `unpause`, the name of the request `release` in older
-        daemons.
+        """Release a held job of an older daemon, which has the request `unpause` instead of
+        `release`.
 
         Return the job.
         """
@@ -516,9 +517,9 @@ class DaemonClient(DaemonRequests):
     def progress(
         self, job_id: int, *, attempt: int | None = None, since: int = 0
     ) -> dict[str, Any]:
-        """Return the progress reports of a job: `{"records": [...], "next": int, "attempt":
-        int, "over": bool}`. Pass `next` as `since` to get only later reports.
-        """
+        """Return the progress reports of a job: `{"records": [...], "next": int, "attempt": int,
+        "over": bool}`. Pass `next` as `since` to get only later reports. `over` is true if there
+        will be no later reports."""
         query = {"attempt": attempt, "since": since}
         return self._object("GET", f"/v1/jobs/{job_id}/progress", query)
 
@@ -532,10 +533,8 @@ class DaemonClient(DaemonRequests):
         return self._object("GET", "/v1/events", query, patience=wait_seconds)
 
     def curves(self, job_id: int, points: int = 1000) -> dict[str, Any]:
-        """Return the training reports of a job and of the jobs that it resumes, as columns.
-
-        At most `points` steps are returned.
-        """
+        """Return the training reports of a job as columns, with at most `points` steps. Reports of
+        the jobs that it resumes are included."""
         return self._object("GET", f"/v1/jobs/{job_id}/curves", {"points": points})
 
     def checkpoints(self, job_id: int) -> dict[str, Any]:

@@ -172,10 +172,8 @@ class SshTunnel:
         return there
 
     def _ssh_options(self, options: dict[str, str]) -> list[str]:
-        """Return the command-line options of ssh.
-
-        All ssh processes of this connection have the same path of the control socket.
-        """
+        """Return `options` and the path of the control socket, which all ssh processes of this
+        connection share, as options of ssh."""
         return ssh_words(self.host, {**options, "ControlPath": str(self._control)})
 
     def close(self) -> None:
@@ -216,9 +214,8 @@ def _short_directory() -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """The report of the login on the other machine: its environment variables, and the sockets
-    that exist (`sockets`).
-    """
+    """The environment variables of the login on the other machine, and the paths of the daemon's
+    sockets that exist there (`sockets`)."""
 
     home: str
     uid: int
@@ -227,11 +224,10 @@ class Answer:
 
 
 def socket_paths() -> tuple[str, ...]:
-    """Return the possible paths of the daemon's socket on the other machine, written for its
-    shell.
+    """Return the possible paths of the daemon's socket on the other machine, as words for a shell
+    there.
 
-    The paths are in the same order as in `daemon_address.default_socket`: the first socket that
-    exists is used.
+    The order is that of `daemon_address.default_socket`, and the first socket that exists is used.
     """
     return (
         f'"${SOCKET_VARIABLE}"',
@@ -258,9 +254,7 @@ def remote_command(mark: str, socket: str | None) -> str:
 
 
 def is_complete(output: bytes, mark: str) -> bool:
-    """Return whether the command on the other machine has printed everything. `output` is its
-    output so far.
-    """
+    """Return whether `output` is the whole output of the command on the other machine."""
     return output.count(_line(mark)) == 2
 
 

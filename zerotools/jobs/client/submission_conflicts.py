@@ -69,9 +69,8 @@ def submission_conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadReq
 
 
 def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadRequest]:
-    """Yield an error if the job starts from a checkpoint that another of these jobs will write or
-    replace. `writers` maps an output directory to the job that writes there.
-    """
+    """Yield an error if the job starts from a checkpoint that another job in `writers` will write
+    or replace. `writers` maps an output directory to the job that writes there."""
     given = job.resume_from
     if given is None:
         return

@@ -55,7 +55,7 @@ class Conversation:
         return sum(len(str(turn.get("content", ""))) for turn in self.turns)
 
     def with_last_answer(self) -> Conversation:
-        """Return a copy of the conversation. Only its last answer counts in the loss."""
+        """Return a copy of the conversation in which only the last answer counts in the loss."""
         last = max((number for number, said in enumerate(self.learned) if said), default=-1)
         return replace(self, learned=tuple(number == last for number in range(len(self.turns))))
 

@@ -152,7 +152,6 @@ class _Text:
 
     @property
     def location(self) -> str:
-        """The path and the current line, as text for messages."""
         return f"{self._path}, line {self._line}"
 
     def peek(self) -> str:

@@ -52,7 +52,6 @@ class Mesh:
         return self.copies * self.shard * self.tensor * self.together
 
     def __str__(self) -> str:
-        """Return the mesh as a product of its sizes."""
         tensor = f" x {self.tensor} tensor ranks" if self.tensor > 1 else ""
         each = f" x {self.together} ranks that share sequences" if self.together > 1 else ""
         copies = f"{self.copies} {'copy' if self.copies == 1 else 'copies'} of the model"
@@ -177,7 +176,7 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
 def read_affinity(reading: ConfigReading) -> None:
     """Translate `enable_cpu_affinity` to the job's key `numa`.
 
-    The value false is common, because `accelerate config` writes it by default. It is ignored.
+    The value false is ignored, because `accelerate config` writes it by default.
     """
     given, known = reading.pop("enable_cpu_affinity"), reading.claims.of("numa")
     if given is None:

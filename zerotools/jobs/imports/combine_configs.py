@@ -210,11 +210,8 @@ def job_text(imported: Imported) -> str:
 
 
 def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict[str, str]:
-    """Return a formula for the batch size, keyed by the job key of the batch size. Return an empty
-    mapping if this key is not in `missing`.
-
-    `missing` are the keys that the user must add.
-    """
+    """Return a formula for the batch size, keyed by its job key; an empty mapping if the batch size
+    is not one of the `missing` keys."""
     if JOB_TOTAL not in missing:
         return {}
     steps = next((r for r in findings.rows if r.job == JOB_TOTAL and r.key.endswith(STEPS)), None)
@@ -228,9 +225,8 @@ def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict
 def _configured(
     tree: JobTree, source: str, given: Document | None, findings: Findings
 ) -> Document | None:
-    """Return the DeepSpeed config: `given`, or the table `[deepspeed]` of the job `tree` if `given`
-    is None.
-    """
+    """Return the DeepSpeed config: `given`, or the table `[deepspeed]` of the job `tree`. If both
+    exist, an error is added to `findings`."""
     config = look_up(tree, CONFIG)
     if config is None:
         return given
@@ -246,10 +242,8 @@ def _configured(
 def _leave_schedule(
     run: RunSettings, deepspeed: Document, claims: Claims, findings: Findings
 ) -> None:
-    """Remove the claim of the Trainer's schedule if DeepSpeed's config has a scheduler.
-
-    DeepSpeed's scheduler replaces the Trainer's schedule.
-    """
+    """Ignore the Trainer's schedule if DeepSpeed's config has a scheduler, because the Trainer then
+    uses that scheduler."""
     given = run.given.get("lr_scheduler_type")
     kind = look_up(deepspeed.tree, "scheduler.type")
     if given is None or kind is None:
@@ -288,7 +282,7 @@ def _chosen(
 
 
 def _with_model(tree: JobTree, claims: Claims) -> JobTree:
-    """Return a copy of the job `tree`. If `tree` has no model, the copy gets the claimed model."""
+    """Return a copy of the job `tree`. If it has no model, the copy gets the model in `claims`."""
     claimed = copy.deepcopy(tree)
     for key in ("model.path", "model.config"):
         claim = claims.of(key)
@@ -298,7 +292,7 @@ def _with_model(tree: JobTree, claims: Claims) -> JobTree:
 
 
 def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
-    """Add the claimed values to the job `tree`, and return the source of each added key.
+    """Add the values in `claims` to the job `tree`, and return the source of each added key.
 
     A value that the job file cannot express is reported in `findings`.
     """
@@ -319,11 +313,8 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
 
 
 def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
-    """Return a row of the report as it applies to the job `tree`.
-
-    With engine deepspeed, a value may go to DeepSpeed without a key in the job file. Then the
-    outcome of its row becomes PASSED.
-    """
+    """With engine deepspeed, return `row` with the outcome PASSED if its value goes to DeepSpeed
+    and the job `tree` has no key for it. Else return `row`."""
     passed = row.outcome is KeyOutcome.MAPPED and look_up(tree, "engine") == "deepspeed"
     if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:
         return replace(row, outcome=KeyOutcome.PASSED, job=None)
@@ -389,7 +380,7 @@ def config_diff(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
 
     If both have the same values, yield nothing.
 
-    If the file does not have one line for each key, the diff compares a reformatted copy.
+    If the file does not have about one line for each key, a reformatted copy of it is compared.
     """
     after = _lines(tree)
     before = _lines(document.tree)
@@ -409,9 +400,8 @@ def _lines(tree: Mapping[str, Any], indent: int = 2) -> list[str]:
 
 
 def _alike(written: list[str], dumped: list[str]) -> bool:
-    """Return whether the lines `written` of a file have about the same line breaks as `dumped`, the
-    formatted text with one line for each key.
-    """
+    """Return whether the file `written` has about one line for each key, like the formatted text
+    `dumped`."""
     keys = {line.split(":")[0].strip() for line in dumped if ":" in line}
     same = sum(line.split(":")[0].strip() in keys for line in written)
     return same >= 0.5 * len(keys)
@@ -420,8 +410,8 @@ def _alike(written: list[str], dumped: list[str]) -> bool:
 def hidden_size(job: Mapping[str, Any], base_dir: Path | None) -> int | None:
     """Return the `hidden_size` in the model's config, or the largest of its `hidden_sizes`.
 
-    Return None if it is not known, or if the config cannot be read: the job is refused later
-    because of this config. If `base_dir` is None, no file is read.
+    Return None if the size is not known. An unreadable config is no error here, because the job is
+    refused later. If `base_dir` is None, no file is read.
     """
     config = look_up(job, "model.config")
     path = look_up(job, "model.path")

@@ -107,8 +107,8 @@ def _relative(path: str) -> BadRequest:
 def option_sets(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
     """Return the sets of options with which the processes of the job can run, the best one first.
 
-    The first set makes each process do its part, so that the job can be started again at any time.
-    For one process, the second set resumes an interrupted conversion.
+    The first set makes each process write its part, so that the job can be started again at any
+    time. For a conversion by one process, the second set resumes an interrupted conversion.
     """
     if parts > 1:
         return [IN_PARTS]
@@ -116,9 +116,9 @@ def option_sets(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
 
 
 def command_words(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the words of the command, with `options` inserted before its arguments.
+    """Return the interpreter's arguments for the command, with `options` after the command's name.
 
-    Arguments may follow a `--`, after which options are not possible.
+    Options are not possible at the end, because the arguments may follow a `--`.
     """
     return ["-m", "zerotools", words[0], *options, *words[1:]]
 

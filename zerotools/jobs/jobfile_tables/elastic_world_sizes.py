@@ -54,10 +54,10 @@ def _with_ranks(spec: JobSpec, size: int) -> JobSpec:
 
 
 def _pass_of(batch: int, shares: int, most_shares: int) -> int:
-    """Return the number of sequences in a forward pass.
+    """Return the number of sequences in a forward pass, if a step's `batch` is divided by `shares`.
 
-    The result divides the number of sequences of a rank. It is at most the number of sequences that
-    a rank has at the largest size.
+    The result divides the number of sequences in a share. It is at most the number in a share at
+    the largest size, `most_shares`.
     """
     whole, most = batch // shares, batch // most_shares
     return max((count for count in range(1, most + 1) if whole % count == 0), default=1)

@@ -17,10 +17,9 @@ _SIZE = 'bytes, or text such as `"10GiB"`'
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySpec:
-    """`[memory]`: the memory of the job. The daemon starts the job when this memory is free, also
-    while other jobs run, if they declare their memory, too. See [share the GPUs of a
-    machine](../how-to/share-gpus.md).
-    """
+    """`[memory]`: the memory of the job. The daemon starts the job when this memory is free. Other
+    jobs that declare their memory may run at the same time. See [share the GPUs of a
+    machine](../how-to/share-gpus.md)."""
 
     per_gpu: int | str | None = key(
         f"Memory that the job needs on each of its GPUs, without the CUDA context: {_SIZE}. Other "

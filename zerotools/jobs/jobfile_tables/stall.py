@@ -99,9 +99,8 @@ def check_stall(stall: StallSpec) -> Iterator[str]:
 
 
 def limits_of(stall: StallSpec, *, own_program: bool) -> dict[str, Any]:
-    """Return the supervisor's settings: the action, the factor, and the time limits in seconds
-    (None: no limit). `own_program` is true for a user's script.
-    """
+    """Return the supervisor's settings: the keys `action` and `step_factor` of the job file, and
+    the time limits in seconds (None: no limit). `own_program` is true for a user's script."""
     usual: dict[str, int] = {} if own_program else DEADLINES
     found = {name: usual.get(name) if v is None else v for name, v in stall_limits(stall).items()}
     seconds = {n: None if v is None or v == NEVER else seconds_of(v) for n, v in found.items()}

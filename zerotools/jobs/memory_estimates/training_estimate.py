@@ -55,7 +55,7 @@ class Estimate:
         rows: the memory for each ZeRO stage and offload.
         search: the configurations that fit.
         choice: the cheapest configuration in `search`.
-        asked: the estimate of the job as its job file is written; None without a job file.
+        asked: the estimate of the job with the settings of its job file; None without a job file.
         job: all keys of the job file; None without a job file.
         batch: the number of sequences per step in the job file; None without a job file.
         tables: the tables of a job file for the model and its adapters.
@@ -85,9 +85,9 @@ class Estimate:
     def fits(self) -> bool:
         """True if the training fits on the machine.
 
-        If there is a job file, the job must fit as written. Otherwise, training of all weights must
-        fit with some ZeRO stage and offload. If the memory of activations is not known, only
-        weights, gradients and optimizer state are counted.
+        If there is a job file, the job must fit with its settings. Otherwise, training of all
+        weights must fit with some ZeRO stage and offload. If the memory of activations is not
+        known, only weights, gradients and optimizer state are counted.
         """
         row = self.choice.row if self.asked is None else self.asked
         return row is not None and row.fits is not False
@@ -120,7 +120,7 @@ class Estimate:
 
     @property
     def reason(self) -> str:
-        """The reason why this configuration is the cheapest, or why nothing fits."""
+        """The reason why `choice` is the cheapest configuration, or why nothing fits."""
         return self.choice.reason
 
     @property

@@ -56,8 +56,8 @@ def without_toolkit() -> str | None:
 
     Return None if an nvcc is found and runs.
 
-    nvcc is searched in the same places as by torch (`torch.utils.cpp_extension._find_cuda_home`),
-    and is run in the same way as by DeepSpeed (`installed_cuda_version`).
+    nvcc is searched where torch searches it (`torch.utils.cpp_extension._find_cuda_home`), and run
+    as DeepSpeed runs it (`installed_cuda_version`).
     """
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     if home is None and (found := shutil.which("nvcc")) is not None:

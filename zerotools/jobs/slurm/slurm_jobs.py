@@ -115,8 +115,7 @@ class SlurmJobs:
     def health(self) -> dict[str, Any]:
         """Return an empty mapping, because there is no daemon.
 
-        Callers find no number of the last event in it, so they poll the jobs instead of waiting for
-        events.
+        Without the number of the last event, callers poll the jobs instead of waiting for events.
         """
         return {}
 
@@ -391,7 +390,7 @@ class SlurmJobs:
         job.
 
         The job gets `nodes` nodes; if `max_nodes` is also set, it gets from `nodes` to `max_nodes`
-        nodes. By default it gets the numbers of the previous submission. Raises BadRequest and
+        nodes. By default it gets as many nodes as the previous submission. Raises BadRequest and
         SlurmUnreachable.
         """
         directory = self.directory(job_id)

@@ -44,7 +44,7 @@ _COMMENTS = ("#", "//", "/*")
 def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
     """Parse the JSON object in `text`.
 
-    If `lenient` is true, correct typical copying errors first, and list each correction.
+    If `lenient` is true, correct typical copying errors first. `accepted` of the result lists them.
 
     Raises:
         BadRequest: the text is not JSON, or an object repeats a key; the message shows the line,
@@ -63,7 +63,7 @@ def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
 
 
 def _mended(text: str, source: str) -> Document:
-    """Correct the JSON `text`, parse it, and return the tree with the list of corrections.
+    """Correct the JSON `text`, parse it, and return it with the corrections.
 
     Raises BadRequest.
     """

@@ -80,7 +80,6 @@ class _Pen:
         self._depth = 0
 
     def write(self) -> None:
-        """Read the whole text, and write the corrected text."""
         wrapped = self._begin()
         while self.at < len(self.text):
             if self._space() or self._comment():

@@ -36,7 +36,7 @@ def parse_yaml(
 ) -> Document:
     """Parse the YAML mapping in `text`.
 
-    If `lenient` is true, first correct typical errors of copy and paste, and list each correction.
+    If `lenient` is true, correct typical copying errors first. `accepted` of the result lists them.
     `keys` are the keys that such a file has; they help to correct the indentation.
 
     Raises:
@@ -57,7 +57,7 @@ def parse_yaml(
 
 
 def _mended(yaml: ModuleType, text: str, source: str, keys: YamlKeys | None) -> Document:
-    """Correct the YAML `text`, parse it, and return the tree with the list of corrections.
+    """Correct the YAML `text`, parse it, and return it with the corrections.
 
     Raises BadRequest.
     """

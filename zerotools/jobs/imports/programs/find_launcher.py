@@ -214,7 +214,8 @@ def settings_by(by: Sequence[Word]) -> dict[str, Word]:
 
 
 def _variables(word: Word, begin: int, runner: str) -> dict[str, Word]:
-    """Return the variables that the command `runner` sets in `word` after the character `begin`."""
+    """Return the variables in `word`, from character `begin` on, that are options of the command
+    `runner`."""
     text = word.source[begin:]
     is_list = runner in VARIABLE_OPTIONS and runner not in ONE_VARIABLE
     found = {}
@@ -262,8 +263,7 @@ def _split_joined_options(words: Sequence[Word]) -> list[Word]:
 
 def split_option(kind: str, text: str) -> tuple[str, str, str | None]:
     """Split `text`, an option of the launcher `kind`. Return the option as it is written, its long
-    name without dashes, and its value; None if the word contains no value.
-    """
+    name without dashes, and its value (None if `text` has no value)."""
     title, equals, value = text.partition("=")
     bare = title.lstrip("-").replace("-", "_")
     first = SHORT[kind].get(bare[:1], bare[:1])

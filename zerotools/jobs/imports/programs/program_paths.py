@@ -97,9 +97,8 @@ def _read_model(reading: ArgumentReading) -> None:
 
 def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
     """Set the job's model to the directory that the argument `given` names, or to a copy in the
-    local cache of the hub. If neither exists, add the command that downloads the model to the next
-    steps.
-    """
+    local cache of the hub. If neither exists, the report's next steps get the command for the
+    download."""
     name = str(given.value)
     found = reading.run.found(name)
     fetched = None if found.exists() else config_of_model(name)
@@ -165,7 +164,7 @@ def _name_hub_data(
 ) -> None:
     """Set the data `key` of the job if all of `names` are local files.
 
-    Otherwise add the commands that download the missing data to the next steps.
+    Otherwise the report's next steps get the commands that download the missing data.
     """
     plain = [str(name).split("#")[0].strip() for name in names]
     found = [reading.run.found(name) for name in plain]

@@ -109,7 +109,6 @@ class _Text:
     before: list[Word] = field(default_factory=list)
 
     def begin_next(self) -> None:
-        """Begin a new word."""
         self.before = self.words()
         self.text, self.written, self.problem, self.stands = "", "", "", False
 
@@ -406,10 +405,7 @@ class _Scanner:
         word.add(self._consume())
 
     def _split(self, word: _Text, sign: str) -> None:
-        """Append the value of a variable that is outside of quotes.
-
-        As in bash, the value is split into words at blanks.
-        """
+        """Append the value of a variable outside of quotes, split at blanks as in bash."""
         value = _Text(word.line)
         self._expand(value, sign)
         head, *rest = _split_at_blanks(value.written)

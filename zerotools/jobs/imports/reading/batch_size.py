@@ -60,9 +60,8 @@ def read_batch(reading: ConfigReading) -> None:
 
 
 def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
-    """Return the number that the config has for the batch key `name`, add it to the claims, and
-    report it. Return None if the config does not have the key.
-    """
+    """Return the number of the config's batch key `name`, record it as the job's value, and report
+    it. Return None if the config has no valid number."""
     given = reading.remaining.get(name)
     if given is None or not isinstance(given.value, int):
         return None
@@ -138,8 +137,8 @@ def _infer_world(
 def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
     """Return the three batch numbers: batch, micro batch and accumulation.
 
-    If the config does not state a number, it is computed from the stated numbers; None if these are
-    not enough.
+    A number that the config does not state is computed from the other numbers; None if that is not
+    possible.
     """
     total, micro = (
         _stated_in_claims(reading.claims, JOB_TOTAL),

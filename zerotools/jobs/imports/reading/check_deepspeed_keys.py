@@ -151,11 +151,8 @@ def _judge_unknown(
 
 
 def _is_foreign(document: Document, unknown: list[Trail]) -> bool:
-    """Return whether the document is probably for another program, because DeepSpeed has none of
-    its keys and no similar keys.
-
-    `unknown` are the keys that DeepSpeed does not have.
-    """
+    """Return whether the document is probably for another program: no key is DeepSpeed's or similar
+    to one. `unknown` are the keys that DeepSpeed does not have."""
     known = [*KEYS, *SECTIONS]
     return not any(name in known for name in document.tree) and not any(
         _nearest(trail, known) for trail in unknown[:MAX_UNKNOWN]
@@ -192,10 +189,10 @@ def judge_unknown_keys(
 
 
 def _placed(near: str, trail: Trail, document: Document) -> str:
-    """Return a question with `near`, the key that the user probably meant, such as `fp16.enabled?`.
+    """Return the end of a question: `near`, the key that the user probably meant, such as
+    `fp16.enabled?`.
 
-    A key of a section may be written below the section without indentation, so that the section is
-    empty. If this is the case for the key at `trail`, the question says how to indent it.
+    If the key at `trail` lacks the indentation below its section, add how to indent it.
     """
     section, _, name = near.rpartition(".")
     if len(trail) > 1 or name != trail[-1] or document.tree.get(section, "") is not None:

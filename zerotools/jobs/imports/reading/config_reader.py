@@ -111,7 +111,7 @@ class ConfigReading:
     def map(self, given: ConfigValue, key: str, value: Any, why: str = "") -> None:
         """Record `value` as the config's value for the job's `key`, and report it.
 
-        If the config has `"auto"`, the value of another source is kept.
+        If the config has `"auto"`, a value from another source is kept.
         """
         if given.note != AUTO:
             self.claims.add(key, value, given.label, shown=given.value)

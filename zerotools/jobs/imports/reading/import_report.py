@@ -14,9 +14,7 @@ from zerotools.jobs.text.config_document import Document
 
 
 class KeyOutcome(StrEnum):
-    """The outcome of one key of a config. Reports list the outcomes in the order of these
-    members.
-    """
+    """The outcome of one key of a config. Reports list the outcomes in the order of this enum."""
 
     MAPPED = "mapped"
     DEFAULT = "default"
@@ -59,7 +57,7 @@ class Wording:
     """The language of a report.
 
     `translated` translates a sentence. `wrapped` translates a sentence and returns it as lines: the
-    first line begins with FIRST, and each later line with LATER.
+    first line begins with `FIRST`, and the other lines begin with `LATER`.
     """
 
     translated: Callable[[str], str] = str
@@ -151,9 +149,9 @@ def report_lines(
 
     Keys with the same outcome and reason share a line. `written` is true if a job file with the
     source of every key is also printed. Then the report leaves out keys, defaults and reasons that
-    the job file shows. If the job is refused, only its problems are printed, and no report.
-    Headlines and fixed sentences are in the language of `wording`; names of keys and reasons of
-    single keys are not translated.
+    the job file shows. If `findings` has problems, there is no report, because the problems are
+    printed instead. Headlines and fixed sentences are in the language of `wording`; names of keys
+    and reasons of single keys are not translated.
     """
     translate = wording.translated
     if findings.wrong or findings.unsupported:
@@ -244,19 +242,14 @@ def _named(row: ReportRow) -> str:
 
 
 def _listed(lines: Iterable[str], wording: Wording) -> Iterator[str]:
-    """Yield the lines as the items of a list.
-
-    A line that is wider than WIDTH is wrapped and indented.
-    """
+    """Yield the lines as the items of a list. A line that is wider than WIDTH is wrapped and
+    indented."""
     for line in lines:
         yield from wording.wrapped(wording.translated(_printable(line)))
 
 
 def _by_file(notes: Sequence[str], wording: Wording) -> Iterator[str]:
-    """Yield the corrections of each file.
-
-    For each kind of correction, the line numbers are listed.
-    """
+    """Yield the corrections of each file, as the line numbers of each kind of correction."""
     files: dict[str, list[tuple[int, str]]] = {}
     for note in notes:
         found = _ON_LINE.fullmatch(note)
