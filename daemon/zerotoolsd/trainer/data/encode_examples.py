@@ -126,11 +126,10 @@ def prepare_examples(
     progress: ReadingProgress | None = None,
     processes: int = 0,
 ) -> ReadingStats:
-    """Encode the examples of the files `paths` for a model that takes `reader`, write them to
-    `destination`, and return statistics.
+    """Encode the examples of the files `paths`, write them to `destination`, and return statistics.
 
-    `processes` is the number of additional processes that help. Examples without a prompt or
-    without a response are left out.
+    `reader` is the kind of input that the model takes. `processes` is the number of additional
+    processes that help. Examples without a prompt or without a response are left out.
 
     Raises:
         BadFile: a file has no readable examples; the message names the file and the line.
@@ -315,7 +314,7 @@ class ReadingProgress:
 
     @property
     def done(self) -> int:
-        """Number of bytes that have been read, of all files."""
+        """Number of bytes that have been read from all files."""
         return self._before + self._within
 
     def describe(self) -> str:

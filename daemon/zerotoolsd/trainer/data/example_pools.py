@@ -103,7 +103,6 @@ class TokenWindows:
         return self._count
 
     def example(self, number: int) -> Example:
-        """Return window `number` as an example."""
         start = number * self.length
         ids = self.tokens.read(start, start + self.length + 1)
         return Example(ids[:-1], ids[1:])
@@ -113,9 +112,6 @@ class TokenWindows:
         return self.length
 
     def size(self, number: int) -> int:
-        """Return the number of tokens of a window that are read or predicted; the same as
-        `predicted`.
-        """
         return self.length
 
 
@@ -139,22 +135,18 @@ class PoolSubset:
         return self._shuffle[self._first + number]
 
     def example(self, number: int) -> Example:
-        """Return example `number` of this part."""
         return self._pool.example(self._number(number))
 
     def predicted(self, number: int) -> int:
-        """Return the number of learned tokens of example `number` of this part."""
         return self._pool.predicted(self._number(number))
 
     def size(self, number: int) -> int:
-        """Return the number of tokens of example `number` of this part."""
         return self._pool.size(self._number(number))
 
 
 def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool, ExamplePool]:
-    """Divide `pool` into (training examples, evaluation examples).
-
-    Each part has at least one example.
+    """Divide `pool` into (training examples, evaluation examples). Each part has at least one
+    example.
 
     `fraction` is the fraction of the examples that is held out for evaluation, and `seed` decides
     which examples these are.
@@ -186,8 +178,8 @@ def share_counts(weights: Sequence[float], total: int) -> list[int]:
 
 
 class JoinedPools:
-    """Joins several pools: the examples of the first pool come first, then the examples of the
-    second, and so on.
+    """Joins several pools: the examples of the first pool have the first numbers, then those of the
+    second pool, and so on.
     """
 
     def __init__(self, pools: Sequence[ExamplePool]) -> None:
@@ -202,33 +194,27 @@ class JoinedPools:
         return self._pools[index], number - (self._ends[index] - len(self._pools[index]))
 
     def example(self, number: int) -> Example:
-        """Return the example with the number `number`, counted over all pools."""
         pool, inner = self._at(number)
         return pool.example(inner)
 
     def predicted(self, number: int) -> int:
-        """Return the number of learned tokens of example `number`, counted over all pools."""
         pool, inner = self._at(number)
         return pool.predicted(inner)
 
     def size(self, number: int) -> int:
-        """Return the number of tokens of example `number`, counted over all pools."""
         pool, inner = self._at(number)
         return pool.size(inner)
 
 
 class MixedPools(JoinedPools):
-    """A mixture of several pools with weights.
-
-    The order is the same for any number of ranks.
+    """A mixture of several pools with weights. The order is the same for any number of ranks.
 
     Example `k` of epoch `e` has the number `e * len + k`. An epoch has as many examples as all
-    pools together. Each pool contributes a part of them in proportion to its weight.
+    pools together, and takes them from the pools in proportion to the weights.
 
-    Each pool is shuffled separately. When all examples of a pool were used, the pool is shuffled
-    again. So the examples of a small pool with a large weight occur several times in an epoch. From
-    a large pool with a small weight, an epoch uses only some examples, and the next epoch uses the
-    following ones.
+    Each pool is shuffled separately, and again whenever all its examples were used. So the examples
+    of a small pool with a large weight occur several times in an epoch. From a large pool with a
+    small weight, an epoch uses only some examples, and the next epoch uses the following ones.
     """
 
     def __init__(self, pools: Sequence[ExamplePool], weights: Sequence[float], seed: int) -> None:

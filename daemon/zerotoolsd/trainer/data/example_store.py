@@ -133,10 +133,7 @@ class Preference(Example):
 
 
 class PreferencePairs:
-    """A pool of the preference pairs of one source.
-
-    The method `set_references` sets the reference log-probabilities of the pairs.
-    """
+    """A pool of the preference pairs of one source."""
 
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
@@ -151,7 +148,6 @@ class PreferencePairs:
         self._references = references
 
     def example(self, number: int) -> Preference:
-        """Return preference pair `number`."""
         chosen, rejected = (self._examples.example(2 * number + which) for which in (0, 1))
         reference = (0.0, 0.0)
         if self._references is not None:

@@ -66,11 +66,9 @@ class PackedSequences:
         return join_examples(parts)
 
     def predicted(self, number: int) -> int:
-        """Return the number of learned tokens in packed sequence `number`."""
         return sum(self._pool.predicted(inner) for inner in self._numbers(number))
 
     def size(self, number: int) -> int:
-        """Return the number of tokens in packed sequence `number`."""
         return sum(self._pool.size(inner) for inner in self._numbers(number))
 
 

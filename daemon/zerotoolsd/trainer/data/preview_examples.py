@@ -71,9 +71,7 @@ class DataSample:
 def sample_data(
     spec: JobSpec, reader: ModelInput, check_fit: CheckFit, show: int = 0
 ) -> DataSample:
-    """Read the first examples of the first files of the job `spec`.
-
-    Return notes and a preview.
+    """Read the first examples of the first files of the job `spec`, and return notes and a preview.
 
     The preview has at most `show` examples. `check_fit` is called for each example with its largest
     id plus one, and raises an error if the model has too few embeddings.

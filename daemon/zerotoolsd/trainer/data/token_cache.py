@@ -152,7 +152,6 @@ class TokenCache:
             yield
 
     def _written(self, key: str) -> int:
-        """Return the number of bytes that the builders of the entry `key` have written."""
         return sum(_size(draft) for draft in (self.directory / "drafts").glob(f"{key}.*"))
 
     def _built(self, own: Path, kept: Path, build: Build, note: str | None) -> CacheEntry:
@@ -167,9 +166,7 @@ class TokenCache:
         return CacheEntry(own, facts, kept, note, is_new=True)
 
     def _publish(self, own: Path, kept: Path) -> None:
-        """Link the files in `own` into the cache as the entry `kept`. An older entry with this name
-        is replaced.
-        """
+        """Link the files in `own` into the cache as the entry `kept`, in place of an older one."""
         with self._own_directory(kept.name) as publish, self._own_directory(kept.name) as old:
             for file in own.iterdir():
                 os.link(file, publish / file.name)

@@ -100,9 +100,8 @@ class ReadSource:
 
 
 def sources_of(spec: JobSpec) -> list[Source]:
-    """Return the training sources of a job.
-
-    If the job names evaluation files, their source is the last.
+    """Return the training sources of a job, then the source of its evaluation files if it names
+    any.
 
     A mixture has one training source for each weight.
     """

@@ -44,7 +44,6 @@ class TokenFile:
         return len(self._ids)
 
     def read(self, start: int, stop: int) -> Ids:
-        """Return the ids of the tokens from index `start` to index `stop`, without `stop`."""
         return self._ids.read(start, stop)
 
 
@@ -77,9 +76,8 @@ def tokenize(
     processes: int = 0,
     ended: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Tokenise all `pieces` of text, and write the ids to `destination`.
-
-    Memory does not grow with the text.
+    """Tokenise all `pieces` of text, and write the ids to `destination`. Memory does not grow with
+    the text.
 
     `processes` is the number of additional processes that help. `ended` is called with the exit
     status of such a process if it ends early.
@@ -217,7 +215,6 @@ def in_processes(
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """End a process that no longer answers, and return its exit status."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(LAST_SECONDS)
     process.kill()

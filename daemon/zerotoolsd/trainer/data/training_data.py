@@ -59,7 +59,7 @@ class TrainingData:
     Attributes:
         vocabulary: all token ids are smaller than this number.
         longest: the largest number of tokens in a sequence.
-        longest_read: the largest number of tokens that the model reads of an example; None if
+        longest_read: the largest number of tokens that the model reads from one example; None if
             unknown.
         record: describes the data for checkpoints.
         pairs: the preference pairs of each source, without their reference log-probabilities.
@@ -86,11 +86,9 @@ class _Opened:
 
 @dataclass
 class DataReading:
-    """Reads the data of a job.
+    """Reads the data of a job. All ranks call both methods.
 
     `start` begins to read in the background, and `opened` waits for the data.
-
-    All ranks call both methods.
     """
 
     spec: JobSpec
@@ -101,9 +99,7 @@ class DataReading:
     _found: Future[list[ReadSource]] | None = field(default=None, init=False)
 
     def start(self) -> DataReading:
-        """Start to read the data in the background.
-
-        Return this object.
+        """Start to read the data in the background, and return this object.
 
         Raises:
             BadRequest: the model cannot be trained on data of this kind.
@@ -147,15 +143,13 @@ class DataReading:
         return found.result()
 
     def opened(self, report: Callable[[str], None] = lambda _: None) -> TrainingData:
-        """Wait for the data and return it.
-
-        Every rank gets the same data.
+        """Wait for the data and return it. Every rank gets the same data, or the same error.
 
         `report` is called with the progress, as text, when it changes.
 
         Raises:
             ZerotoolsError: no file matches a pattern, a file does not have the expected type, the
-                data is too small, or the tokenizer does not load. It is raised on every rank.
+                data is too small, or the tokenizer does not load.
         """
         with self._files.until_opened:
             sources = self.group.decided_by_node(partial(self._result, report))

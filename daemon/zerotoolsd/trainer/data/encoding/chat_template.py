@@ -34,9 +34,9 @@ class ChatTemplate:
     """Renders chats with the chat template of a tokenizer.
 
     Some templates put an end token after every answer except the last answer of a chat. If
-    `ends_last` is True, this token is also added after the last answer (not for jobs of version
-    0.2). If the template leaves out a field of a turn, this is an error, unless `ignored` contains
-    the name of the field.
+    `ends_last` is True, this token is also added after the last answer (False for jobs of version
+    0.2). A field of a turn that the template leaves out is an error, unless `ignored` contains its
+    name.
     """
 
     def __init__(

@@ -49,10 +49,11 @@ class Render(Protocol):
 class AnswerEnd:
     """The text that a template puts after an answer.
 
-    `closing` is this text, up to and including its first special token. If the text has no special
-    token, `closing` is empty, and `following` is the special token with which the next turn begins,
-    or empty. The last answer of a chat may end differently from the other answers (gpt-oss:
-    `<|return|>` instead of `<|end|>`).
+    `closing` is the text after the last answer of a chat, if the text after other answers begins
+    with it. Otherwise, as in gpt-oss (`<|return|>` instead of `<|end|>`), it is the text after
+    other answers, up to and including the first special token. If the text after the last answer
+    has no special token, `closing` is empty, and `following` is the special token with which the
+    next turn begins, or empty.
     """
 
     def __init__(self, render: Render, special: Iterable[str]) -> None:
@@ -218,7 +219,6 @@ def _behind_probe(render: Render, turns: Sequence[Turn]) -> str | None:
 
 
 def _common_prefix(one: str, other: str) -> str:
-    """Return the common prefix of two texts."""
     pairs = zip(one, other, strict=False)
     return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
 

@@ -311,11 +311,8 @@ def _state(part: Any) -> Any:
 
 
 def _passes(added: Iterable[Any]) -> list[list[str]]:
-    """Return the texts of the tokens `added` in two lists, by the text in which the tokenizer
-    searches for them.
-
-    The first list has the tokens that it searches for in the original text, the second the tokens
-    that it searches for in the normalized text.
+    """Divide the texts of the tokens `added` into two lists: the tokens that the tokenizer searches
+    for in the original text, and those that it searches for in the normalized text.
     """
     found: list[list[str]] = [[], []]
     for token in added:
