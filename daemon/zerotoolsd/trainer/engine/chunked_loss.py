@@ -140,10 +140,11 @@ class ChunkedLoss:
         return output, seen.hidden, tail
 
     def _is_right(self, arguments: dict[str, Any]) -> bool:
-        """Compare the logits of the first positions, computed in parts, with the model's own
-        logits.
+        """Return whether the logits of the first positions, computed in parts, equal the model's
+        own logits.
 
-        Returns False if they differ and the loss may be computed at once.
+        Raises:
+            Unsupported: they differ, and the loss must not be computed at once.
         """
         try:
             with torch.no_grad():
@@ -454,10 +455,10 @@ UNBOUNDED = 1 << 17
 
 
 def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> LossSize:
-    """Return the size of the largest input of the loss, for the job `spec` and a model of
-    `config`.
+    """Return the size of the largest input of the loss, for the job `spec` and a model of `config`.
 
-    `longest` is the largest number of tokens that the model reads of an example; None if unknown.
+    `longest` is the largest number of tokens that the model reads from one example; None if
+    unknown.
 
     Raises:
         Unsupported: the job requires that the loss is computed in parts, but its settings do not

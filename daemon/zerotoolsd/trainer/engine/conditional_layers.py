@@ -2,8 +2,8 @@
 
 Ranks reduce the gradients of a block together, with all tensors in one buffer. At stage 3 they also
 gather the weights of a block together. If one rank leaves out a block or an expert, its buffers do
-not match the buffers of the other ranks. Then the ranks fail or wait forever. If the buffers happen
-to have the same size, gradients of different parameters are added.
+not match those of the other ranks. Then the ranks fail or wait forever; or, if the buffers have the
+same size by chance, they add gradients of different parameters.
 
     layerdrop          each rank leaves out random blocks: refused for more than one rank
     separate experts   experts that are modules of their own (usually all experts are one tensor);

@@ -138,10 +138,8 @@ def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list
 def _weights_of_directory(
     run: ForeignRun, wanted: WantedModel, meta_model: MetaModel
 ) -> Pretrained | None:
-    """Return the weights of the model directory, if the checkpoint `run` is only the file of an
-    optimizer.
-
-    Returns None if the checkpoint itself has the weights of the model.
+    """Return the weights in the model directory of `run`, if the checkpoint `run` is a file of an
+    optimizer without the weights of the model; otherwise None.
     """
     if run.optimizer_file is None or wanted.parameters.keys() <= weights_of(run).keys():
         return None

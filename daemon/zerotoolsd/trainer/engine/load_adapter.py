@@ -1,7 +1,4 @@
-"""Loads adapters (LoRA) from a directory that peft saved.
-
-The run starts with these adapters.
-"""
+"""Loads the adapters (LoRA) with which a run starts, from a directory that peft saved."""
 
 from __future__ import annotations
 

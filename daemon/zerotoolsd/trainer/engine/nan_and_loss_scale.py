@@ -7,8 +7,8 @@ A step with a finite loss and gradient norm updates the weights. Any other step:
                                    at the smallest scale, or in MAX_OVERFLOWS steps in a row at a
                                    fixed scale
     without a loss scale           is skipped, up to `train.stop_after_nan` - 1 times in a row
-    if the weights were updated    training has diverged. Engine `torch` decides before the update.
-                                   DeepSpeed skips a step only because of its gradients
+    if the weights were updated    training has diverged. This happens only with DeepSpeed, which
+                                   updates the weights before the trainer sees the loss
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ In this number of steps, a dynamic scale falls from 2**16 to its minimum.
 
 @dataclass
 class DivergencePolicy:
-    """Decides whether a step is skipped.
-
-    All ranks make the same decision, because their numbers are the same.
+    """Decides whether a step is skipped. All ranks decide alike, because they have the same
+    numbers.
 
     `skipped_in_a_row` counts the steps that this attempt has skipped since its last update.
     """

@@ -89,15 +89,14 @@ class Engine(Protocol):
     """The job. If the job file sets epochs, this job has the computed number of steps instead."""
 
     def step(self, batch: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
-        """Do optimizer step `step`, counted from 0.
-
-        This rank computes the examples of `batch`.
+        """Do optimizer step `step`, counted from 0. This rank computes the examples of `batch`.
 
         The loss is the average over the tokens that all ranks predict. `stop_asked` returns whether
         this rank was asked to stop. It is called as late as possible in the step.
 
         Raises:
-            Diverged: the loss or a gradient is not finite. The weights are unchanged.
+            Diverged: the loss or a gradient is not finite, and the step may not be skipped.
+                DeepSpeed may have updated the weights before.
         """
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
@@ -160,9 +159,7 @@ class CopyingEngine(Engine, Protocol):
     """An engine that can also write a checkpoint while training continues."""
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
-        """Copy this rank's part of a checkpoint to host memory.
-
-        The copy replaces the previous one.
+        """Copy this rank's part of a checkpoint to host memory, in place of the previous copy.
 
         Returns a function (staging directory, group) that writes the copy as `write` would. Any
         thread may call it. It communicates with the other ranks only through the control group of

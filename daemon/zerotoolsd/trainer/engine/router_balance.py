@@ -31,13 +31,13 @@ _TOP_KS = ("num_experts_per_tok", "top_k", "moe_topk")
 
 @dataclass(frozen=True)
 class RouterLoss:
-    """The auxiliary loss of routers that send each token to `top_k` experts, times `coefficient`.
+    """The auxiliary loss of routers that send each token to `top_k` experts.
 
     For each expert, `f` is the fraction of tokens that are sent to this expert, and `p` is the
-    average probability that the router gives to it. The loss is the number of experts times sum(f *
-    p), times `router_aux_loss_coef`. `f` and `p` are averages over all layers and over the tokens
-    of all ranks in a forward pass. So the loss does not depend on the number of ranks. Padding does
-    not count.
+    average probability that the router gives to it. The loss is `coefficient`
+    (`router_aux_loss_coef`) times the number of experts times sum(f * p). `f` and `p` are averages
+    over all layers and over the tokens of all ranks in a forward pass. So the loss does not depend
+    on the number of ranks. Padding does not count.
 
     Source: `load_balancing_loss_func` of transformers' Mixtral.
     """
@@ -51,9 +51,7 @@ class RouterLoss:
         examples: Sequence[Example],
         sequence_part: SequencePart | None = None,
     ) -> torch.Tensor:
-        """Return the loss, a scalar.
-
-        All ranks call it together.
+        """Return the loss, a scalar. All ranks call it together.
 
         The average of the ranks' losses is the loss of the whole batch, and the average of the
         ranks' gradients is its gradient.
@@ -125,7 +123,7 @@ def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:
 
 
 def add_router_loss(spec: JobSpec, model: Any) -> None:
-    """Store the loss that `router_loss_of` returns in `model`, so that training adds it."""
+    """Store the result of `router_loss_of` in `model`, so that the training loss includes it."""
     setattr(model, _LOSS_ATTRIBUTE, router_loss_of(spec, model))
 
 
@@ -308,9 +306,8 @@ class RouterBias:
         return count
 
     def step(self, *, skipped: bool) -> None:
-        """Update the bias after an optimizer step, unless the step was `skipped`.
-
-        Then set all counts to 0.
+        """Update the bias after an optimizer step, unless the step was `skipped`; then reset the
+        counts.
 
         All ranks call it together.
         """

@@ -13,8 +13,7 @@ from zerotools.jobs.jobfile_tables.train import OLD_FORM, TrainSpec, check_lengt
 
 
 def learning_rate(train: TrainSpec, step: int) -> float:
-    """Return the learning rate of optimizer step `step`, counted from 0. The rate depends only on
-    the step.
+    """Return the learning rate of optimizer step `step`, counted from 0.
 
     `schedule_form` selects one of two sets of curves. "transformers" selects the curves of
     `transformers.get_scheduler` (transformers 5, `optimization.py`) for `linear`,

@@ -66,9 +66,7 @@ def make_decoding(spec: JobSpec, tokenizer: Any, config: Any, positions: int | N
 
 def _most(spec: JobSpec, positions: int | None) -> int:
     """Return the largest number of tokens that a text may have, for a model with `positions`
-    positions.
-
-    If `positions` is None, the model has no limit.
+    positions (None: no limit).
     """
     if spec.eval.max_new_tokens is not None:
         return spec.eval.max_new_tokens

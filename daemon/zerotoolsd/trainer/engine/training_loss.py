@@ -89,10 +89,7 @@ def _as_attended(model: Any, examples: Sequence[Example]) -> Sequence[Example]:
 
 
 def are_preferences(examples: Sequence[Example]) -> TypeGuard[Sequence[Preference]]:
-    """Return whether `examples` are preference pairs.
-
-    A job has either only pairs, or no pairs.
-    """
+    """Return whether `examples` are preference pairs. A job has only pairs, or no pairs."""
     return bool(examples) and isinstance(examples[0], Preference)
 
 

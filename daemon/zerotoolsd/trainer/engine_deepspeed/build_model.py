@@ -180,8 +180,9 @@ def replace_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
 
 
 def whole_parameters(deepspeed: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the name and the whole tensor of each parameter and persistent buffer. All ranks must
-    iterate together.
+    """Yield the name and the whole tensor of each parameter and persistent buffer.
+
+    All ranks must iterate together, because each tensor is gathered from all of them.
     """
     for name, parameter in model.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter]):

@@ -87,7 +87,6 @@ class DeepSpeedEngine:
         self._model = _Called(self.engine)
 
     def step(self, batch: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
-        """Do an optimizer step; see `Engine.step`."""
         engine, group = self.engine, self.group
         scale = float(engine.optimizer.cur_scale) if self._scales else None
         rate = self._rate(step)
@@ -180,7 +179,6 @@ class DeepSpeedEngine:
             raise overflow_at_smallest(self.engine.optimizer.cur_scale) from None
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
-        """Compute the loss of examples; see `Engine.evaluate`."""
         self.engine.eval()
         try:
             return summed_loss(self._model, examples, self.group.device)
@@ -188,7 +186,6 @@ class DeepSpeedEngine:
             self.engine.train()
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """Generate text after prompts; see `Engine.generate`."""
         self.engine.eval()
         try:
             return generate(self.engine.module, prompts, decoding, self.group.device)
@@ -196,10 +193,8 @@ class DeepSpeedEngine:
             self.engine.train()
 
     def write(self, staging: Path) -> None:
-        """Write this rank's part of a checkpoint in DeepSpeed's layout; see `Engine.write`.
-
-        With offload to NVMe, a checkpoint in that layout cannot be resumed. So only the weights are
-        written.
+        """Write this rank's part of a checkpoint in DeepSpeed's layout; with offload to NVMe only
+        the weights, because such a checkpoint cannot be resumed in this layout.
         """
         if on_nvme(self.config):
             self.files.write_weights(staging)
@@ -207,7 +202,6 @@ class DeepSpeedEngine:
             self.files.write(staging)
 
     def describe(self, record: JobRecord) -> JobRecord:
-        """Add the values of DeepSpeed to `record`; see `Engine.describe`."""
         name = optimizer_of(self.config) or self.spec.train.optimizer
         return dataclasses.replace(
             record,
@@ -219,15 +213,12 @@ class DeepSpeedEngine:
         )
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """Load a checkpoint that was saved at the same stage by the same number of ranks; see
-        `Engine.load`.
-        """
+        """Load a checkpoint that the same number of ranks saved at the same stage."""
         self.files.load(directory, record.step)
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """Load a checkpoint that another program saved with DeepSpeed; see `Engine.load_foreign`.
-
-        The checkpoint must have the same stage, number of ranks and parameter groups as this job.
+        """Load a checkpoint that another program saved with DeepSpeed, with the stage, the number
+        of ranks and the parameter groups of this job.
         """
         directory = start.run.directory
         self.files.load(directory.parent, start.record.step, tag=directory.name)

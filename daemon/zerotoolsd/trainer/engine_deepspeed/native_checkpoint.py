@@ -43,7 +43,6 @@ class _Careful:
         return getattr(self._writer, name)
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Write `state_dict` to the file `path`. Store an error in the attribute `problem`."""
         try:
             self._writer.save(state_dict, path)
         except (OSError, RuntimeError) as error:  # torch's own zip writer raises RuntimeError
@@ -75,9 +74,9 @@ class DeepSpeedCheckpoints:
             (staging / LATEST).write_text(tag, "utf-8")
 
     def write_weights(self, staging: Path) -> None:
-        """Gather the weights from all ranks.
+        """Gather the weights from all ranks; rank 0 writes them into `staging`.
 
-        Rank 0 writes them into `staging`. Raises OSError, SaveFailed.
+        Raises OSError, SaveFailed.
         """
         kept: dict[str, torch.Tensor] = {}
         for name, tensor in whole_parameters(self._deepspeed, self._engine.module):

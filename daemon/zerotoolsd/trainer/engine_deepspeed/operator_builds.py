@@ -39,9 +39,7 @@ class BuildReporter(Protocol):
         """Report the activity `doing`, before the first step."""
         ...
 
-    def log_line(self, line: str) -> None:
-        """Print a line to the log."""
-        ...
+    def log_line(self, line: str) -> None: ...
 
 
 def own_directory(torch_version: str, environment: Mapping[str, str] = os.environ) -> Path:
@@ -78,7 +76,7 @@ def use_own_directory(torch_version: str, environment: Any = os.environ) -> bool
 def install_batons(batons: Any, *, uses_kernel_lock: bool, teller: BuildReporter) -> None:
     """Replace torch's class `FileBaton` by `Baton` in the modules `batons`.
 
-    `Baton` explains `uses_kernel_lock`. `teller` reports the progress of compiling.
+    For `uses_kernel_lock`, see `Baton`. `teller` reports the progress of compiling.
     """
     for module in batons:
         if hasattr(module, "FileBaton"):
@@ -127,9 +125,7 @@ class BuildProgress:
 
 
 class Baton:
-    """Replaces torch's `FileBaton` for one operator.
-
-    The process that holds the baton may compile in the directory.
+    """Replaces torch's `FileBaton`, the lock of the directory in which one operator is compiled.
 
     `uses_kernel_lock` is True if every process that compiles in the directory uses the kernel lock.
     """
@@ -153,9 +149,8 @@ class Baton:
         self._made: BuildProgress | None = None
 
     def try_acquire(self) -> bool:
-        """Wait for the lock, and return True.
-
-        If another process had the lock, it has usually compiled the operator already.
+        """Wait for the lock, and return True. torch then compiles, or finds that another process
+        has compiled the operator meanwhile.
         """
         self._before = self._teller.doing
         name = self.lock.parent.name

@@ -1,7 +1,8 @@
 """Imports DeepSpeed, and prepares what it needs on this machine: device, compiled operators, NVMe
 directories.
 
-DeepSpeed reads environment variables when it is imported.
+The environment variables for DeepSpeed are set first, because DeepSpeed reads them when it is
+imported.
 """
 
 from __future__ import annotations

@@ -49,7 +49,6 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
 
     def step(self, closure: Callable[[], float] | None = None) -> None:
-        """Update the weights that have gradients."""
         with torch.no_grad():
             for group in self.param_groups:
                 for weight in group["params"]:

@@ -60,9 +60,8 @@ class TorchEngine:
             self.loss_scale = initial_loss_scale(self.spec.fp16)
 
     def step(self, batch: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
-        """Do an optimizer step; see `Engine.step`.
-
-        If fp16 gradients overflow, the step is skipped and the loss scale is lowered.
+        """Do an optimizer step. If fp16 gradients overflow, it is skipped, and the loss scale is
+        adapted.
         """
         scale = self.loss_scale
         outcome = train_step(
@@ -87,7 +86,6 @@ class TorchEngine:
         return outcome
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
-        """Compute the loss of examples; see `Engine.evaluate`."""
         with self._only_read() as model:
             if are_preferences(examples):
                 return summed_preference_loss(
@@ -96,13 +94,11 @@ class TorchEngine:
             return summed_loss(model, examples, self.group.device)
 
     def log_probabilities(self, examples: Sequence[Example]) -> list[float]:
-        """Compute log-probabilities of answers; see `ScoringEngine.log_probabilities`."""
         with self._only_read() as model, torch.no_grad():
             found: list[float] = log_probabilities(model, examples, self.group.device).tolist()
             return found
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """Generate text after prompts; see `Engine.generate`."""
         with self._only_read() as model:
             # An encoder is called separately, and reads embeddings that the whole model gathers.
             if isinstance(model, FSDPModule):
@@ -127,20 +123,17 @@ class TorchEngine:
             model.train()
 
     def write(self, staging: Path) -> None:
-        """Write this rank's tensors with torch's DCP; see `Engine.write`.
-
-        If several ranks hold the same tensor, one of them writes it.
+        """Write this rank's tensors with torch's DCP. If several ranks hold the same tensor, one of
+        them writes it.
         """
         tree = tensors_to_write(self.live.tree(), self.group.rank)
         write_tensors(tree, staging / checkpoint_dirs.DCP, self.group)
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
-        """Copy this rank's part of a checkpoint; see `CopyingEngine.copy`."""
         tree = self._host.copy(tensors_to_write(self.live.tree(), self.group.rank))
         return lambda staging, group: write_tensors(tree, staging / checkpoint_dirs.DCP, group)
 
     def describe(self, record: JobRecord) -> JobRecord:
-        """Add the values of this engine to `record`; see `Engine.describe`."""
         return dataclasses.replace(
             record,
             optimizer=self.live.optimizer.describe(),
@@ -150,17 +143,13 @@ class TorchEngine:
         )
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """Load a checkpoint; see `Engine.load`.
-
-        Any number of ranks, at any stage, may have saved the checkpoint.
-        """
+        """Load a checkpoint that any number of ranks saved at any stage."""
         load_shards(self.live, directory / checkpoint_dirs.DCP, self.group)
         self._count_from(record)
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """Load a checkpoint of another program; see `Engine.load_foreign`.
-
-        The checkpoint may have any supported format, number of ranks and stage.
+        """Load a checkpoint of another program, in any supported format, at any stage and number of
+        ranks.
         """
         load_foreign(self.live, start)
         self._count_from(start.record)

@@ -30,9 +30,8 @@ from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint
 
 
 def load_shards(live: LiveState, directory: Path, group: WorldGroup) -> None:
-    """Fill the live state in place from the DCP directory `directory`.
-
-    A different number of ranks may have saved the directory.
+    """Fill the live state in place from the DCP directory `directory`, which any number of ranks
+    saved.
 
     Raises:
         BadRequest: the checkpoint belongs to another model. The message names the first tensor that

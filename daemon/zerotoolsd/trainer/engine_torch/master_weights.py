@@ -93,10 +93,6 @@ class MasterWeights:
                     cut.share()
 
     def buckets(self) -> list[list[str]]:
-        """Return the buckets of weight names; see `UpdatePath.buckets`.
-
-        They are the same on every rank.
-        """
         found: list[list[str]] = []
         room = 0
         for name, weight in self.weights.items():
@@ -109,18 +105,15 @@ class MasterWeights:
         return found
 
     def received(self) -> list[str]:
-        """Return the names of the weights that have gradients; see `UpdatePath.received`."""
         return [name for name in self.weights if name in self._norms]
 
     def forget(self, names: Iterable[str]) -> None:
-        """Free the gradients of weights that are not updated; see `UpdatePath.forget`."""
         for name in names:
             self._norms.pop(name, None)
 
     def norm(self) -> torch.Tensor:
-        """Return the global norm of the gradients; see `UpdatePath.norm`.
-
-        The device has computed the norm of each gradient when it was reduced.
+        """Return the global norm, from the norms that the device computed when it reduced each
+        gradient.
         """
         self._copies.wait_on_device()
         # FSDP always reduces in the same order; autograd guarantees no order.
@@ -128,7 +121,6 @@ class MasterWeights:
         return combine_norms([self._norms[name] for name in order], self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """Give the masters their gradients, times `factor`; see `UpdatePath.fetch`."""
         self._copies.wait_on_host()
         free = 0
         for name in names:
@@ -144,9 +136,6 @@ class MasterWeights:
             self.weights[name].grad = _like(self.tensors[name], gradient)
 
     def store(self, names: Iterable[str]) -> None:
-        """Free the gradients, and start to copy the updated weights to the model; see
-        `UpdatePath.store`.
-        """
         for name in names:
             if self.weights[name].grad is not None:
                 self.weights[name].grad = None
@@ -157,16 +146,12 @@ class MasterWeights:
                 self._copies.to_device(buffer, rows)
 
     def finish(self) -> None:
-        """Wait until all updated weights are in the model of every rank; see
-        `UpdatePath.finish`.
-        """
         self._copies.wait_on_device()
         if self._cut is not None:
             self._cut.share()
         self._norms.clear()
 
     def discard(self) -> None:
-        """Free all gradients; see `UpdatePath.discard`."""
         self._norms.clear()
 
     def _copy_gradient(self, name: str, weight: nn.Parameter) -> None:
@@ -242,8 +227,7 @@ class CopyStream(Protocol):
     def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Start to add `source`, on the device, to `target`, on the host.
 
-        Return the norm of the sum. The norm is a scalar on the device. It can be used after
-        `wait_on_device`.
+        Returns the norm of the sum, a scalar on the device. Use it after `wait_on_device`.
         """
 
     def wait_on_host(self) -> None:
@@ -252,7 +236,8 @@ class CopyStream(Protocol):
     def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Start to copy `source`, on the host, to `target`, on the device.
 
-        Do not change `source` until `to_host` copies into it again.
+        Before the copy is complete, only `to_host` may change `source`, because it waits for this
+        copy.
         """
 
     def wait_on_device(self) -> None:
@@ -260,25 +245,18 @@ class CopyStream(Protocol):
 
 
 class DirectCopy:
-    """Implements `CopyStream` without a stream, if both tensors are in the same memory or on one
-    device.
-
-    A copy is complete when the call returns.
-    """
+    """Implements `CopyStream` without a CUDA stream. A copy is complete when the call returns."""
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy `source` to `target`; see `CopyStream.to_host`."""
         target.copy_(source)
 
     def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Add `source` to `target`, and return the norm; see `CopyStream.add_to_host`."""
         return local_norm(target.add_(source))
 
     def wait_on_host(self) -> None:
         """Do nothing: each copy was complete when its call returned."""
 
     def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy `source` to `target`; see `CopyStream.to_device`."""
         target.copy_(source)
 
     def wait_on_device(self) -> None:
@@ -286,9 +264,8 @@ class DirectCopy:
 
 
 class CudaCopyStream:
-    """Implements `CopyStream` with a separate CUDA stream.
-
-    Host tensors must be pinned. Otherwise copies block.
+    """Implements `CopyStream` with a separate CUDA stream. Host tensors must be pinned, or copies
+    block.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -297,9 +274,8 @@ class CudaCopyStream:
         self._last_to_host: Any = None
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Start to copy `source` to `target`; see `CopyStream.to_host`.
-
-        The memory of `source` is not reused before the copy is complete.
+        """Start to copy `source` to `target`. The memory of `source` is not reused before the copy
+        is complete.
         """
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
@@ -308,10 +284,9 @@ class CudaCopyStream:
         self._last_to_host = self._stream.record_event()
 
     def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Start to add `source` to `target`, and return the norm; see `CopyStream.add_to_host`.
+        """Start to add `source` to `target`, and return the norm of the sum.
 
-        The sum is computed on the device, during the backward pass. The host would have to wait for
-        the copy first.
+        The sum is computed on the device, because the host would have to wait for the copy first.
         """
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
@@ -323,20 +298,15 @@ class CudaCopyStream:
         return norm
 
     def wait_on_host(self) -> None:
-        """Let the host wait for copies to the host; see `CopyStream.wait_on_host`.
-
-        Copies to the device may continue.
-        """
+        """Let the host wait for copies to the host. Copies to the device may continue."""
         if self._last_to_host is not None:
             self._last_to_host.synchronize()
 
     def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Start to copy `source` to `target`; see `CopyStream.to_device`."""
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
 
     def wait_on_device(self) -> None:
-        """Let the device wait for all copies; see `CopyStream.wait_on_device`."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
 

@@ -62,9 +62,8 @@ class UpdatePath(Protocol):
         """Sums values over the ranks that hold parts of the weights."""
 
     def buckets(self) -> list[list[str]]:
-        """Return the weight names in groups (buckets).
-
-        The weights of a bucket are updated together.
+        """Return the weight names in groups (buckets) that are updated together; the same on every
+        rank.
         """
 
     def received(self) -> list[str]:
@@ -102,30 +101,22 @@ class InPlaceUpdate:
         self.reduction = reduction_of(weights, device)
 
     def buckets(self) -> list[list[str]]:
-        """Return one bucket of all weight names; see `UpdatePath.buckets`."""
         return [list(self.weights)]
 
     def received(self) -> list[str]:
-        """Return the names of the weights that have gradients; see `UpdatePath.received`."""
         return _with_gradients(self.weights)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Free the gradients of weights that are not updated; see `UpdatePath.forget`."""
         self.store(names)
 
     def norm(self) -> torch.Tensor:
-        """Return the global norm of the gradients; see `UpdatePath.norm`."""
         return total_norm(_gradients(self.weights.values()), self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """Multiply the gradients by `factor`; see `UpdatePath.fetch`.
-
-        The weights already have their gradients.
-        """
+        """Multiply the gradients, which the weights already have, by `factor`."""
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
     def store(self, names: Iterable[str]) -> None:
-        """Free the gradients of updated weights; see `UpdatePath.store`."""
         for name in names:
             self.weights[name].grad = None
 
@@ -133,14 +124,12 @@ class InPlaceUpdate:
         """Do nothing: the model already has the updated weights."""
 
     def discard(self) -> None:
-        """Free all gradients; see `UpdatePath.discard`."""
         self.store(self.weights)
 
 
 class PartitionedUpdate:
-    """Implements `UpdatePath` for ZeRO-1 in fp32.
-
-    Every rank has all parameters, and updates only its own rows of them.
+    """Implements `UpdatePath` for ZeRO-1 in fp32: every rank has all parameters, and updates only
+    its own rows of them.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], partition: RowPartition) -> None:
@@ -151,42 +140,35 @@ class PartitionedUpdate:
         self.reduction = reduction_of(self.weights, device)
 
     def buckets(self) -> list[list[str]]:
-        """Return one bucket of all weight names; see `UpdatePath.buckets`."""
         return [list(self.weights)]
 
     def received(self) -> list[str]:
-        """Return the names of the weights that have gradients; see `UpdatePath.received`."""
         return _with_gradients(self._parameters)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Free the gradients of weights that are not updated; see `UpdatePath.forget`."""
         self.store(names)
 
     def norm(self) -> torch.Tensor:
-        """Return the global norm of the gradients; see `UpdatePath.norm`.
-
-        The norm is computed from the rows of each rank, so it equals the norm at stages 2 and 3 bit
-        for bit.
+        """Return the global norm, computed from the rows of each rank, so that it equals the norm
+        at stages 2 and 3 bit for bit.
         """
         rows = map(self._partition.rows_of, _gradients(self._parameters.values()))
         return total_norm(rows, self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """Give this rank's rows their gradients, times `factor`; see `UpdatePath.fetch`."""
+        """Give this rank's rows their gradients, times `factor`."""
         self._partition.set_gradients()
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
     def store(self, names: Iterable[str]) -> None:
-        """Free the gradients of updated weights; see `UpdatePath.store`."""
         for name in names:
             self.weights[name].grad = self._parameters[name].grad = None
 
     def finish(self) -> None:
-        """Send the updated rows of each rank to all ranks; see `UpdatePath.finish`."""
+        """Send the updated rows of each rank to all ranks."""
         self._partition.share()
 
     def discard(self) -> None:
-        """Free all gradients; see `UpdatePath.discard`."""
         self.store(self.weights)
 
 
@@ -249,11 +231,10 @@ BUCKET_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class _Piece:
-    """A piece of a weight: the elements `first` to `first + length - 1` of the part that each rank
-    has.
+    """The same piece of each rank's part of a weight: elements `first` to `first + length - 1`.
 
-    `flat` is the whole weight, divided into parts of `part` elements, one for each rank. The parts
-    of the last ranks may reach beyond the end of the weight.
+    `flat` is the whole weight. It is divided into parts of `part` elements, one for each rank; the
+    parts of the last ranks may reach beyond its end.
     """
 
     flat: torch.Tensor

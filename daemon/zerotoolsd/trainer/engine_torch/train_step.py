@@ -58,7 +58,8 @@ def train_step(
     loss is the average of the DPO loss over the pairs.
 
     Raises:
-        Diverged: the policy stops the run. The weights are unchanged.
+        Diverged: the loss or a gradient is not finite, and no more steps may be skipped. The
+            weights are unchanged.
         Unsupported: the ranks have gradients of different parameters.
     """
     loss_scale, skipped = scaling.loss_scale, scaling.skipped
