@@ -4,16 +4,16 @@ The supervisor starts a rank as `python -P entry.py --run-dir DIR`. No other pac
 package. A module imports only modules that come later in this list:
 
     entry, run_rank             start a rank as a process, and end it with an exit status
-    check_model_and_data        reports the errors of a rank before its job is queued
+    check_model_and_data        finds errors in a model and its data before the job is queued
     session                     prepares a rank: data, model, engine, checkpoint
     initial_state, loop         the state before the first step, and the training loop
     check_nodes_agree           checks that nodes have the same model and see the same checkpoint
-    share_node_failures         ends all nodes with the reason why one node failed permanently
+    share_node_failures         ends all nodes with the error of a node that failed permanently
     dpo_reference               reference log-probabilities of preference pairs
     attention_leak_test         tests that a model does not see hidden tokens
     sequence_parallel_self_test tests that ranks can compute parts of one sequence
     tensor_parallel_self_test   tests that tensor ranks compute the same as one rank
-    run_saves                   when checkpoints are saved during training
+    run_saves                   saves checkpoints during training, one after another
     engine_torch                trains with FSDP2, and can offload tensors to host memory or disk
     engine_deepspeed            trains with DeepSpeed and the job's own DeepSpeed JSON
     reporting                   log lines, datagrams to the supervisor, trackers

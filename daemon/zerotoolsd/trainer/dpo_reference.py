@@ -58,14 +58,14 @@ class ReferenceRun:
     stop_asked: Callable[[], bool]
 
     def find(self, data: TrainingData, start: ResumePoint | None) -> tuple[Path, ...]:
-        """Set the reference log-probabilities of all preference pairs of `data`.
+        """Give each pair of `data` its reference log-probabilities.
 
         They are read from the output directory, or computed with the engine. The engine has the
         weights of the checkpoint `start`, or the initial weights if `start` is None. If a stop is
         requested, the computation ends early, and the next attempt continues it.
 
-        Returns the files that must be copied into each checkpoint; empty if the computation ended
-        early.
+        Returns the files that must be copied into each checkpoint; empty if `data` has no pairs or
+        the computation ended early.
 
         Raises:
             BadRequest: an earlier attempt has begun this run, but the log-probabilities do not
@@ -91,7 +91,6 @@ class ReferenceRun:
 
     @property
     def directory(self) -> Path:
-        """The directory with the files of the log-probabilities."""
         return Path(self.spec.output_dir or "") / DIRECTORY
 
     def _weights(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
@@ -177,8 +176,7 @@ class ReferenceRun:
     def _of(self, pairs: PreferencePairs, numbers: range) -> list[tuple[float, float]]:
         """Return the log-probabilities (chosen, rejected) of the pairs with these `numbers`.
 
-        If `numbers` is empty, this rank still takes part in the forward pass, and the result is
-        empty.
+        All ranks must call it together, also a rank without pairs (empty `numbers`).
         """
         assert isinstance(self.engine, ScoringEngine)
         chosen = [pairs.example(number) for number in numbers] or [pairs.example(0)]

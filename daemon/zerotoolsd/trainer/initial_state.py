@@ -44,9 +44,8 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 def begin_training(
     spec: JobSpec, engine: Engine, group: WorldGroup, reporter: Reporter, start: ResumePoint | None
 ) -> None:
-    """Seed the random number generators.
-
-    If `start` is given, load its checkpoint into `engine`.
+    """Seed the random number generators, and load the checkpoint `start` into `engine` if it is
+    given.
 
     Raises:
         ZerotoolsError: the checkpoint does not fit this model, or cannot be read.
@@ -226,10 +225,9 @@ def recorded_base(
 ) -> Callable[[], BaseRecord | None]:
     """Start to read the files of the base model on rank 0, in the background.
 
-    Returns a function that all ranks call together. The function waits for the result, and returns
-    the record of the files for checkpoints. It returns None if checkpoints contain the weights. It
-    raises BadRequest if the files cannot be read, or differ from the files with which the run of
-    `start` was trained.
+    Returns a function that all ranks call together. It waits for the record of these files and
+    returns it; None if checkpoints contain the weights. It raises BadRequest if the files cannot be
+    read, or differ from the files with which the run of `start` was trained.
     """
     if pretrained is None or not spec.lora.packs_frozen:
         return lambda: None

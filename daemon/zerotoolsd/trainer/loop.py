@@ -58,7 +58,8 @@ class TrainingRun:
         Raises:
             SaveFailed: the last checkpoint could not be written. If an earlier checkpoint cannot be
                 written, this is only reported.
-            Diverged: the state has a value that is not finite, so that no run can continue from it.
+            Diverged: the loss or a gradient is not finite, and the step may not be skipped; or the
+                state has a value that is not finite, so that no run can continue from it.
         """
         rank, size = self.group.rank, self.spec.train.batch_size
         with (
@@ -134,11 +135,11 @@ class TrainingRun:
         return EXIT_STOPPED if stopped else EXIT_DONE
 
     def _check_own_stop(self) -> None:
-        """Check that this node was asked to stop, if any node was asked to stop.
+        """If a node was asked to stop, check that this node was asked too.
 
         Raises:
-            MachineNotReady: only another node was asked to stop. This node ends, and its next
-                attempt waits for the other node.
+            MachineNotReady: only another node was asked. This node ends, and its next attempt waits
+                for that node.
         """
         rank = self.group.rank
         if rank.nodes == 1:

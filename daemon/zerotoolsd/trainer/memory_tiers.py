@@ -61,9 +61,8 @@ class PinnedArena:
 
     A GPU can copy from such memory while the CPU continues. torch rounds the sizes of pinned memory
     up to powers of two, which wastes up to half of the memory. CUDA locks whole pages, and refuses
-    to lock a page twice. So, if two heap buffers shared a page, only one could be locked. This
-    class allocates mappings, which begin and end at page boundaries, locks each mapping once, and
-    places tensors in the mappings.
+    to lock a page twice. So this class allocates mappings, which do not share pages with other
+    data, locks each mapping once, and places tensors in the mappings.
 
     `runtime` is the CUDA runtime (None: torch's CUDA runtime). `take_error` clears the error that
     CUDA would otherwise report at its next check.
@@ -131,8 +130,8 @@ of initial weights.
 class Ledger:
     """Records how many bytes are allocated.
 
-    `live` has the bytes that are allocated now, and `peak` the largest value of `live` so far. Both
-    are keyed by (name of the tier, kind of data), such as weights or gradients.
+    `live` has the bytes that are allocated now, and `peak` the largest value of `live` so far.
+    Their keys are (name of the tier, kind of data). The kind is for example weights or gradients.
     """
 
     live: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -219,7 +218,7 @@ class MappedTier(MemoryTier):
     directory: Path
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype, kind: str) -> torch.Tensor:
-        """Return a tensor of zeros. Nothing is written, because a new file reads as zeros."""
+        """Return a tensor of zeros. No zeros are written, because a new file reads as zeros."""
         return self.empty(shape, dtype, kind)
 
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -258,7 +257,6 @@ class MemoryTiers:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger that all tiers share."""
         return self.device.ledger
 
 

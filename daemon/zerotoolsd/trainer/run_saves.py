@@ -80,9 +80,8 @@ class Checkpointing:
     measured: CheckpointMetrics = field(default_factory=CheckpointMetrics)
 
     def stepped(self, outcome: StepResult) -> None:
-        """Record the training loss of the step `outcome`.
-
-        Report a background save that has ended.
+        """Record the training loss of the step `outcome`, and report a background save that has
+        ended.
         """
         if not outcome.is_skipped:
             self.measured.stepped(outcome.loss)
@@ -117,9 +116,7 @@ class Checkpointing:
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """Return a context manager. If its body raises an error, wait for the current save; then
-        raise the error again.
-        """
+        """Return a context manager that waits for the current save if its body raises an error."""
         try:
             yield
         except BaseException:  # raised again
@@ -138,9 +135,7 @@ def make_checkpointing(
     before_commit: Callable[[Path], None],
     needed: Path | None = None,
 ) -> Checkpointing:
-    """Return the `Checkpointing` of the job `spec`.
-
-    All ranks call it together.
+    """Return the `Checkpointing` of the job `spec`. All ranks call it together.
 
     `add_files` copies the config and the tokenizer of the model into a staging directory.
     `before_commit` is called with this staging directory on rank 0, before each commit. `needed` is
@@ -199,7 +194,7 @@ class Saves:
 
     `prepare` returns the function that writes this rank's part of the current state. If
     `in_background` is True, this function has its own copy of the state, and runs in a background
-    thread while training continues. Meanwhile no other code may use the process group of `saver`.
+    thread while training continues. Only this thread may then use the process group of `saver`.
     """
 
     saver: Saver

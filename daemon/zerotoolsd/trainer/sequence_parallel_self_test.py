@@ -105,10 +105,10 @@ def _heads(config: Any) -> int | None:
 
 
 def _why_not(spec: JobSpec, config: Any) -> str | None:
-    """Compare the small model's logits for split sequences with its logits for whole sequences.
+    """Return the reason why sequence ranks cannot compute the model; None if they can.
 
-    Returns None if they are equal. Otherwise returns the reason why sequence ranks cannot be used;
-    also if the comparison cannot be made.
+    Compares the logits of a small model for split sequences with its logits for whole sequences. A
+    comparison that cannot be made is also a reason.
     """
     try:
         small = small_model(_with_narrow_windows(config))
@@ -246,11 +246,9 @@ class _OverThreads:
     ranks: int
 
     def swap(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Exchange blocks with the other threads; see `Exchange.swap`."""
         return torch.stack([told[self.index] for told in self._everyone(blocks)])
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum over the threads; see `Exchange.total`."""
         return torch.stack(self._everyone(values)).sum(0)
 
     def _everyone(self, own: torch.Tensor) -> list[torch.Tensor]:

@@ -265,12 +265,12 @@ def prepare_training(
 def _hub(
     meta_model: MetaModel, pretrained: Pretrained | None, start: ResumePoint | None
 ) -> HubLayout:
-    """Return, for each tensor of the model, the tensors of a Hugging Face directory that it
-    consists of.
+    """Return, for each tensor of the model, the tensors of a Hugging Face directory that make it
+    up.
 
-    If the run continues, this layout is read from the checkpoint `start`. It is computed for a new
-    run, and for a checkpoint that `convert` has made from another program's checkpoint, because
-    such a checkpoint has no layout.
+    A new run computes this layout, and a continued run reads it from the checkpoint `start`. It is
+    also computed for a checkpoint that `convert` has made from another program's checkpoint,
+    because such a checkpoint does not have it.
     """
     converted = start is not None and start.foreign is None and start.record.made_from is not None
     if start is None or converted:

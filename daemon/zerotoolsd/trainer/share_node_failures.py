@@ -35,8 +35,7 @@ def share_failures(directory: Path, group: WorldGroup) -> Iterator[None]:
     The nodes share `directory`. If the body fails permanently on a node (a mistake in the job, or a
     damaged checkpoint), this node writes the reason to a file in `directory`. The name of the file
     contains the token of the rendezvous. The other nodes only see that their connections are
-    closed. They then read this file and end with the same reason, instead of waiting for the failed
-    node.
+    closed. They then read this file, and end with the same reason.
 
     Raises:
         BadRequest: another node failed permanently. The message is its reason.

@@ -65,11 +65,10 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
 
 
 def rank_difference(model: Any) -> str | None:
-    """Compare the results of two tensor ranks with the results of one rank. Return a text about the
-    difference; None if they are equal.
+    """Compare the results of two tensor ranks with the results of one rank.
 
-    `model` is a small model, which is changed. Also returns None if two ranks cannot share a model
-    as small as this one.
+    Returns a text about the difference; None if the results are equal, or if two ranks cannot share
+    a model as small as this one. `model` is a small model, which is changed.
     """
     try:
         cuts = layer_cuts(model, TRIED_RANKS)

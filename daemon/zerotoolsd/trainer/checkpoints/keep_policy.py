@@ -19,8 +19,8 @@ from zerotools.runs.upload_records import checkpoint_in_upload
 
 @dataclass(frozen=True)
 class KeepPolicy:
-    """The rules for the checkpoints of a run that are not deleted. A checkpoint that is being
-    uploaded is not deleted either.
+    """The rules that decide which checkpoints of a run are kept. A checkpoint that is being
+    uploaded is never deleted.
 
     Attributes:
         last: keep this number of the newest checkpoints (None: all).
@@ -40,9 +40,8 @@ class KeepPolicy:
     def to_delete(self, output_dir: Path, newest: Path) -> list[Path]:
         """Return the checkpoints in `output_dir` that these rules do not keep.
 
-        `newest` was just completed.
-
-        The rule `needed` is not applied by this method: see `needed_by_others`.
+        `newest` is the checkpoint that was just completed. The rule `needed` is not applied here:
+        see `needed_by_others`.
         """
         hints = (
             checkpoint_dirs.hinted_checkpoint(output_dir, hint)
@@ -66,8 +65,8 @@ class KeepPolicy:
     def best_of(self, output_dir: Path, newest: Path) -> Path | None:
         """Return the checkpoint in `output_dir` with the smallest value of the metric `best`.
 
-        `newest` was just completed. Returns None if `best` is not set, or no checkpoint has a
-        finite value.
+        `newest` is the checkpoint that was just completed. Returns None if `best` is not set, or no
+        checkpoint has a finite value.
         """
         if self.best is None:
             return None

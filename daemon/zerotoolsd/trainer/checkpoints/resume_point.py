@@ -80,23 +80,20 @@ def foreign_resume_point(path: Path, spec: JobSpec, meta_model: MetaModel) -> Re
 
 
 def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -> ResumeDecision:
-    """Choose the checkpoint that the run continues from.
-
-    Rank 0 chooses and verifies it for all ranks.
+    """Choose the checkpoint that the run continues from. Rank 0 chooses and verifies it for all
+    ranks.
 
     A restarted attempt continues from the newest complete checkpoint of this run. A first attempt
     continues from `resume_from`. If both checkpoints exist, the run continues from the checkpoint
     with the later step. But if `resume_from` is a checkpoint of another program, the run continues
     from the checkpoint of this run.
 
-    `saved_step` is the newest step that an earlier attempt saved. If the checkpoint of this step no
-    longer exists, and no older checkpoint can be used, BadCheckpoint is raised: the run must not
-    begin again at step 0.
+    `saved_step` is the newest step that an earlier attempt saved.
 
     Raises:
         BadRequest: `resume_from` is not a checkpoint.
-        BadCheckpoint: the checkpoint is damaged; or all checkpoints of this run are damaged or
-            missing.
+        BadCheckpoint: the checkpoint is damaged; or a step was saved, but no checkpoint of this run
+            can be used, so that the run would begin again at step 0.
         MachineNotReady: a disk or a file server has a transient error.
     """
     output_dir = Path(spec.output_dir or "")
@@ -124,9 +121,8 @@ def load_error(path: Path, error: BadCheckpoint) -> ZerotoolsError:
     """Return the error with which the rank ends, because the checkpoint at `path` could not be
     loaded.
 
-    The checkpoint was complete when it was chosen. If its files have changed meanwhile, or the disk
-    has a transient error, the returned error says so. Otherwise it is `error`, the error of the
-    load.
+    This is usually `error`, which the load raised. If the files of the checkpoint have changed
+    since it was chosen, or the disk has a transient error, the returned error says so.
     """
     trouble = _trouble(error)
     try:

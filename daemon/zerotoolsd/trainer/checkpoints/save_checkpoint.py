@@ -9,8 +9,8 @@
 
 If a process is killed during the save, older checkpoints are unchanged. The next attempt removes
 the staging directory. Ranks wait for each other in the control group of `Saver.group`, which has a
-long timeout. A saver that runs in the background has its own control group. Otherwise two threads
-would receive each other's messages.
+long timeout. A saver that runs in the background has its own control group, so that it cannot
+receive messages of the training thread.
 """
 
 from __future__ import annotations
@@ -55,18 +55,15 @@ class Saver:
     group: WorldGroup
 
     def save(self, record: JobRecord, write: Callable[[Path], None], random: str) -> Saved:
-        """Save and commit the checkpoint of step `record.step`.
-
-        All ranks call it together.
+        """Save and commit the checkpoint of step `record.step`. All ranks call it together.
 
         `write` is called with the staging directory and writes this rank's part. `random` is the
-        state of this rank's random number generators.
+        state of this rank's random number generators. Every rank gets the same error. After an
+        error the staging directory is deleted, and no checkpoint was committed.
 
         Raises:
-            SaveFailed: a rank could not write its part. This is raised on every rank. No checkpoint
-                was committed, and the staging directory is deleted.
-            Diverged: the state has a value that is not finite. This is also raised on every rank,
-                and no checkpoint was committed.
+            SaveFailed: a rank could not write its part, or rank 0 could not commit the checkpoint.
+            Diverged: the state has a value that is not finite.
         """
         started = time.monotonic()
         staging = self._by_rank_zero(lambda: self.committer.make_staging(record.step))

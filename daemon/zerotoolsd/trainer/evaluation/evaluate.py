@@ -129,8 +129,7 @@ class Evaluation:
         return EvaluationResult(mean, self.sequences, int(count), seconds, predicted, means)
 
     def _batches(self, data_rank: int, data_ranks: int) -> Iterator[list[Example]]:
-        """Yield the batches of examples of the data-parallel rank `data_rank`, if there are
-        `data_ranks` of them.
+        """Yield the batches of examples of the data-parallel rank `data_rank` of `data_ranks`.
 
         All ranks get the same number of batches, because each forward pass needs all ranks.
         """
@@ -237,10 +236,10 @@ class TextGeneration:
         return group.decided_by_rank_zero(lambda: self._judged(said, step, seconds))
 
     def _batches(self, data_rank: int, data_ranks: int) -> Iterator[Sequence[int]]:
-        """Yield the example numbers of each batch of the data-parallel rank `data_rank`, if there
-        are `data_ranks` of them.
+        """Yield the example numbers of each batch of the data-parallel rank `data_rank` of
+        `data_ranks`.
 
-        All ranks get the same number of batches. A batch may be empty.
+        All ranks get the same number of batches, and a batch may be empty.
         """
         numbers, size = range(self.count), self.batch_size
         for first in range(0, self.count, size * data_ranks):
@@ -379,9 +378,9 @@ def make_text_generation(
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str | None:
-    """Write `rows` to `path` as JSON lines.
+    """Write `rows` to `path` as JSON lines. The file is complete, or it does not exist.
 
-    Return why the write failed; None if it succeeded. The file is complete, or it does not exist.
+    Returns why the write failed; None if it succeeded.
     """
     draft = path.with_name(f".{path.name}.draft")
     try:

@@ -95,7 +95,6 @@ class ScoreTokenizer:
     """
 
     def tokenize(self, text: str) -> list[str]:
-        """Return the words of `text`."""
         found: list[str] = []
         word = ""
         for letter in text.lower():

@@ -8,7 +8,8 @@ on a GPU.
 
 The math kernel keeps the scores of all pairs of tokens for the backward pass. For Llama 3 8B in
 fp32 that is 608 MiB for each block and sequence of 2,048 tokens. The efficient kernel keeps 128
-MiB, with repeated keys. Without a mask, transformers itself does not repeat heads, on any GPU.
+MiB, with repeated keys. Without a mask, transformers does not repeat the keys, so torch would use
+the math kernel. `choose_kernel` makes transformers repeat them where no flash kernel exists.
 
 Source: torch/csrc sdp_utils (`check_sm_version`, `check_batch_size_and_num_heads_dense`), and
 transformers/integrations/sdpa_attention.py (`use_gqa_in_sdpa`).

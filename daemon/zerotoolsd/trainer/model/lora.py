@@ -96,9 +96,8 @@ def fan_in_fan_out(model: nn.Module) -> tuple[str, ...]:
 
 
 def refuse_tied(aliases: Mapping[str, str]) -> None:
-    """Raise an error if a weight with an adapter is shared with another layer.
-
-    Such an adapter could not be merged into the weight.
+    """Check that no weight with an adapter is shared with another layer. Such an adapter could not
+    be merged into the weight.
 
     Raises:
         BadRequest: a layer with an adapter shares its weight.

@@ -45,10 +45,7 @@ LISTED = 4
 
 
 class ShapeMismatch(BadRequest):
-    """A tensor has one shape in a directory, and another shape in the model.
-
-    The message has both shapes.
-    """
+    """A tensor has another shape in a directory than in the model. The message has both shapes."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +109,10 @@ def match_directory(model: Any, aliases: Mapping[str, str], directory: Path) -> 
 
 def hub_layout(model: Any, pretrained: Pretrained | None) -> HubLayout:
     """Return the tensors of `model` that have a different name or shape in a Hugging Face
-    directory.
+    directory: the directory of `pretrained`, or one as `save_pretrained` would write it if
+    `pretrained` is None.
 
-    This is the directory of `pretrained`. If `pretrained` is None, it is a directory as
-    `save_pretrained` would write it. `model` is on the meta device and has no adapters.
+    `model` is on the meta device and has no adapters.
     """
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     blocks = pretrained.blocks if pretrained is not None else {}
@@ -242,7 +239,6 @@ def _listed(names: Iterable[str]) -> str:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Return a context manager that disables transformers' progress bars and warnings."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     transformers_logging.disable_progress_bar()

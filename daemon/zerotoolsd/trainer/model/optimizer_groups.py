@@ -40,9 +40,9 @@ def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) 
 def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
     """Return the names of the parameters with weight decay, according to the groups of a record.
 
-    If the weight decay of all groups is 0, and one optimizer has two groups, the first group has
-    these parameters. Returns None if each optimizer has only one such group, or if the record does
-    not name parameters.
+    If the weight decay of all groups is 0, and one optimizer has several groups, the first group
+    has these parameters. Returns None if all groups have no weight decay and there is only one
+    group or Muon's groups are among them, or if the record does not name parameters.
     """
     if not groups or not all(group.params for group in groups):
         return None

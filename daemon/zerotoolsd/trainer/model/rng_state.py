@@ -1,6 +1,5 @@
-"""Saves and restores the random number generators of a rank.
-
-So after a restart, dropout continues as if the run had not been interrupted.
+"""Saves and restores the random number generators of a rank, so that dropout continues after a
+restart as if the run had not been interrupted.
 """
 
 from __future__ import annotations

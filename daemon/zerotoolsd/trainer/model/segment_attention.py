@@ -70,10 +70,11 @@ class SegmentMask:
     window: int | None = None
 
     def bounds(self, row: int, length: int) -> Iterator[tuple[int, int]]:
-        """Yield (begin, end) of each segment of sequence `row` in the batch.
+        """Yield (begin, end) of each segment of sequence `row` in the batch. The padding is a
+        segment, too.
 
-        The padding is a segment, too. `length` is the number of positions of the sequence that are
-        computed. The check of a chunked loss computes only the first positions.
+        `length` is the number of positions of the sequence that are computed: all, or only the
+        first positions in the check of a chunked loss.
         """
         begin = 0
         for size in (*self.lengths[row], length):

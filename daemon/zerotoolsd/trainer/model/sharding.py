@@ -85,7 +85,7 @@ def as_saved(tensor: torch.Tensor, mesh: DeviceMesh, *, is_cut: bool) -> DTensor
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether every rank would hold the whole `tensor` at any number of ranks."""
+    """Return whether each rank has the whole `tensor`, also with more ranks at the same stage."""
     if not isinstance(tensor, DTensor):
         return True
     cuts = [size for size, placement in _dimensions(tensor) if not placement.is_replicate()]
@@ -321,7 +321,6 @@ def _allocate(
 
 
 def _records(model: nn.Module) -> dict[nn.Parameter, Any]:
-    """Return FSDP's internal record of each parameter."""
     states = (m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule))
     groups = (group for state in states for group in _groups(state))
     return {each.sharded_param: each for group in groups for each in group.fsdp_params}
@@ -358,10 +357,9 @@ def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.devic
     FSDP2 reduces the gradients of a block in one fp32 buffer. If ranks hold replicas (stages 0 and
     1, groups of `zero.shard_size`), FSDP2 keeps the buffers of all blocks until the end of the
     backward pass, so that no other stream gets the memory too early (torch's pull requests 140044
-    and 180900). If the buffer itself becomes the gradient, this costs nothing. But with master
-    weights, or with parameters in host memory, the gradients are copied out of the buffer. Then the
-    buffers of all blocks would take 4 bytes per parameter on the device, although ZeRO-Offload
-    leaves only 2 bytes per parameter there.
+    and 180900). This costs nothing if the buffer itself becomes the gradient. But with master
+    weights, or with parameters in host memory, the gradients are copied out of the buffer, and the
+    buffers of all blocks would take 4 bytes per parameter on the device.
 
     So the buffer of a block is freed after the buffer of the next block was reduced. This is safe,
     because the buffer's use in the stream of the reduction is recorded (`record_stream`): torch's

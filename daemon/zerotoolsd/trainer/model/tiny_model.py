@@ -1,8 +1,7 @@
-"""Makes a small model with the same layers as a given model.
+"""Makes a small model with the same layers as a given model, which runs quickly on a CPU.
 
-It runs quickly on a CPU. Whether a model lets a token see another token depends on its layers and
-on the switches of its config, not on widths. So the small model has all layers of the given model,
-with small widths.
+Whether a token sees another token depends on the layers of a model and on the switches of its
+config, not on widths. So the small model has all layers of the given model, with small widths.
 """
 
 from __future__ import annotations

@@ -20,10 +20,7 @@ _DURABLE = ("checkpoint", "error", "eval", "phase")
 
 
 class Notifier:
-    """Sends datagrams to the supervisor's socket.
-
-    Without the address of a socket, every call does nothing.
-    """
+    """Sends datagrams to the supervisor's socket; sends nothing without the address of a socket."""
 
     def __init__(
         self, address: str | None, rank: int, heartbeat: HeartbeatWriter | None = None

@@ -138,7 +138,7 @@ class WorldGroup:
         return summed
 
     def total_of(self, values: torch.Tensor, own: torch.Tensor) -> tuple[list[float], float]:
-        """Sum the fp64 vector `values`, which is on `device`, over the ranks, in place.
+        """Sum the fp64 vector `values`, on the device of this rank, over the ranks, in place.
 
         Returns (the sums, the scalar `own` of this rank). Both are copied from the device in one
         copy.
@@ -312,10 +312,7 @@ def _node_printer(rank: Rank) -> Callable[[str], None]:
 
 
 def control_group() -> dist.ProcessGroup:
-    """Make a new gloo group of all ranks for decisions and checkpoints.
-
-    All ranks call it together.
-    """
+    """Make a gloo group of all ranks for decisions and checkpoints. All ranks call it together."""
     return dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT, group_desc=CONTROL)
 
 

@@ -26,9 +26,8 @@ class BadCheckpoint(BadFile):
 
 
 class CheckpointGone(BadFile):
-    """The checkpoint was complete when it was chosen, but is not complete now.
-
-    The next attempt chooses another checkpoint.
+    """The checkpoint was complete when it was chosen, but is not complete now. The next attempt
+    chooses another checkpoint.
     """
 
 
@@ -45,9 +44,8 @@ class Diverged(ZerotoolsError):
 
 
 class OutOfGpuMemory(ZerotoolsError):
-    """An allocation on the GPU failed.
-
-    Another try may succeed later, because other programs use the GPU too.
+    """An allocation on the GPU failed. Another attempt may succeed, because a step has fit into the
+    memory before, or another program used the GPU too.
     """
 
 

@@ -1,6 +1,5 @@
-"""Reads the number of this rank and its job from environment variables and the run directory.
-
-Handles stop requests.
+"""Reads the number of this rank and its job from environment variables and the run directory, and
+handles stop requests.
 """
 
 from __future__ import annotations

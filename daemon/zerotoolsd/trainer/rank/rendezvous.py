@@ -11,11 +11,10 @@ a card into the store: which node it is, its job, and the token of its attempt.
     left/1             node 1 has a newer attempt than the sealed attempt
     begin              the token of this rendezvous, or an error in one sentence; from rank 0
 
-After the rendezvous was sealed, only the attempts in it take part. If a node has a newer attempt,
-the token of this attempt is not in the sealed rendezvous. The other ranks have failed, or will
-fail, because a rank is missing. The node with the newer attempt leaves, and tries again until there
-is a new rendezvous. All keys of the process group begin with the token, so that attempts do not
-affect each other.
+After the rendezvous was sealed, only the attempts in it take part. If a node then starts a newer
+attempt, that attempt cannot join: the other ranks have failed, or will fail, because a rank is
+missing. It leaves, and tries again until there is a new rendezvous. All keys of the process group
+begin with the token, so that attempts do not affect each other.
 """
 
 from __future__ import annotations
@@ -98,10 +97,7 @@ def meet_nodes(
 
 
 class _Again(Exception):
-    """This rendezvous does not include this attempt, or its store is gone.
-
-    The caller tries again.
-    """
+    """This rendezvous lacks this attempt, or its store is gone; the caller tries again."""
 
 
 class _Meeting:

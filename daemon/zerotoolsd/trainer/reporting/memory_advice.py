@@ -32,7 +32,7 @@ def settings_to_try(
     """Return at most `limit` settings with which the job needs less GPU memory, as lines of a job
     file.
 
-    `half` is the 16-bit dtype that the GPU supports. `mostly_state` is true if weights and
+    `half` is the 16-bit dtype that the GPU supports. `mostly_state` is True if weights and
     optimizer state take most of the memory, so that a smaller batch would not help.
     """
     less_state = partial(_less_state, half=half)

@@ -41,8 +41,8 @@ def explain_errors(
 
     Raises:
         OutOfGpuMemory: torch, or a library that it uses, could not allocate memory on the GPU.
-        TooLargeForGpu: this happened before any step was completed, and no other process uses the
-            GPU.
+        TooLargeForGpu: torch could not allocate memory before any step was completed, and no other
+            process uses the GPU.
     """
     try:
         yield

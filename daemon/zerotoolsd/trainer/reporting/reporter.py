@@ -1,6 +1,5 @@
-"""Reports the events of a rank.
-
-The first rank of a node prints log lines for people. All ranks send datagrams to the supervisor.
+"""Reports the events of a rank: log lines for people, from the first rank of a node, and datagrams
+to the supervisor, from all ranks.
 """
 
 from __future__ import annotations
@@ -77,9 +76,8 @@ class Reporter:
         self._metrics = metrics
 
     def track(self, trackers: Sequence[TrackerFeed]) -> None:
-        """From now on, also send the results of steps to `trackers` (wandb, MLflow).
-
-        Only rank 0 calls it.
+        """From now on, also send the results of steps to `trackers` (wandb, MLflow). Only rank 0
+        calls it.
         """
         self._trackers = trackers
 
@@ -107,7 +105,6 @@ class Reporter:
         self.state = state
 
     def log_line(self, line: str) -> None:
-        """Print a line to the log."""
         if self._leads:
             print(line, flush=True)
 
@@ -127,9 +124,8 @@ class Reporter:
         self._notifier.heartbeat_writer.enter(STEPPING)
 
     def prepares(self, doing: str) -> None:
-        """Report an activity that begins before the first step, such as `loading the weights`.
-
-        The activity may take minutes.
+        """Report an activity before the first step that may take minutes, such as `loading the
+        weights`.
         """
         self.doing = doing
         found = (phase for word, phase in _PREPARING.items() if doing.startswith(word))
@@ -154,9 +150,8 @@ class Reporter:
         self._notifier.heartbeat_writer.beat(step)
 
     def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
-        """Report the result of step `step`, counted from 1.
-
-        The step took `seconds`. It had `tokens` tokens on all ranks together.
+        """Report the result of step `step`, counted from 1, which took `seconds` and had `tokens`
+        tokens on all ranks together.
         """
         self.at(step)
         self.has_stepped = True
@@ -277,10 +272,7 @@ class Reporter:
             )
 
     def save_failed(self, step: int, why: str) -> None:
-        """Report that the checkpoint of `step` could not be written.
-
-        The run continues without it.
-        """
+        """Report that the checkpoint of `step` could not be written. The run continues."""
         if self._leads:
             self._notifier.event("save_failed", step=step, why=why)
         self.log_line(f"step {step} could not be saved ({why}); training continues")

@@ -1,6 +1,4 @@
-"""Computes one sequence on several ranks.
-
-Each rank has some of the positions.
+"""Computes one sequence on several ranks. Each rank has some of the positions.
 
 sequence_attention    attention: each rank gets all positions of some heads
 all_to_all            the exchange between the ranks

@@ -40,13 +40,11 @@ class GroupExchange:
     ranks: int
 
     def swap(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Exchange blocks with the other ranks; see `Exchange.swap`."""
         found = torch.empty_like(blocks)
         dist.all_to_all_single(found, blocks, group=self.group)
         return found
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum over the ranks; see `Exchange.total`."""
         found = values.clone()
         dist.all_reduce(found, group=self.group)
         return found

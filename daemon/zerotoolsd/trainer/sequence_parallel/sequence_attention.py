@@ -230,9 +230,8 @@ def _function(implementation: str, module: Any) -> Callable[..., Any]:
 
 
 class _SomeHeads:
-    """Replaces an attention `module`, and has only the heads of one rank.
-
-    Each key/value head is repeated `copies` times.
+    """Replaces an attention `module`, and has only the heads of one rank. Each key/value head is
+    repeated `copies` times.
     """
 
     def __init__(self, module: Any, copies: int, exchange: Exchange) -> None:

@@ -117,17 +117,15 @@ def with_summed_gradient(whole: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def all_reduced(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return the sum of `part` over the ranks of `group`. Each of these ranks gets the sum.
-
-    `part` is overwritten.
+    """Return the sum of `part` over the ranks of `group`, on each of these ranks. `part` is
+    overwritten.
     """
     return cast(torch.Tensor, _Summed.apply(part, group))
 
 
 def all_gathered(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Join `part` of all ranks of `group` along the last dimension.
-
-    Return the result on each rank.
+    """Join `part` of all ranks of `group` along the last dimension, and return the result on each
+    rank.
     """
     return cast(torch.Tensor, _Gathered.apply(part, group))
 
@@ -212,9 +210,8 @@ def _join(part: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def gather_flat(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return the flat tensors `part` of all ranks of `group`, one after another.
-
-    All of them have the same length.
+    """Return the flat tensors `part` of all ranks of `group`, which have the same length, one after
+    another.
     """
     found = part.new_empty(dist.get_world_size(group) * part.numel())
     # torch 2.13 has renamed it, and warns of the other name.

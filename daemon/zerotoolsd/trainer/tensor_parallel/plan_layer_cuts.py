@@ -177,8 +177,8 @@ def _each(value: Any) -> Sequence[Any]:
 
 
 def _instead(sizes: Iterable[int]) -> str:
-    """Return advice that names numbers of ranks that divide all `sizes`, for a message that the
-    chosen number does not.
+    """Return advice for a number of ranks that does not divide all `sizes`: it names numbers that
+    do.
     """
     common = gcd(*sizes)
     found = [str(n) for n in range(2, min(common, _MOST_LISTED) + 1) if common % n == 0]

@@ -203,10 +203,7 @@ _LENGTH = 12
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The `id` that identifies a run for its trackers.
-
-    `job` is the directory of the job that began the run.
-    """
+    """The `id` of a run at its trackers, and the directory of the `job` that began the run."""
 
     id: str
     job: str

@@ -42,10 +42,7 @@ Line = Mapping[str, Any]
 
 
 class TrackedRun(Protocol):
-    """The interface of a run at a tracker.
-
-    The methods raise the errors of the tracker's package.
-    """
+    """The interface of a run at a tracker. Its methods raise errors of the tracker's package."""
 
     is_new: bool
     """True if the tracker does not have any step of the run yet."""
@@ -96,12 +93,10 @@ class WandbRun:
         self.is_new = not self._run.resumed
 
     def log(self, lines: Sequence[Line]) -> None:
-        """Log the numbers of the steps in `lines`."""
         for line in lines:
             self._run.log({**line["fields"], "step": line["step"]})
 
     def finish(self, end: str) -> None:
-        """End the run at wandb. `end` is `done`, `stopped` or `failed`."""
         self._run.summary["ended"] = end
         self._run.finish(exit_code=int(end == "failed"))
 
@@ -159,7 +154,6 @@ class MlflowRun:
         raise problem
 
     def log(self, lines: Sequence[Line]) -> None:
-        """Log the numbers of the steps in `lines`."""
         metrics = [
             self._metric(
                 name, float(value), int(1000 * line.get("time", time.time())), line["step"]
@@ -171,7 +165,6 @@ class MlflowRun:
             self._client.log_batch(self._id, metrics=some)
 
     def finish(self, end: str) -> None:
-        """End the run at MLflow. `end` is `done`, `stopped` or `failed`."""
         self._client.set_terminated(self._id, _STATUS.get(end, "FAILED"))
 
 
