@@ -16,7 +16,7 @@ from zerotoolsd.service.admission import preflight_files
 
 
 def main() -> int:
-    """Check the job file on the standard input. Return the exit status."""
+    """Check the job file on the standard input. Return the exit status: 0 if it is accepted."""
     stored = read_stored(json.load(sys.stdin))
     try:
         if stored.spec is None or stored.problems:

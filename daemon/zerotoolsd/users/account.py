@@ -40,12 +40,12 @@ class Account:
     home: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, keyed by name, as JSON values; `account_of` converts them back."""
+        """Return all fields as JSON values, for `account_of`."""
         return {**self.__dict__, "groups": list(self.groups)}
 
 
 def account_of(tree: Mapping[str, Any]) -> Account:
-    """Return the account with the JSON values `tree` that `Account.to_json` made."""
+    """Return the account from the JSON values `tree` of `Account.to_json`."""
     return Account(**{**tree, "groups": tuple(tree["groups"])})
 
 
@@ -105,9 +105,7 @@ class NameLookupTimeout(UnknownAccount):
 
 @dataclass
 class _Asked:
-    """A lookup of an account that runs in another thread. It has the result when the lookup has
-    ended.
-    """
+    """A lookup of an account that runs in another thread, with its result when it has ended."""
 
     done: threading.Event = field(default_factory=threading.Event)
     value: Any = None

@@ -99,9 +99,8 @@ class Access(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision on a request.
-
-    If the request is refused, `why` is the sentence for the user; otherwise `why` is empty.
+    """The decision on a request, with a sentence `why` for the user if it is refused; otherwise
+    `why` is empty.
     """
 
     access: Access
@@ -206,8 +205,8 @@ class Rights:
 
 
 def _is_uid(text: str) -> bool:
-    """Return whether the text has the form of a uid. Tables in `users.limits` may have such
-    names.
+    """Return whether the text has the form of a uid, which a table in `users.limits` may have as
+    its name.
     """
     return text.isascii() and text.isdecimal() and len(text) <= 10
 
@@ -230,7 +229,6 @@ class _Named:
         return bool(self._names or self._groups)
 
     def has(self, caller: Caller) -> bool:
-        """Return whether an entry of the list matches this user."""
         named = caller.uid in self._uids or caller.name in self._names
         return named or not self._groups.isdisjoint(caller.groups)
 

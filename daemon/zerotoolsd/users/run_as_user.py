@@ -8,9 +8,9 @@ WHO is a JSON object with `uid`, `gid`, `groups`. Optional keys:
     output: a file for the program's output.
     group: a control group, which this program makes and enters. It has `name` and `limits`; only
         root can change the limits.
-    given: the program gets the variables that begin with PREFIX, without the prefix. If the
-        variable REST + name exists, its value is appended to the value of `name`. So no variable
-        that a user chose has an effect on `run_as_user.py` itself.
+    given: the program gets the variables that begin with PREFIX, without the prefix, so that no
+        variable that a user chose has an effect on `run_as_user.py` itself. If the variable
+        REST + name exists, its value is appended to the value of `name`.
 
 No path of a job is opened before the process has become the user. A process that cannot become the
 user, or could become another user again, ends with NOT_DROPPED and one line with the reason.
@@ -63,8 +63,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NotDropped(Exception):
-    """The process has not become the user, or could become another user again. The message gives
-    the reason.
+    """The process has not become the user, or could become another user again; the message says
+    why.
     """
 
 
@@ -173,8 +173,8 @@ def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
 
 
 def be_ended_first(score: str) -> None:
-    """Set the OOM score of this process, so that it does not inherit the score of a protected
-    daemon. The user must not choose the score.
+    """Set the OOM score of this process to `score`, in place of the score that it inherits from the
+    daemon, which is protected. The user must not choose the score.
     """
     fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -206,7 +206,7 @@ def _fail(status: int, why: str) -> NoReturn:
 def main(arguments: Sequence[str]) -> NoReturn:
     """Become the user and execute the program in this process.
 
-    If that fails, the process ends with an exit status that shows the kind of the error.
+    If that fails, the process ends with an exit status for the kind of error.
     """
     who = json.loads(arguments[0])
     program = list(arguments[1:])

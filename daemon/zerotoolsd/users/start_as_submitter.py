@@ -80,10 +80,7 @@ class JobUser:
 
     @property
     def least(self) -> dict[str, str]:
-        """The environment variables that every process of the user needs.
-
-        Root's PATH is not passed on.
-        """
+        """The environment variables that every process of the user needs; PATH is not root's."""
         account = self.account
         return {
             "PATH": USUAL_PATH,

@@ -34,7 +34,7 @@ class UserLimits:
 
     @property
     def bound_running(self) -> bool:
-        """Whether any of the limits in this object applies to running jobs."""
+        """Whether any of these limits applies to running jobs."""
         return (self.max_running, self.max_gpus, self.max_cpu_ranks) != (None, None, None)
 
 
@@ -91,7 +91,6 @@ class LimitsOfUsers:
         """Whether any user has limits on running jobs."""
 
     def of(self, uid: int) -> UserLimits:
-        """Return the limits of user `uid`."""
         others = {} if uid in (0, self._own) else {"queue_bytes": OTHERS_QUEUE_BYTES}
         everybody = {**others, **self._everybody}
         if not self._tables:

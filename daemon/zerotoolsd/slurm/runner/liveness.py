@@ -3,10 +3,9 @@ share.
 
 Each process of an attempt rewrites a small file every few seconds. On the machine that wrote it,
 the process itself is checked. On another machine, a file that does not change for SILENT_SECONDS
-means that its process has ended or cannot reach the shared directory. In both cases this process
-cannot write a checkpoint into the shared directory. The clocks of machines may differ, so the age
-of a file is measured with the file server's clock: a new file is made, and its time is compared
-with that of the process's file.
+means that its process has ended, or cannot reach the shared directory and so cannot write a
+checkpoint there. The clocks of machines may differ, so the age of a file is measured with the file
+server's clock: a new file is made, and its time is compared with that of the process's file.
 
 `AttemptTurns` uses this to run one attempt at a time, even if Slurm starts a job twice.
 """
@@ -53,7 +52,7 @@ class LivenessFile:
         }
 
     def refresh(self) -> None:
-        """Write the file again, to show that this process is still alive. Errors are ignored."""
+        """Write the file again. Errors are ignored."""
         self._count += 1
         with suppress(OSError):
             write_record(self._path, {**self._who, "count": self._count})
@@ -62,7 +61,7 @@ class LivenessFile:
 class LivenessReader:
     """Reads the files with which the processes of one attempt show that they are alive.
 
-    In the directory `probe`, a file is created to read the clock of the file server.
+    To read the clock of the file server, it creates a file in the directory `probe`.
     """
 
     def __init__(self, attempt: Path, probe: Path) -> None:
@@ -85,8 +84,8 @@ class LivenessReader:
         return found
 
     def _supervised(self, path: Path, now: float) -> bool:
-        """Return whether the supervisor of a node is alive. It may live longer than its
-        `NodeRunner`, while ranks save.
+        """Return whether the supervisor of a node is alive. It may still run after its `NodeRunner`
+        has ended, while ranks save.
         """
         record = read_record(path) or {}
         node = path.parent.name.removeprefix("node-")
@@ -177,8 +176,8 @@ class AttemptTurns:
             time.sleep(LOOK_SECONDS)
 
     def _begin(self, number: int) -> bool:
-        """Try to create the directory of the attempt `number`. Return whether this process has
-        created the directory, so that it runs the attempt.
+        """Try to create the directory of the attempt `number`; return whether this process created
+        it.
         """
         path = self.directory.attempt_path(number)
         draft = path.with_name(f".{number}-{socket.gethostname()}-{os.getpid()}")
@@ -212,7 +211,6 @@ class AttemptTurns:
         return self._alive(max(self.directory.attempts(), default=0))
 
     def is_superseded(self, attempt: int) -> bool:
-        """Return whether an attempt with a higher number than `attempt` has begun."""
         return max(self.directory.attempts(), default=0) > attempt
 
     def _alive(self, attempt: int) -> list[str]:

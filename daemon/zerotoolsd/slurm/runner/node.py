@@ -65,10 +65,10 @@ _libc = ctypes.CDLL(None)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run an attempt on this node. `arguments` are JOB_DIRECTORY and ATTEMPT. Return 0 if the
-    end of the attempt is recorded.
+    """Run an attempt on this node. `arguments` are JOB_DIRECTORY and ATTEMPT; srun's environment
+    variables have the number of the node.
 
-    The number of the node is in the environment variables of srun.
+    Returns 0 if the end of the attempt is recorded, else 1.
     """
     directory, attempt = JobDirectory(Path(arguments[0])), int(arguments[1])
     node = int(os.environ["SLURM_NODEID"])
@@ -185,7 +185,10 @@ class NodeRunner:
         self._signalled = False
 
     def run(self) -> int:
-        """Start the supervisor and wait until it has ended. Return the exit status."""
+        """Start the supervisor and wait until it has ended.
+
+        Returns 0 if the supervisor has recorded the end of the attempt, else 1.
+        """
         become_subreaper()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)

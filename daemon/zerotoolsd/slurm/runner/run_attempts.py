@@ -2,9 +2,8 @@
 
 Inside one allocation a failed job is restarted by the daemon's rules, because the nodes are
 available. Slurm takes the nodes back by SIGTERM (`--signal=B:TERM@120` before the end of the time,
-preemption, scancel). The job then saves, and this process queues it again if Slurm does not.
+preemption, scancel). What follows after the job has saved depends on who asked it to end:
 
-    who asks the job to end  what follows after the job has saved
     its user (stop.json)     the job is over: cancelled
     its own time_limit       the job is over: stopped
     Slurm, and the job       this process queues it again (end of the time, preemption)
@@ -78,7 +77,7 @@ class Allocation:
 
 
 class AttemptRunner:
-    """Runs the attempts of one job inside of one allocation of Slurm."""
+    """Runs the attempts of one job inside one allocation of Slurm."""
 
     def __init__(
         self,
@@ -98,8 +97,9 @@ class AttemptRunner:
         )
 
     def run(self) -> int:
-        """Run attempts until there is nothing left to do for the job in this allocation. Return
-        the exit status.
+        """Run attempts until there is nothing left to do for the job in this allocation.
+
+        Returns 0 if the job has succeeded, else 1.
         """
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(each, self._on_signal)
@@ -303,8 +303,10 @@ class AttemptRunner:
         self._state.advance(lifecycle.Retry())
 
     def _give_back(self) -> int:
-        """Queue the job again after it has saved because Slurm takes back the nodes. Return the
-        exit status of this process.
+        """Queue the job again, or record why not, after it has saved because Slurm takes back the
+        nodes.
+
+        Returns the exit status of this process.
         """
         reason = self._state.standing.reason or BY_SLURM
         try:
@@ -333,18 +335,18 @@ class AttemptRunner:
         return self._ended()
 
     def _is_in_vain(self) -> bool:
-        """Return whether the job has been restarted several times without saving anything new. Such
-        a job would be restarted forever.
+        """Return whether the last starts of the job have saved nothing new, so that it would be
+        restarted forever.
 
-        The saved steps of a user's program are not always known.
+        False for a user's program, because its saved steps are not always known.
         """
         if self._state.job.spec.engine == "script":
             return False
         return is_in_vain([saved_step(each.result or {}) for each in self._state.attempts])
 
     def _requeue(self) -> str | None:
-        """Ask Slurm to queue the job again. Return the reason if Slurm refuses; None if it queues
-        the job.
+        """Ask Slurm to queue the job again. Return the reason if that fails; None if Slurm queues
+        it.
         """
         why = ""
         for again in range(_REQUEUE_TRIES):
@@ -366,7 +368,7 @@ class AttemptRunner:
 def is_in_vain(steps: Sequence[int]) -> bool:
     """Return whether the last IN_VAIN starts have saved nothing new.
 
-    `steps` has, for each start, the newest saved step at its end.
+    `steps` has, for each start, the newest step that was saved when it ended.
     """
     before, last = steps[:-IN_VAIN], steps[-IN_VAIN:]
     return len(last) == IN_VAIN and max(last) <= max(before, default=0)

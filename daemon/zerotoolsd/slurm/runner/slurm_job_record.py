@@ -85,7 +85,7 @@ class JobState:
 
     @property
     def standing(self) -> JobStatus:
-        """Return the job's status in the lifecycle: its state, reason and counters."""
+        """Return the state of the job, its reason and its counters."""
         return self.job.standing
 
     @property
@@ -187,8 +187,9 @@ class JobState:
         )
 
     def show(self, reason: str | None = None) -> None:
-        """Write the file with the state of the job, which the commands of users read. `reason`
-        replaces the reason of the state.
+        """Write the file with the state of the job, which the commands of users read.
+
+        If `reason` is given, it replaces the reason of the state in the file.
         """
         view = make_job_view.job_view(self.job, self.attempts, reason, quiet_seconds=_QUIET_SECONDS)
         tree = view.to_json()

@@ -39,7 +39,6 @@ class NodeStep:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
         return len(self._names)
 
     def begin(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:

@@ -108,9 +108,7 @@ class SlurmWatcher:
             pass  # it has ended meanwhile
 
     def _lift_wait(self, view: dict[str, Any]) -> None:
-        """Let Slurm restart the job at once. Otherwise Slurm waits for two minutes before a
-        restart.
-        """
+        """Let Slurm restart the job at once, instead of after its usual two minutes."""
         again = view["attempts"] and view["slurm"]["state"] == "PENDING"
         if again and "BeginTime" in str(view["reason"]):
             with suppress(BadRequest, SlurmUnreachable, Unsupported):
