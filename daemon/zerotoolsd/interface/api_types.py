@@ -175,7 +175,6 @@ class Event:
     uid: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, keyed by name, as JSON values."""
         return asdict(self)
 
 
@@ -216,7 +215,6 @@ class CleanedJob:
     outputs: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, keyed by name, as JSON values."""
         return {**vars(self), "outputs": list(self.outputs)}
 
 
@@ -233,7 +231,6 @@ class KeptJob:
     gone: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, keyed by name, as JSON values."""
         return dict(vars(self))
 
 
@@ -245,7 +242,6 @@ class Cleaned:
     kept: tuple[KeptJob, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, keyed by name, as JSON values."""
         return {name: [each.to_json() for each in getattr(self, name)] for name in ("jobs", "kept")}
 
 
@@ -284,10 +280,10 @@ ARRAY_OPERATIONS = ("cancel", "hold", "release", "pause", "unpause", "priority")
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayView:
-    """The result of an operation on an array.
+    """The result of an operation on an array: the changed jobs in their new state, and the number
+    of each unchanged job with the reason.
 
-    The result has the changed jobs in their new state, and the number of each unchanged job with
-    the reason. Jobs that have ended are in neither of the two lists.
+    Jobs that have already ended are in neither list.
     """
 
     jobs: tuple[JobView, ...]

@@ -22,8 +22,8 @@ class TimeSlice:
         self.pauses = 0
 
     async def pause_if_due(self) -> None:
-        """Let other requests run if this work has run for `STEP_SECONDS`. Call it between short
-        steps of the work.
+        """Let other requests run if this work has run for `STEP_SECONDS`. Call it after each short
+        step.
         """
         if time.monotonic() - self._since > STEP_SECONDS:
             await asyncio.sleep(0)

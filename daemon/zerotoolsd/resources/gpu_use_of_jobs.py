@@ -69,9 +69,7 @@ class GpuOveruse:
         return found
 
     def why(self, job_id: int) -> str | None:
-        """Return a sentence that says that the job uses more GPU memory than it declared; None if
-        it does not.
-        """
+        """Return a sentence if the job uses more GPU memory than it declared, else None."""
         said = [what for (job, _, _), what in self._reported.items() if job == job_id]
         return "; ".join(said) or None
 
@@ -105,8 +103,8 @@ class SharedGpus:
         return [attempt for attempt, _ in self._live()]
 
     def own_use(self, snapshot: Snapshot | None) -> Mapping[str, int]:
-        """Return how much memory of each shared GPU jobs of this daemon use within their parts of
-        it: UUID to bytes, if known.
+        """Return, for each shared GPU, the bytes that jobs of this daemon use inside their declared
+        parts, keyed by UUID. GPUs with unknown use are left out.
 
         Memory that a job uses beyond its part counts as memory of other programs, so that no job
         gets it.
@@ -133,7 +131,7 @@ class SharedGpus:
         )
 
     async def run_forever(self) -> None:
-        """Check the leased GPUs every LOOK_SECONDS, and book the GPU time of users."""
+        """Check the leased GPUs every LOOK_SECONDS, and record the GPU time of users."""
         booked = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -215,7 +213,7 @@ class IdleGpus:
         return found
 
     def why(self, job_id: int) -> str | None:
-        """Return a sentence that says that the job is idle; None if it is not idle."""
+        """Return a sentence if the job is idle; None if it is not."""
         return next((said for (job, _), said in self._reported.items() if job == job_id), None)
 
 
@@ -231,10 +229,10 @@ _DEEPEST = 64
 
 @dataclass(frozen=True)
 class MeasuredUse:
-    """The used bytes of each GPU: of each attempt, and of all attempts together. GPUs are keyed by
-    UUID.
+    """The bytes that attempts use on GPUs, keyed by the UUID of the GPU.
 
-    Only GPUs for which the driver reports the use are included.
+    `of_attempts` has them for each attempt, and `own` the sum over all attempts. GPUs for which the
+    driver does not report the use are left out.
     """
 
     of_attempts: Mapping[Owner, Mapping[str, int]] = field(default_factory=dict)
@@ -244,7 +242,7 @@ class MeasuredUse:
 def measure_gpu_use(
     gpus: Iterable[Gpu], attempts: Iterable[AttemptRow], read: Read = read_process
 ) -> MeasuredUse:
-    """Return the GPU memory that these attempts use now."""
+    """Return the memory that `attempts` use on `gpus` now."""
     roots = {root: (a.job_id, a.number) for a in attempts for root in roots_of(a)}
     of_attempts: dict[Owner, dict[str, int]] = {}
     own: dict[str, int] = {}
@@ -264,8 +262,8 @@ def measure_gpu_use(
 
 
 def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owner | bool | None:
-    """Return the attempt to which a process belongs. Return False if it belongs to no attempt, and
-    None if the process does not exist.
+    """Return the attempt to which a process belongs; False: to no attempt, None: the process does
+    not exist.
     """
     process = read(pid)
     if process is None:

@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _GpuCheck:
-    """A GPU of an ended attempt that is checked.
+    """The repeated check of one GPU after the end of an attempt.
 
     Attributes:
         kept: the lease with `held_by`; None if the GPU is not kept leased.
@@ -78,13 +78,11 @@ class _GpuCheck:
     seen: LeakedMemory = field(default=FREE)
 
     def put_off(self, now: float) -> None:
-        """Set the time of the next check."""
         waits = KEPT_SECONDS if self.kept is not None else max(FIRST_SECONDS, now - self.since)
         self.due = now + waits
 
     @property
     def key(self) -> tuple[int, int, str]:
-        """The GPU and the attempt, as a key."""
         return self.attempt.job_id, self.attempt.number, self.uuid
 
 

@@ -117,10 +117,10 @@ Roots = Sequence[tuple[int, int]]
 
 
 def find_suspects(run_dir: str, token: str, running: Roots, daemon: int) -> dict[str, Any]:
-    """Return the result of `suspected_holders` as JSON, in a process that only reads /proc. Raises
-    OSError.
+    """Return the result of `suspected_holders` as JSON values.
 
-    Reading /proc may never end if a process hangs in the kernel.
+    It runs in a separate process, because reading /proc may never end if a process hangs in the
+    kernel. Raises OSError.
     """
     return suspected_holders(run_dir, token, running, daemon).to_json()
 

@@ -1,9 +1,9 @@
 """Shares the machine's GPUs with other daemons, by means of locks.
 
-Each scheduler pass over jobs that want GPUs runs inside a round. The round first takes the gate
+Before a scheduler pass over jobs that want GPUs, `lock_free_gpus` takes the gate
 (`supervisor.gpu_locks`), so that no other process takes a GPU between the check and the commit of
-the attempt. The round then locks all free GPUs. The pass assigns GPUs to jobs, and afterwards the
-locks of GPUs without a job are released.
+the attempt. It then locks all free GPUs. The pass assigns GPUs to jobs, and afterwards
+`release_others` releases the locks of GPUs without a job.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class GpuArbiter:
     ) -> AsyncIterator[Mapping[str, str]]:
         """Lock all GPUs of `snapshot` that no other process has locked, and the GPUs in `leased`.
 
-        Yield the reasons why all other GPUs cannot be used: UUID to reason. The body must not let
-        other tasks run. Call `keep` afterwards, which releases the GPUs that got no job.
+        Yields the reasons why all other GPUs cannot be used: UUID to reason. The body must not let
+        other tasks run. Call `release_others` afterwards, to release the GPUs that got no job.
         """
         seen = () if snapshot is None else snapshot.gpus
         gpus = {gpu.uuid for gpu in seen if gpu.uuid is not None}
@@ -143,15 +143,14 @@ class GpuArbiter:
         return bool(self._path) and any(uuid not in self._locks for uuid in leased)
 
     def release_others(self, leased: Collection[str]) -> None:
-        """Release the locks of the GPUs that are not in `leased`."""
         for uuid in [uuid for uuid in self._locks if uuid not in leased]:
             os.close(self._locks.pop(uuid))
         for uuid in [uuid for uuid in self._logged if uuid not in leased]:
             del self._logged[uuid]
 
     def locks_for_supervisor(self, gpus: Collection[str]) -> dict[str, Any]:
-        """Return the data with which the supervisor of an attempt on the GPUs `gpus` takes
-        their locks.
+        """Return a JSON object with which the supervisor of an attempt on `gpus` finds and takes
+        their locks; empty if it needs no locks.
         """
         try:
             if not gpus or not self._has_directory():

@@ -29,9 +29,7 @@ class SnapshotReader(Protocol):
         """Return the current state of the machine."""
         ...
 
-    def close(self) -> None:
-        """Release all resources."""
-        ...
+    def close(self) -> None: ...
 
 
 class SnapshotCache:
@@ -170,7 +168,6 @@ class SnapshotCache:
         return next((f"GPU {gpu.index}" for gpu in self.gpus if gpu.uuid == uuid), uuid)
 
     def close(self) -> None:
-        """Close the reader of the snapshots."""
         if self._reading is not None:
             self._reading.cancel()
         self._source.close()

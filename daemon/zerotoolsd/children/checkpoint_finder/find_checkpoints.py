@@ -100,14 +100,17 @@ class CheckpointSearch:
         return without_incomplete(list(own))
 
     def choose(self) -> dict[str, Any]:
-        """Return the newest complete checkpoint of the job. No process of the job runs during this
-        call.
+        """Choose the newest complete checkpoint of the job. No process of the job may run
+        meanwhile.
 
         Checkpoints that the program itself reported come first, in any layout. If none of these is
         complete, checkpoints that the search found are used. A directory that a crash left
-        incomplete is skipped; without any checkpoint the program starts from the beginning. But the
-        job may have had complete checkpoints, which the ranks reported or an earlier search found.
-        If no such checkpoint is complete any more, the job does not start again.
+        incomplete is skipped.
+
+        Returns a dict with the keys `resume_from` (the chosen path; without a checkpoint of the
+        job, the setting `given`), `passed_over` (the skipped checkpoints) and `lost`. `lost` is
+        None, or the reason why the job does not start again: it had complete checkpoints, which the
+        ranks reported or an earlier search found, and none of them is complete any more.
 
         Raises OSError for a transient error of the disk or the file server; then the result is
         unknown.
@@ -222,8 +225,8 @@ def start_search(settings: Mapping[str, Any]) -> tuple[CheckpointSearch | None, 
     """Start the search. Return the search, and the first line that the finder prints, with the
     checkpoint to continue from.
 
-    After a transient error of the disk or the file server, return None instead of the search, and a
-    line with the reason.
+    After a transient error of the disk or the file server, the search is None, and the line has the
+    reason.
     """
     try:
         search = CheckpointSearch(settings)
