@@ -23,7 +23,6 @@ class PrintUnit(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        """Print the systemd unit named `values`, and exit."""
         print(unit_text(str(values), this_program()), end="")
         parser.exit()
 

@@ -231,7 +231,6 @@ def _socket_path(options: argparse.Namespace, state_dir: Path) -> Path:
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """Return an event that is set when SIGTERM or SIGINT arrives."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -291,7 +290,6 @@ class LogLimit(logging.Filter):
         self._seen: dict[tuple[str, int], _Seen] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged; otherwise count it. See logging.Filter."""
         if record.levelno < logging.WARNING:
             return True
         now, key = self._clock(), (record.pathname, record.lineno)

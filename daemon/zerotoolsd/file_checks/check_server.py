@@ -66,7 +66,7 @@ def question_of(name: str, arguments: tuple[object, ...]) -> bytes:
     return with_length(pickle.dumps((name, arguments)))
 
 
-def request_check_process(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
+def request_check_process(server: socket.socket, user: JobUser | None = None) -> socket.socket:
     """Ask the check server for a new process of `user` (None: the user of the daemon). Return
     the daemon's end of its socket.
 
@@ -75,7 +75,7 @@ def request_check_process(nursery: socket.socket, user: JobUser | None = None) -
     who = None if user is None else {**user.who, "env": user.least}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        socket.send_fds(nursery, [json.dumps(who).encode()], [theirs.fileno()])
+        socket.send_fds(server, [json.dumps(who).encode()], [theirs.fileno()])
     except OSError:
         ours.close()
         raise

@@ -157,9 +157,6 @@ class FileCheckerPool:
             raise
 
     async def close(self) -> None:
-        """Kill all processes. A process that hangs in the kernel ends only when its file system
-        responds.
-        """
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
@@ -168,7 +165,6 @@ class FileCheckerPool:
 
     @property
     def dying(self) -> int:
-        """Return the number of killed processes that still exist."""
         return len(self._dying)
 
     def _hire_if_needed(self) -> None:
@@ -316,9 +312,6 @@ class HungMounts:
         return len(self._hanging)
 
     async def close(self) -> None:
-        """Kill the test processes. A process that hangs in the kernel ends only when its file
-        system responds.
-        """
         for task in self._asked.values():
             task.cancel()
         await asyncio.gather(*self._asked.values(), return_exceptions=True)
