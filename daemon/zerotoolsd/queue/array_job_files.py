@@ -32,8 +32,8 @@ RunSql = Callable[..., sqlite3.Cursor]
 
 
 def sliced_texts(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
-    """Divide `texts` (pairs of texts) into slices. A slice ends with the pair that brings it to
-    SLICE_CHARACTERS characters or more.
+    """Divide `texts` (pairs of texts) into slices. Each slice except the last has SLICE_CHARACTERS
+    characters or a little more.
     """
     first, size = 0, 0
     for index, pair in enumerate(texts):
@@ -48,7 +48,7 @@ def sliced_texts(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[st
 class JobFileTable:
     """Reads and changes the table `job_text`, which contains job files.
 
-    `sql` executes a statement; each change is one `transaction`.
+    `sql` executes a statement. `transaction` begins a transaction; each change is one.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class JobFileTable:
         return written
 
     def refuse(self, numbers: Iterable[int]) -> None:
-        """Mark the job files `numbers` for deletion, because their submit was refused. A file that
-        a job refers to is not deleted.
+        """Mark the job files `numbers` of a refused submit for deletion. A file that a job refers
+        to is not deleted.
         """
         self._refused |= dict.fromkeys(numbers)
 
     def delete_refused(self) -> bool:
-        """Delete marked job files for a few milliseconds. Return whether marked files are left."""
+        """Delete marked job files, at most for DELETE_SECONDS. Return whether any are left."""
         with self._transaction():
             deleted = self._delete_some()
         self._forget(deleted)

@@ -24,9 +24,7 @@ class StateChanger:
         self._announce = announce
 
     def state_after(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
-        """Return the state that `job` would have after `event`. Nothing is changed. Raises
-        NotAllowed.
-        """
+        """Return the state of `job` after `event`, without changing it. Raises NotAllowed."""
         return lifecycle.advance_job(job.standing, event, now=time.time(), policy=self.policy)
 
     def move(self, job: JobRow, after: JobStatus, kind: str) -> None:
@@ -61,7 +59,7 @@ class StateChanger:
 
 
 def policy_of(config: RetryConfig) -> RetryPolicy:
-    """Return the waits before restarts that the configuration sets."""
+    """Return the configured waits before restarts."""
     return RetryPolicy(
         first_seconds=config.first_seconds,
         factor=config.factor,

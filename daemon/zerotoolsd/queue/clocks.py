@@ -1,8 +1,7 @@
-"""Measures time with two clocks: the calendar, and CLOCK_MONOTONIC, which nobody can set.
+"""Measures time with two clocks: the wall clock, and CLOCK_MONOTONIC, which nobody can set.
 
-CLOCK_MONOTONIC counts from the boot of the machine and is the same for all processes. So a time
-that an earlier daemon read can still be compared after a restart of the daemon. The clock stops
-while the machine sleeps, as jobs do.
+CLOCK_MONOTONIC counts from the boot of the machine and is the same for all processes, so a time
+that an earlier daemon read is still valid. The clock stops while the machine sleeps, as jobs do.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ set.
 class Moment(NamedTuple):
     """A point in time on two clocks.
 
-    `time` is the calendar time in seconds since the epoch. `clock` is the time of CLOCK_MONOTONIC
-    in seconds, measured in the boot of the machine that `boot_id` identifies. `clock` and `boot_id`
+    `time` is the wall clock in seconds since the epoch. `clock` is the time of CLOCK_MONOTONIC in
+    seconds, measured in the boot of the machine that `boot_id` identifies. `clock` and `boot_id`
     are None if unknown.
     """
 
@@ -33,8 +32,8 @@ class Moment(NamedTuple):
     boot_id: str | None = None
 
     def seconds_since(self, earlier: Moment) -> float:
-        """Return the seconds from `earlier` to this moment, at least 0, even if the calendar
-        was set meanwhile.
+        """Return the seconds from `earlier` to this moment, at least 0, even if the wall clock was
+        set meanwhile.
         """
         if self.boot_id == earlier.boot_id and None not in (self.clock, earlier.clock):
             assert self.clock is not None
@@ -51,10 +50,10 @@ def read_clocks() -> Moment:
 class RetryWaits:
     """Measures how long jobs must still wait before they are started again.
 
-    The end of a wait is stored as a calendar time, but the remaining seconds are measured with
-    CLOCK_MONOTONIC, which nobody can set. When a wait is seen for the first time, its remaining
-    time is computed from the calendar. If the result is more than `longest` seconds, the calendar
-    was set back while no daemon ran, and the wait is over.
+    The end of a wait is stored in seconds since the epoch, but the remaining seconds are measured
+    with CLOCK_MONOTONIC, which nobody can set. When a wait is seen for the first time, its
+    remaining time is computed from the wall clock. If the result is more than `longest` seconds,
+    the clock was set back while no daemon ran, and the wait is over.
     """
 
     def __init__(self, longest: float, now: Callable[[], Moment] = read_clocks) -> None:
@@ -76,16 +75,16 @@ class RetryWaits:
         return known[1] - moment.clock
 
     def forget(self, job_id: int) -> None:
-        """Forget the wait of the job `job_id`, which is over."""
+        """Forget the wait of the job, because it is over."""
         self._due.pop(job_id, None)
 
 
 class SteadyCalendar:
-    """The current calendar time, for code that removes old data.
+    """The current time of the wall clock, for code that removes old data.
 
-    The calendar may be set forward by more than SET_SECONDS while the daemon runs. The new time is
-    used only if the kernel reports that the calendar is synchronised; otherwise the old time
-    continues. `clock` must continue to run while the machine sleeps.
+    If the wall clock is set forward by more than SET_SECONDS while the daemon runs, the new time is
+    used only if the kernel reports that the clock is synchronised. Otherwise this object ignores
+    the change. `clock` must also run while the machine sleeps.
     """
 
     def __init__(

@@ -124,7 +124,7 @@ class DiskReserve:
             raise
 
     def reserve(self) -> bool:
-        """Call `reserve_disk_space`. Return whether all of the requested space was available."""
+        """Call `reserve_disk_space` and return its result."""
         return self._database is not None and reserve_disk_space(self._state_dir, self._database)
 
     def close(self) -> None:

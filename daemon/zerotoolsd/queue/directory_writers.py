@@ -19,8 +19,8 @@ class DirectoryWriters:
     """The output directories of the jobs in a store, with symbolic links resolved, and the jobs
     that write into them.
 
-    Default directories below `jobs_dir` are not recorded, because their names contain the job
-    number and so never collide. Finished jobs stay recorded; `refuse_used` ignores them.
+    A job's default directory (`jobs_dir/ID/output`) is not recorded, because its name contains the
+    job number and so never collides. Finished jobs stay recorded; `refuse_used` ignores them.
     """
 
     def __init__(self, store: Store, jobs_dir: Path) -> None:
@@ -33,8 +33,8 @@ class DirectoryWriters:
         self._whole = False
 
     def note(self, job_id: int, place: str | None) -> None:
-        """Record that the job writes into the directory `place`. None means the default
-        directory of the job.
+        """Record that the job writes into the directory `place`. Do nothing if `place` is None,
+        which means the job's default directory.
         """
         if place is not None:
             self._add(job_id, place)
@@ -45,11 +45,11 @@ class DirectoryWriters:
         self._by_place.setdefault(place, set()).add(job_id)
 
     def unrecorded(self) -> dict[int, str]:
-        """Return the output directories of unfinished jobs that are not recorded yet: job number to
-        directory.
+        """Return the output directories of unfinished jobs that still must be recorded: job number
+        to directory.
 
-        Directories below `jobs_dir` are recorded at once, because they contain no symbolic links
-        that would need to be resolved.
+        Directories below `jobs_dir` are not in the result: this method records them itself, because
+        they contain no symbolic links to resolve.
         """
         if self._whole:
             return {}
@@ -67,8 +67,8 @@ class DirectoryWriters:
         return found
 
     def record_directories(self, paths: Mapping[int, str], places: list[str]) -> None:
-        """Record the directories of jobs. `paths` is the result of `unknown`. `places` has the same
-        directories in the same order, with symbolic links resolved.
+        """Record the directories of jobs. `paths` is the result of `unrecorded`. `places` has the
+        same directories in the same order, with symbolic links resolved.
         """
         for job_id, place in zip(paths, places, strict=True):
             self._add(job_id, place)
@@ -79,16 +79,12 @@ class DirectoryWriters:
         self._known.clear()
 
     def _owner(self, place: str) -> int | None:
-        """Return the job that has `place` as its default directory; None if `place` is not the
-        default directory of a job.
-        """
+        """Return the job with the default directory `place`; None if no job can have it."""
         found = self._own.fullmatch(place)
         return None if found is None else int(found[1])
 
     def forget(self, job_id: int) -> None:
-        """Forget the old directory of a job that writes into another directory from now on. The
-        caller records the new directory.
-        """
+        """Forget the directory of a job that gets another one. The caller records the new one."""
         for jobs in self._by_place.values():
             jobs.discard(job_id)
 

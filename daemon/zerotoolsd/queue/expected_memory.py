@@ -52,7 +52,7 @@ class ExpectedMemory:
     and at least `gpu_bytes` on each GPU. 0 means that nothing is known.
 
     Attributes:
-        source: ESTIMATED (before an attempt), MEASURED (by an attempt) or RELIEVED (raised because
+        source: ESTIMATED (before an attempt), MEASURED (by an attempt) or RELIEVED (increased after
             memory ran out).
         less_host: a setting with which the job would need less host memory.
         alone: the job must not share GPUs.
@@ -162,9 +162,7 @@ def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def rounded_need(size: int) -> int:
-    """Round a number of bytes up to five significant binary digits, so that similar jobs have the
-    same need.
-    """
+    """Round bytes up to five significant binary digits, so that similar jobs have the same need."""
     shift = max(0, size.bit_length() - _DIGITS)
     return -(-size >> shift) << shift
 

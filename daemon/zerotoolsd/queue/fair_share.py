@@ -184,7 +184,7 @@ fifty-thousandth.
 
 
 class DecayedUse:
-    """The GPU-seconds that each user has used. The value of a use is halved in each half-life.
+    """The GPU-seconds that each user has used. Old use counts less: it is halved in each half-life.
     Times are in seconds since the epoch.
     """
 
@@ -202,7 +202,7 @@ class DecayedUse:
         self._sums[uid] = (decayed, newest)
 
     def copy(self) -> DecayedUse:
-        """Return a copy that can be changed without changing this object."""
+        """Return an independent copy."""
         found = DecayedUse(self.half_life)
         found._sums = dict(self._sums)
         return found

@@ -122,8 +122,8 @@ class JobGuard:
         self.settle()
 
     def settle(self) -> bool:
-        """Try again to write the holds that could not be written to the database. Return whether
-        all of them are written now.
+        """Write the holds that could not be written to the database before. Return whether all of
+        them are written now.
         """
         for job_id, why in list(self._waiting.items()):
             try:

@@ -83,7 +83,5 @@ def _words(fence: Fence) -> str:
 
 
 def codes_text(xids: Sequence[GpuXid]) -> str:
-    """Return the codes of `xids` with their names as text. A code that occurs several times is
-    named once.
-    """
+    """Return the codes of `xids` with their names as text. Each code is named once."""
     return ", ".join(describe(code) for code in sorted({xid.code for xid in xids}))

@@ -50,7 +50,7 @@ class GroupCommit:
             self._commit_if_complete()
 
     async def submit(self, new: NewJob) -> tuple[JobRow, bool]:
-        """Add a job to the queue, and return the same values as `Store.submit`.
+        """Add a job to the queue. Return the same values as `Store.submit`.
 
         Raises the errors of `Store.submit` and of `new.check`.
         """

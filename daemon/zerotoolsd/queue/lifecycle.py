@@ -340,9 +340,7 @@ def name_of(job: JobStatus, event: LifecycleEvent) -> str:
 
 
 def _why_no_more(job: JobStatus, end: Ended) -> str | None:
-    """Return the reason why the job is not restarted after the crash `end`; None if it is
-    restarted.
-    """
+    """Return why the job is not restarted after the crash `end`; None if it is restarted."""
     progressed, rule = end.saved_step > job.best_step, end.rule
     used = 0 if progressed else job.restarts_used
     if end.max_restarts == 0 or (rule.counts and used >= end.max_restarts):
@@ -395,9 +393,7 @@ def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPol
 
 
 def in_short(seconds: float) -> str:
-    """Format a number of seconds: with two significant digits if it is below 10, otherwise as a
-    whole number.
-    """
+    """Format seconds: with two significant digits below 10, otherwise as a whole number."""
     return f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
 

@@ -29,7 +29,7 @@ resources and does not wait for other jobs.
 def request_of(
     job: JobRow, grace_seconds: float = 0.0, expected: ExpectedMemory = NOTHING_EXPECTED
 ) -> Request:
-    """Return the scheduler's request for the resources of `job`.
+    """Return the resources that `job` requests from the scheduler.
 
     `grace_seconds` is the time that the job has to save after its time limit is reached. `expected`
     is the memory that the job probably needs.

@@ -83,8 +83,8 @@ class JobRow:
         return self
 
     def read_as(self, other: JobRow) -> JobRow:
-        """Return this row with the parsed job file of `other`, if both rows have the same text.
-        This saves parsing the text again.
+        """Return this row with the parsed job file of `other`, if both have the same text, so that
+        the text is not parsed again.
         """
         if (self.spec_text, self.given_text) == (other.spec_text, other.given_text):
             self.__dict__["reading"] = other.reading
@@ -109,9 +109,7 @@ def _reading(spec_text: str, given_text: str | None) -> StoredJob:
 
 
 class UnreadableSpec(Unsupported):
-    """The job file was accepted by another version of zerotools, and this version cannot read
-    it.
-    """
+    """Another version of zerotools accepted the job file, and this version cannot read it."""
 
     def __init__(self, job: JobRow, reading: StoredJob) -> None:
         mine, its = zerotools.__version__, job.spec_version
@@ -165,9 +163,7 @@ class AttemptRow:
 
     @property
     def began(self) -> Moment | None:
-        """Return the start time of the attempt; None if it has not started or its start is
-        unknown.
-        """
+        """Return the start time of the attempt; None if it has not started or if unknown."""
         if self.started is None:
             return None
         return Moment(self.started, self.started_clock, self.boot_id)

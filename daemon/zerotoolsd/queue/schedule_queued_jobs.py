@@ -108,9 +108,7 @@ class QueuePlacement:
         """
 
     def cache_job(self, job: JobRow) -> None:
-        """Keep `job`, which was just queued or edited, so that it need not be read from the
-        store.
-        """
+        """Keep `job`, which was just queued or edited, so that it is not read from the store."""
         self._requests.pop(job.id, None)
         self._expected.forget([job.id])
         request = self._request_of(job)
@@ -263,8 +261,8 @@ class QueuePlacement:
         """Return the running and stopping jobs, each with the resources that become free when the
         job ends.
 
-        `gpu_use` maps (job number, attempt number) to the used bytes of each GPU, keyed by UUID. It
-        has only attempts with known use.
+        `gpu_use` maps (job number, attempt number) to the used bytes of each GPU, keyed by UUID.
+        Attempts with unknown use are left out.
         """
         now, found = clocks.read_clocks(), []
         for job, ranks, host in self._running():
@@ -287,9 +285,7 @@ class QueuePlacement:
         return found
 
     def expected_of_gpu(self, job_id: int) -> int:
-        """Return the memory, in bytes, that the job is expected to need on each GPU at least; 0
-        if unknown.
-        """
+        """Return the expected memory of the job on each GPU, in bytes; 0 if unknown."""
         with self.guard(job_id, fault_isolation.COUNTING) as reach:
             reach()
             return self._expected.of(self.store.job(job_id)).gpu_bytes
@@ -314,9 +310,7 @@ class QueuePlacement:
         return found
 
     def _running(self) -> list[tuple[JobRow, int, int]]:
-        """Return the row, the number of CPU ranks, and the host memory in bytes of each running
-        job.
-        """
+        """Return the row, the CPU ranks, and the host memory in bytes of each running job."""
         held = self.store.jobs_with_open_attempts(states.HELD)
         jobs = (*self.store.jobs(states.ACTIVE), *held)
         return [(job, *self._used_by(job)) for job in jobs]

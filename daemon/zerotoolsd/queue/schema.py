@@ -269,9 +269,7 @@ def open_database(
 
 
 def _is_of_machine(error: sqlite3.Error) -> bool:
-    """Return whether the machine caused `error`, so that the database can perhaps be opened
-    later.
-    """
+    """Return whether the machine caused `error`, so that a later try may succeed."""
     code = getattr(error, "sqlite_errorcode", None)
     return (
         code is not None and code & 0xFF in _OF_MACHINE and code != sqlite3.SQLITE_IOERR_SHORT_READ
@@ -308,8 +306,10 @@ def set_aside(state_dir: Path, stamp: str) -> list[Path]:
 
 
 def refuse_older(state_dir: Path, known: int) -> None:
-    """Raise BadFile if the queue in `state_dir` has lost its newest changes. `known` is the number
-    of its last change; `last_change` returns a higher number if changes were lost.
+    """Raise BadFile if the queue in `state_dir` has lost its newest changes.
+
+    `known` is the number of the last change in the queue. Changes are lost if `last_change` returns
+    a higher number.
     """
     newest = last_change(state_dir)
     if known >= newest or (state_dir / RESTORED).exists():
@@ -424,9 +424,7 @@ class LastChange:
         self.note(number, newest_job)
 
     def note(self, number: int, newest_job: int = 0) -> None:
-        """Record that the change `number` is committed, and that `newest_job` is the highest
-        number of a job.
-        """
+        """Record that the change `number` is committed. `newest_job` is the highest job number."""
         self._newest_job = max(self._newest_job, newest_job)
         if self._fd is not None:
             with suppress(OSError):  # it only helps to find what went wrong

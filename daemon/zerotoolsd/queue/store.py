@@ -223,9 +223,7 @@ class Store:
         return old
 
     def _insert(self, jobs: Sequence[NewJob], parts: Sequence[JobParts]) -> int:
-        """Add the rows of several jobs with few SQL statements. Return the number of the first
-        job.
-        """
+        """Add the rows of several jobs with few SQL statements. Return the first job's number."""
         first = self.highest_id + 1
         values, events = [], []
         for job_id, (new, part) in enumerate(zip(jobs, parts, strict=True), first):
@@ -315,9 +313,7 @@ class Store:
             self.gpu_use.bookings += book_running(self._sql, clocks.read_clocks())
 
     def release(self, lease: Lease, now: float) -> None:
-        """Release the lease of a GPU after the last process of the attempt on this GPU has
-        ended.
-        """
+        """Release the lease of a GPU after the attempt's last process on this GPU has ended."""
         with self._transaction():
             key = lease.gpu_uuid, lease.job_id, lease.attempt
             self._sql("DELETE FROM lease WHERE (gpu_uuid, job_id, attempt) = (?, ?, ?)", key)
@@ -377,9 +373,7 @@ class Store:
         return job_row(row)
 
     def state(self, job_id: int) -> str | None:
-        """Return the state of the job, without reading its job file; None if there is no such
-        job.
-        """
+        """Return the state of the job, without reading its job file; None if no such job exists."""
         return self._text_of(job_id, "state")
 
     def output_dir(self, job_id: int) -> str | None:
@@ -437,18 +431,14 @@ class Store:
         return [job_row(row) for row in rows]
 
     def ids(self, state: str, *, above: int = 0) -> list[int]:
-        """Return the numbers of the jobs in the state `state`, ascending; only numbers above
-        `above`.
-        """
+        """Return the numbers above `above` of the jobs in the state `state`, ascending."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         cursor.execute("SELECT id FROM job WHERE state = ? AND id > ? ORDER BY id", (state, above))
         return [row[0] for row in cursor]
 
     def array_states(self, array_id: int) -> list[tuple[int, str]]:
-        """Return the number and the state of each job of the array, in ascending order of
-        numbers.
-        """
+        """Return the number and the state of each job of the array, sorted by number."""
         rows = self._sql("SELECT id, state FROM job WHERE array_id = ? ORDER BY id", (array_id,))
         return [(row["id"], row["state"]) for row in rows]
 
@@ -545,9 +535,7 @@ class Store:
         return [Fence(**row) for row in self._sql("SELECT * FROM fence ORDER BY gpu_uuid")]
 
     def events(self, since: int, limit: int = 1000) -> list[Event]:
-        """Return at most `limit` events after event number `since`, in the order of their
-        numbers.
-        """
+        """Return at most `limit` events after event number `since`, sorted by number."""
         rows = self._sql(
             "SELECT event.*, job.uid FROM event LEFT JOIN job ON job.id = event.job_id"
             " WHERE seq > ? ORDER BY seq LIMIT ?",

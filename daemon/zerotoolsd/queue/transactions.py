@@ -46,7 +46,7 @@ class Transactions:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Return a context manager that runs its body as one transaction. Inside `together`, its
+        """Return a context manager that runs its body as one transaction. Inside `together`, the
         body is a part of the common transaction.
         """
         if self._is_together:
@@ -71,8 +71,8 @@ class Transactions:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context manager. All changes in its body form one transaction. It must not be
-        nested.
+        """Return a context manager that runs all changes in its body as one transaction. It must
+        not be nested.
         """
         try:
             with self.one():

@@ -57,15 +57,13 @@ def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
 
 
 def local_time_text(when: float) -> str:
-    """Return the time `when` (seconds since the epoch) as text, in the time zone of this
-    machine.
-    """
+    """Return the time `when` (seconds since the epoch) as text in the machine's time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)).strip()
 
 
 class WaitingConditions:
-    """Finds the jobs of a store that wait for start conditions. `calendar` returns the current
-    time in seconds since the epoch.
+    """Finds the jobs of a store that wait for start conditions. `calendar` returns the current time
+    in seconds since the epoch.
     """
 
     def __init__(
@@ -95,10 +93,10 @@ class WaitingConditions:
         return job.begin is not None and job.begin > self._calendar()
 
     def settle(self, seconds: float = LOOK_SECONDS) -> float | None:
-        """Queue the waiting jobs with start conditions that are all met. Work for at most
-        `seconds`.
+        """Queue each waiting job if all of its start conditions are met. Put it on hold if one can
+        never be met. Work for at most `seconds`.
 
-        Return the seconds until the next call is due; None if that time is unknown. Raises
+        Return the seconds until the next call is due; None if no job waits for a time. Raises
         sqlite3.OperationalError if the database cannot be changed now.
         """
         now, deadline = self._calendar(), time.monotonic() + seconds

@@ -213,9 +213,7 @@ def row_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> JobRow:
 
 
 class Change:
-    """Writes further rows in the transaction in which a job changes its state. `Store.change`
-    creates it.
-    """
+    """Writes further rows in the transaction that changes a job's state. Made by `Store.change`."""
 
     def __init__(self, run: RunSql, job_id: int) -> None:
         self._sql = run
@@ -242,9 +240,7 @@ class Change:
         )
 
     def set_begin(self, begin: float | None) -> None:
-        """Set the earliest start of the job, in seconds since the epoch. With None, the job may
-        start at any time.
-        """
+        """Set the earliest start of the job (seconds since the epoch); None: at any time."""
         self._sql("UPDATE job SET begin_at = ? WHERE id = ?", (begin, self._job_id))
 
     def set_priority(self, priority: int) -> None:
@@ -281,9 +277,7 @@ class Change:
             )
 
     def attempt_started(self, number: int, began: Moment) -> None:
-        """Record that the supervisor of attempt `number` has been running since the time
-        `began`.
-        """
+        """Record that the supervisor of attempt `number` has been running since `began`."""
         self._sql(
             "UPDATE attempt SET state = ?, started = ?, started_clock = ?, boot_id = ?"
             " WHERE job_id = ? AND number = ?",
@@ -335,9 +329,7 @@ class Change:
     def open_attempts_ended(
         self, ended: float, result: Mapping[str, Any], held_by: str | None
     ) -> None:
-        """Record the end of every open attempt of the job, without reading the rows of the
-        attempts.
-        """
+        """Record the end of every open attempt of the job, without reading the attempts' rows."""
         rows = self._sql(
             "SELECT number FROM attempt WHERE job_id = ? AND state != ?", (self._job_id, ENDED)
         )

@@ -105,9 +105,7 @@ class GpuAllocation:
         return None if end is None or before is None else max(before, end)
 
     def view(self) -> GpuAllocationView:
-        """Return the current state of the GPUs, from which the reasons why jobs wait are
-        computed.
-        """
+        """Return the current state of the GPUs, which explains why jobs wait."""
         return GpuAllocationView(
             gpus=self.gpus,
             occupied=dict(self.occupied),
@@ -118,8 +116,8 @@ class GpuAllocation:
     def assign(
         self, request: Request, wanted: Sequence[Gpu], most: int = MOST_RANKS
     ) -> list[Gpu] | None:
-        """Assign at most `most` of the GPUs `wanted` to `request`, and return them in the order of
-        `wanted`. Return None if too few are available, so that the job waits.
+        """Assign as many of the GPUs `wanted` as `request` can use, but at most `most`. Return them
+        in the order of `wanted`. Return None if the job has to wait, because too few are available.
         """
         if request.need.gpu_bytes is not None:
             return self._assign_shares(request, wanted, most)
@@ -277,15 +275,13 @@ class GpuMemoryParts:
         """
 
     def copy(self) -> GpuMemoryParts:
-        """Return a copy that can be changed without changing this object."""
+        """Return an independent copy."""
         found = GpuMemoryParts(dict(self.free_bytes), self.context, self._now, self._named)
         found._closed = dict(self._closed)
         return found
 
     def share(self, request_bytes: int) -> int:
-        """Return the memory of a GPU, in bytes, that a process uses if it declares
-        `request_bytes`.
-        """
+        """Return the bytes of a GPU that a process uses if it declares `request_bytes`."""
         return request_bytes + self.context
 
     def is_open(self, index: int, request: Request) -> bool:

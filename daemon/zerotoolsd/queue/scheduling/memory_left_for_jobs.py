@@ -19,7 +19,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredMemory:
-    """The memory that jobs use and may use, without the leases of GPUs. All sizes are in bytes.
+    """The memory that jobs use and may use, in bytes. GPU memory that jobs lease is not included.
 
     Attributes:
         context: the memory of a GPU that each process uses in addition to its tensors (the CUDA
@@ -119,9 +119,7 @@ def shared_free_bytes(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory)
 
 
 class HostMemoryPass:
-    """Tracks the host memory during one scheduler pass. A job that waits for host memory reserves
-    it.
-    """
+    """The host memory during one scheduler pass. A job that waits for host memory reserves it."""
 
     def __init__(self, memory: DeclaredMemory) -> None:
         self._total = memory.host_total
@@ -136,7 +134,7 @@ class HostMemoryPass:
 
     def fits(self, request: Request, order: int) -> bool:
         """Return whether the job at position `order` (`order_of`) gets the host memory that it
-        needs. If not, record the reason in `said`.
+        needs. If not, record the reason in `reasons`.
         """
         need, wanted = request.need, request.need.host_bytes
         if not wanted or self._total is None:

@@ -73,8 +73,8 @@ class PassInput:
     def without(self, jobs: Collection[RunningJob]) -> PassInput:
         """Return a copy of the input in which the running jobs `jobs` have freed their resources.
 
-        GPU memory of other users stays in use. GPU memory with an unknown owner is assumed to
-        belong to `jobs`.
+        GPU memory of other users stays in use. If a job's use of a GPU is unknown and no other job
+        leases the GPU, all of its used memory becomes free.
         """
         gone = {job.job_id: job for job in jobs}
         # A job does not free a GPU that is held by a process which survived the job.

@@ -82,9 +82,7 @@ class Request:
 
     @property
     def user_order(self) -> int:
-        """Return a number by which the waiting jobs of one user are sorted, ascending: higher
-        priority first, then the older job.
-        """
+        """Return a sort key of one user's waiting jobs: higher priority first, then older jobs."""
         return self.job_id - self.priority * _IDS
 
 
@@ -104,11 +102,11 @@ def order_of(user_order: int, rank: int) -> int:
 
 
 def user_order_limit(user_order: int, rank: int, own_rank: int) -> int:
-    """Return a limit for the `user_order` of one user's jobs: jobs below the limit start before a
-    certain job of another user.
+    """Return the limit below which the `user_order` of one user's jobs must be, so that these jobs
+    start before a certain job of another user.
 
-    `rank` is the fair-share rank of the one user. `user_order` and `own_rank` are the order number
-    of the other user's job, and the rank of the other user.
+    `rank` is the fair-share rank of the one user. `user_order` and `own_rank` belong to the other
+    user's job.
     """
     if rank == own_rank:
         return user_order

@@ -90,9 +90,7 @@ class PassDecisions:
 
 
 class RequestError(Exception):
-    """The data of a job is invalid, and the pass made no decision. The cause of this exception
-    (`__cause__`) is the error in the data.
-    """
+    """A job has invalid data (the error is `__cause__`), and the pass made no decision."""
 
     def __init__(self, job_id: int) -> None:
         super().__init__(f"job {job_id}")
@@ -183,9 +181,7 @@ class _Walk:
         return request, group, place, order
 
     def push_next(self, group: Group, place: int, latest: float = math.inf) -> None:
-        """Continue in `group` with the next job after index `place` that would end by the time
-        `latest`.
-        """
+        """Continue in `group` with the next job after `place` that would end by `latest`."""
         found = group.next_place(place + 1, self._now, latest)
         if found is not None:
             heapq.heappush(self._heads, self._head(group, found))
@@ -317,9 +313,7 @@ class CpuWaits:
 
 
 class GpuHistory:
-    """The states of the GPUs during a scheduler pass, in the order in which the jobs were
-    checked.
-    """
+    """The states of the GPUs during a scheduler pass, in the order of the checked jobs."""
 
     def __init__(self) -> None:
         self._behind: list[int] = []
@@ -340,9 +334,7 @@ class GpuHistory:
         self._views.append(view)
 
     def why(self, order: int, need: ResourceNeed) -> str | None:
-        """Return the reason why the job at the position `order` waits; None if the pass checked no
-        GPUs.
-        """
+        """Return why the job at the position `order` waits; None if the pass checked no GPUs."""
         if not self._views:
             return None
         place = bisect_left(self._behind, order)

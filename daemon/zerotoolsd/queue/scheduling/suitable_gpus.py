@@ -44,9 +44,7 @@ def _gpus(indexes: Sequence[int]) -> str:
 
 
 def why_unknown(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
-    """Return the reason why the state of the GPUs is unknown or too old to be used; None if it
-    is known.
-    """
+    """Return why the state of the GPUs is unknown or too old to be used; None if it is known."""
     if snapshot is None:
         return "the GPUs were not measured yet"
     if snapshot.gpus_error is not None:
@@ -118,9 +116,7 @@ def _is_unreadable(gpu: Gpu) -> bool:
 
 
 def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
-    """Return the reason why no job can ever start on this GPU with this configuration; None if
-    jobs can.
-    """
+    """Return why no job can ever start on this GPU; None if jobs can."""
     if gpu.excluded:
         return "excluded by gpus.exclude of the daemon's configuration"
     if gpu.mig_instances is not None:
@@ -251,9 +247,7 @@ def why_impossible(
     limits: LimitsConfig,
     memory: DeclaredMemory | None = None,
 ) -> str | None:
-    """Return the reason why this machine can never give the job the resources that it needs;
-    None if it can.
-    """
+    """Return why this machine can never give the job its resources; None if it can."""
     size, memory = need.world_size, memory or DeclaredMemory()
     if memory.host_total is not None and need.host_bytes > memory.host_total:
         return (

@@ -27,9 +27,7 @@ class UserUse:
     cpu_ranks: int = 0
 
     def plus_job(self, *, gpus: int, cpu_ranks: int) -> UserUse:
-        """Return this use plus the use of one more job, which has `gpus` GPUs and `cpu_ranks` CPU
-        ranks.
-        """
+        """Return this use plus the use of a job with `gpus` GPUs and `cpu_ranks` CPU ranks."""
         return replace(
             self,
             running=self.running + 1,
@@ -76,9 +74,7 @@ class UserQuota:
         """The reason why jobs wait for other jobs of the same user, keyed by (uid, need)."""
 
     def allows(self, request: Request) -> bool:
-        """Return whether the job is within the limits of its user. If it is not, it has to
-        wait.
-        """
+        """Return whether the job is within the limits of its user. If not, it has to wait."""
         if self._limits_of is None:
             return True
         used = self._used.get(request.uid, UserUse())
@@ -98,9 +94,7 @@ class UserQuota:
         return MOST_RANKS if limit is None else limit - (used.gpus if is_gpu else used.cpu_ranks)
 
     def add_use(self, request: Request, size: int) -> None:
-        """Record that the job starts with `size` ranks, which uses up part of the user's
-        limits.
-        """
+        """Subtract the use of a job that starts with `size` ranks from the limits of its user."""
         if self._limits_of is not None:
             is_gpu = request.need.gpus is not None
             used = self._used.get(request.uid, UserUse())

@@ -20,7 +20,7 @@ class DrainTable:
         self._sql = run
 
     def get(self) -> Drain | None:
-        """Return the current drain, which says why no job may start; None if jobs may start."""
+        """Return the current drain; None if jobs may start."""
         row = self._sql("SELECT since, uid, why FROM drain").fetchone()
         return None if row is None else Drain(**row)
 

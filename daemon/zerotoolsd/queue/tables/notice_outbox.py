@@ -188,9 +188,7 @@ class Outbox:
         return [_notice(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of delivered, dropped, expired and waiting notices, keyed by these
-        words.
-        """
+        """Return the numbers of notices, keyed by delivered, dropped, expired and waiting."""
         found = {row["what"]: row["number"] for row in self._sql("SELECT * FROM outbox_count")}
         waiting = self._sql("SELECT count(*) AS number FROM outbox").fetchone()["number"]
         return {**dict.fromkeys((DELIVERED, DROPPED, EXPIRED), 0), **found, "waiting": waiting}

@@ -62,9 +62,7 @@ class YieldRow:
 
 
 def without_steps(row: YieldRow) -> YieldRow:
-    """Return a copy of `row` without its outcome and step counts, for users who may not see the
-    job.
-    """
+    """Return a copy of `row` without outcome and step counts, for users who may not see the job."""
     return replace(row, outcome=None, saved_step=None, steps_lost=None)
 
 
@@ -104,9 +102,7 @@ class PreemptionTable:
         )
 
     def record_end(self, job_id: int, attempt: int, end: YieldEnd) -> None:
-        """Record the end of an attempt. Do nothing if the attempt was not asked to save and
-        end.
-        """
+        """Record the end of an attempt. Do nothing if it was not asked to save and end."""
         self._sql(
             "UPDATE yield SET ended = ?, outcome = ?, saved_step = ?, steps_lost = ?"
             " WHERE job_id = ? AND attempt = ?",
@@ -132,8 +128,8 @@ class PreemptionTable:
         return self._rows("WHERE for_job = ? ORDER BY asked, job_id", job_id)
 
     def unanswered(self, since: float) -> list[YieldRow]:
-        """Return the requests with an unknown `first_step` that may still get one: `for_job` is
-        running, or has ended after `since` (seconds since the epoch).
+        """Return the requests without `first_step` that may still get one: `for_job` is running, or
+        has ended after `since` (seconds since the epoch).
         """
         return self._rows(
             "WHERE for_job IS NOT NULL AND first_step IS NULL AND EXISTS"

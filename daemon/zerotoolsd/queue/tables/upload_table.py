@@ -1,6 +1,4 @@
-"""Reads and records the uploads of the checkpoints of finished jobs, in the records of their
-attempts.
-"""
+"""Reads and records the checkpoint uploads of finished jobs, in the records of their attempts."""
 
 from __future__ import annotations
 

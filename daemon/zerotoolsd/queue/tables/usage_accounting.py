@@ -29,9 +29,7 @@ _LONGEST_GAP = 366 * 86400.0
 
 
 class GpuTime(NamedTuple):
-    """The GPU time of an attempt, in seconds, and the end of the attempt in seconds since the
-    epoch.
-    """
+    """The GPU time of an attempt in seconds, and its end in seconds since the epoch."""
 
     ended: float
     seconds: float
@@ -56,16 +54,14 @@ class UsageAccounting:
         return list(cursor.execute(what, (first, until)))
 
     def in_all(self) -> dict[int, float]:
-        """Return the total of all GPU-seconds ever booked for each user, as uid -> GPU-seconds."""
+        """Return the GPU-seconds ever booked for each user: uid to GPU-seconds."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return dict(cursor.execute("SELECT uid, sum(gpu_seconds) FROM gpu_use GROUP BY uid"))
 
 
 def book_running(sql: RunSql, now: Moment) -> bool:
-    """Book the GPU time of all running attempts up to now. Return whether any attempt is
-    running.
-    """
+    """Book the GPU time of all running attempts up to now. Return whether any is running."""
     rows = sql(f"{_ATTEMPTS} WHERE attempt.state = ? AND gpu_uuids != '[]'", (RUNNING,)).fetchall()
     booked = [_book(sql, row, now, None) for row in rows]
     return any(booked)
