@@ -78,7 +78,7 @@ class Plan:
             Variables such as RANK are added for each rank.
         fetching: the command that downloads the checkpoint to resume from, before the ranks start.
         exporting: the command that exports the model of an evaluation, before the ranks start.
-        thinning, uploading: commands that run next to the ranks after each checkpoint.
+        thinning, uploading: commands that run after each checkpoint, while the ranks continue.
         closing: the command that runs after all ranks have ended.
         own_program: whether the ranks run a program of the user instead of the built-in trainer. If
             so, a stop also sends SIGTERM, exit status 0 after a stop means "stopped" and not
@@ -136,9 +136,7 @@ class Plan:
 
     @property
     def has_final_tasks(self) -> bool:
-        """Return whether something runs after all ranks have ended: closing, thinning or
-        uploading.
-        """
+        """Return whether closing, thinning or uploading runs after all ranks have ended."""
         return bool(self.closing or self.thinning or self.uploading)
 
     @property
@@ -149,7 +147,7 @@ class Plan:
         return 1 if self.launcher else self.world_size
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict of all fields of the plan, keyed by name, with JSON values."""
+        """Return all fields of the plan as a dict, keyed by name, with JSON values."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
         plain = {
             name: dict(tree[name])

@@ -51,9 +51,7 @@ class AttemptGroup:
         return found
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes of the group at once, if the kernel supports this
-        (Linux 5.14).
-        """
+        """Send SIGKILL to all processes of the group at once, if Linux is 5.14 or newer."""
         with suppress(OSError):
             write_setting(self.path / "cgroup.kill", "1")
 
@@ -78,9 +76,7 @@ class AttemptGroup:
         return [Path(place) for place, _, _ in os.walk(self.path)]
 
     def memory_kills(self) -> int:
-        """Return the number of the group's processes that the kernel killed because of the
-        memory limit.
-        """
+        """Return how many of the group's processes the kernel killed at the memory limit."""
         return self._event("memory.events", "oom_kill")
 
     def refused_processes(self) -> int:
@@ -120,8 +116,8 @@ def make_group(
 ) -> AttemptGroup:
     """Create the control group `name` with the limits `wanted`, and return it.
 
-    The kernel may require that no process is in the parent group. In this case the processes with
-    the pids `own` are moved to a subgroup. Raises OSError, and NotDelegated if this process may not
+    The kernel may require that no process is in the parent group. If so, the processes with the
+    pids `own` are moved to a subgroup. Raises OSError, and NotDelegated if this process may not
     create the group or set the limits.
     """
     place = find_delegation(root)
@@ -385,9 +381,7 @@ def _is_marked(place: Path, mark: GetMark) -> bool:
 
 
 def _mount(root: Path) -> tuple[Path, str]:
-    """Return the mount point of cgroup v2, and the path of the group that is visible at this
-    mount point.
-    """
+    """Return the mount point of cgroup v2, and the path of the group that is mounted there."""
     try:
         lines = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """Runs the hook commands of a job: before the ranks start, after each new checkpoint, and after the
 ranks end.
 
-Commands for checkpoints can be killed without loss, so they are ended together with the
+Commands that run after a checkpoint can be killed without loss, so they are ended together with the
 ranks. The output of each command is written to a separate log.
 """
 
@@ -112,11 +112,12 @@ _TAIL_BYTES = 4096
 def run_until_stop(
     plan: Plan, command: Sequence[str], stop_asked: Callable[[], bool], log: str = LOG
 ) -> dict[str, Any]:
-    """Run `command` until it ends or a stop is requested. Return `{"status": ..., "why": ...}`.
+    """Run `command` until it ends or a stop is requested. Return a dict with the keys `status`,
+    `why` and `seconds` (the duration).
 
-    `status` is the exit status; None if the command has none, because it could not be started or
-    was ended. `why` is None if the command succeeded; otherwise it is the reason of the failure in
-    one line. `stop_asked` returns whether a stop is requested. `log` is the file for the output.
+    `status` is the exit status; None if the command could not be started, or was killed at the
+    stop. `why` is None if the command succeeded; otherwise it is the reason of the failure in one
+    line. `stop_asked` returns whether a stop is requested. `log` is the file for the output.
     """
     began = time.monotonic()
     status: int | None = None

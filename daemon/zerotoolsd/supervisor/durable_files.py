@@ -28,9 +28,7 @@ DEEPEST = 12
 
 
 def is_shallow(value: object, left: int = DEEPEST) -> bool:
-    """Return whether lists and dicts in the JSON value `value` are nested at most `left` levels
-    deep.
-    """
+    """Return whether lists and dicts in the JSON value are nested at most `left` levels deep."""
     if not isinstance(value, (dict, list)):
         return True
     inner = value.values() if isinstance(value, dict) else value
@@ -54,9 +52,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, tree: Any) -> None:
-    """Write `tree` as a JSON document to the file `path`, atomically and durably
-    (`write_text`).
-    """
+    """Write `tree` as JSON to the file `path`, atomically and durably (`write_text`)."""
     write_text(path, json.dumps(tree) + "\n")
 
 
@@ -149,9 +145,7 @@ def _open_reserved(path: Path, size: int) -> int:
 
 
 def write_reserved(path: Path, text: str) -> None:
-    """Write `text` (at most REQUEST_BYTES) to the file `path`, into its reserved disk space.
-    Raises OSError.
-    """
+    """Write `text` (at most REQUEST_BYTES) into the reserved file `path`. Raises OSError."""
     record = ReservedRecord(path, 0, REQUEST_BYTES)
     try:
         record.try_put(text.encode(errors="backslashreplace"))
@@ -197,15 +191,14 @@ class ReservedRecord:
         raise AssertionError
 
     def try_write(self, record: Mapping[str, Any]) -> None:
-        """Write `record` to its file once and flush it to the disk, without a retry.
+        """Write `record` once, without a retry, and flush it to the disk.
 
         Raises OSError; FileNotFoundError if the directory of the file no longer exists.
         """
         self.try_put(_fitting(record, self._room_bytes))
 
     def try_put(self, data: bytes) -> None:
-        """Write the bytes `data` to the record's file once and flush them to the disk, without
-        a retry.
+        """Write the bytes `data` as the record once, without a retry, and flush them to the disk.
 
         Raises OSError; FileNotFoundError if the directory of the file no longer exists.
         """

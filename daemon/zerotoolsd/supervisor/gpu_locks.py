@@ -129,8 +129,8 @@ class LocksUnknown(Exception):
 
 
 class GpuTaken(Exception):
-    """Another process has locked the GPU. In a sentence, the message follows the name of the
-    GPU.
+    """The GPU cannot be locked, usually because another process has locked it. In a sentence, the
+    message follows the name of the GPU.
     """
 
 
@@ -139,8 +139,7 @@ class GateHeld(Exception):
 
 
 def lock_name(uuid: str) -> str:
-    """Return the name of a GPU's lock file, made from its UUID. Slashes in a MIG UUID are
-    replaced."""
+    """Return the name of the GPU's lock file: its UUID, with slashes (MIG) replaced."""
     return re.sub(r"[^A-Za-z0-9-]", "_", uuid)[:_MOST_NAME]
 
 
@@ -297,9 +296,7 @@ scheduler pass.
 
 @dataclass(frozen=True)
 class AttemptLocks:
-    """The file descriptors of an attempt's GPU locks, or the reason why the attempt may not
-    start.
-    """
+    """The file descriptors of an attempt's GPU locks, or why the attempt may not start."""
 
     descriptors: tuple[int, ...] = ()
     refusal: str | None = None

@@ -18,11 +18,12 @@ Clock = Callable[[], float]
 
 
 class HostMemory:
-    """Measures the host memory of all descendants of this process, and uses little processor time
-    for this.
+    """Measures the host memory of all descendants of this process, with at most the fraction SHARE
+    of the processor's time.
 
-    A measurement is made at least every `longest_pause` seconds. After each measurement, `note` is
-    called with the time at which it began and with the processes that were found.
+    At most `longest_pause` seconds after a measurement, the next one is due. After each
+    measurement, `note` is called with the time at which it began and with the processes that were
+    found.
     """
 
     def __init__(

@@ -34,9 +34,7 @@ class Process:
 
     @property
     def is_over(self) -> bool:
-        """Return whether all threads of the process have ended. A zombie may still have running
-        threads.
-        """
+        """Return whether all threads of the process have ended. A zombie may have live threads."""
         return self.state in "ZX" and self.threads <= 1
 
 
@@ -79,7 +77,7 @@ def all_pids() -> set[int]:
 def oom_kills(read: Callable[[Path], bytes] = Path.read_bytes) -> int | None:
     """Return how many processes the kernel's OOM killer has ended since the boot, in any cgroup.
 
-    Returns None if the kernel does not report it.
+    Return None if the kernel does not report it.
     """
     try:
         lines = read(Path("/proc/vmstat")).splitlines()
@@ -250,9 +248,7 @@ def process_state(pid: int) -> Activity | None:
 
 
 def process_report(pid: int) -> str:
-    """Return lines of text for the log about the process `pid`: its state, kernel function and
-    threads.
-    """
+    """Return lines for the log about the process `pid`: its state, kernel function and threads."""
     found = process_state(pid)
     if found is None:
         return f"pid {pid} is gone"

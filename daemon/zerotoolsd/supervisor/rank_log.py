@@ -15,9 +15,7 @@ of the output.
 
 
 def log_line(text: str) -> None:
-    """Write the line `text` to the log of the supervisor. If the disk is full, the line is
-    lost.
-    """
+    """Write `text` as a line of the supervisor's log. On a full disk, the line is lost."""
     with suppress(OSError):
         os.write(1, f"{text}\n".encode(errors="backslashreplace"))
 
@@ -54,9 +52,7 @@ class RankLog:
         os.close(self.write_fd)
 
     def drain(self) -> bool:
-        """Copy the output that is available in the pipe. Return False when the output has
-        ended.
-        """
+        """Copy the available output from the pipe. Return False when the output has ended."""
         for _ in range(16):
             try:
                 data = os.read(self.read_fd, _CHUNK)

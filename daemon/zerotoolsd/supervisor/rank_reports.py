@@ -155,9 +155,7 @@ class Progress:
 
     @property
     def trained(self) -> bool:
-        """Return whether a rank has begun to train, so that there is something to save at a
-        stop.
-        """
+        """Return whether a rank has begun to train, so that a stop has something to save."""
         return any(phase not in ("init", "load") for phase in self.phases.values())
 
     def drain(self) -> None:
@@ -207,9 +205,7 @@ class Progress:
         self._append(message)
 
     def add_stall(self, event: dict[str, Any]) -> None:
-        """Record that the ranks make no progress. `event` is the JSON object for
-        `progress.jsonl`.
-        """
+        """Record that the ranks make no progress. `event` is the object for `progress.jsonl`."""
         self._append(event)
 
     def _record_report(self, message: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ class FinderAnswer:
     """The first line of the finder's output.
 
     Attributes:
-        resume_from: the checkpoint to resume from.
+        resume_from: the checkpoint to resume from; None: no checkpoint was found.
         passed_over: the newer checkpoints that were rejected, each with the reason.
         lost: the reason why the job cannot continue although it once had a complete checkpoint.
         not_ready: the reason why no checkpoint can be read now.
@@ -96,9 +96,7 @@ class Finder:
         return None
 
     def _read(self) -> list[dict[str, Any]]:
-        """Return the JSON objects of all complete lines that the finder has printed since the
-        last call.
-        """
+        """Return the JSON objects of the complete lines that were printed since the last call."""
         while not self._over:
             try:
                 data = os.read(self.stdout, 1 << 16)

@@ -99,9 +99,7 @@ def _numbers(cpus: str) -> set[int]:
 
 
 def _prefer(nodes: Sequence[int]) -> int:
-    """Set the memory policy of the calling thread to prefer `nodes`. Return the error number; 0
-    on success.
-    """
+    """Make the calling thread prefer the memory of `nodes`. Return the error number; 0: success."""
     number = _SET_MEMPOLICY.get(os.uname().machine) if sys.maxsize > 2**32 else None
     if number is None:
         return errno.ENOSYS

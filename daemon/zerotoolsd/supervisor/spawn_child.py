@@ -174,9 +174,7 @@ def _become(
     execute: Execute,
     binding: RankBinding | None,
 ) -> None:
-    """Run in the child after the fork: prepare the process and execute `argv`. This function never
-    returns.
-    """
+    """Prepare the process and execute `argv`. Called in the child after the fork; never returns."""
     try:
         signal.set_wakeup_fd(-1)
         for each in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):

@@ -31,8 +31,8 @@ class KnownRank:
 
     `status` is the wait status; None while the rank runs. `killed` is True if the supervisor killed
     the rank. `ended_clock` is the monotonic time at which the supervisor noticed the end.
-    `oom_killed` is True if the kernel's OOM killer ended a process just before the rank's end. Both
-    are None if unknown.
+    `oom_killed` is True if the kernel's OOM killer ended a process just before the rank's end. The
+    last two are None if unknown.
     """
 
     index: int
@@ -42,7 +42,7 @@ class KnownRank:
     oom_killed: bool | None = None
 
     def last_lines(self) -> str:
-        """Return the last lines of the rank's output, if they are known."""
+        """Return an empty text, because the output of the rank is unknown."""
         return ""
 
     @property

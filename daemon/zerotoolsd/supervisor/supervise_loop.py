@@ -113,9 +113,7 @@ class RankMonitor:
         return self._requests.reason
 
     def stop_asked(self) -> bool:
-        """Return whether a stop was requested. The request may not have been passed on to the
-        ranks yet.
-        """
+        """Return whether a stop was requested. The ranks may not know it yet."""
         return self._signals.asked or Path(REQUEST).exists()
 
     def out_of_time(self) -> bool:
@@ -142,9 +140,7 @@ class RankMonitor:
 
     @property
     def helpers(self) -> list[int]:
-        """Return the pids of the helper processes: the checkpoint finder, py-spy and hook
-        commands.
-        """
+        """Return the pids of helper processes: the checkpoint finder, py-spy and hook commands."""
         return [] if self.finder is None else [self.finder.pid]
 
     def spawn(self) -> None:
@@ -232,9 +228,7 @@ class RankMonitor:
             self.progress.record_wait(hang_reason(late.awaited), now - late.began)
 
     def run(self) -> None:
-        """Run the loop until every rank has ended, or a rank that was killed does not end in
-        time.
-        """
+        """Run the loop until every rank has ended, or a killed rank does not end in time."""
         self._sample_memory()
         next_sample = next_sign = time.monotonic() + TICK_SECONDS / 4
         while self._must_continue():

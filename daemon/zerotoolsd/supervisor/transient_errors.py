@@ -33,7 +33,5 @@ def is_transient(error: OSError, *, own_files: bool = False) -> bool:
 
 
 def hang_reason(what: str) -> str:
-    """Return a sentence for users: the attempt waits because `what`, a file or directory, does not
-    respond.
-    """
+    """Return a sentence: the attempt waits because the file `what` does not respond."""
     return f"{what} does not answer (check its file system, mount and dmesg), and the job waits"

@@ -58,8 +58,8 @@ class RankReports(Protocol):
 class Verdict:
     """The outcome of an attempt.
 
-    `decide_outcome` is one of the daemon's OUTCOMES. `cause` explains it in one sentence. `rank` is
-    the rank that failed first; None if no rank failed.
+    `outcome` is one of the daemon's OUTCOMES. `cause` explains it in one sentence. `rank` is the
+    rank that failed first; None if no rank failed.
     """
 
     outcome: str
@@ -69,9 +69,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code of the rank that failed first, or the exit code that all ranks
-        had in common.
-        """
+        """Return the exit code of the rank that failed first, or the code that all ranks share."""
         return self.status if self.rank is None else self.rank.exit_code
 
 
@@ -94,9 +92,7 @@ class Judge(Protocol):
 
 
 def is_abnormal(rank: EndedRank) -> bool:
-    """Return whether `rank` failed by itself: it neither finished its work nor stopped on
-    request.
-    """
+    """Return whether `rank` failed by itself: it neither finished nor stopped on request."""
     return rank.status is not None and not rank.killed and rank.exit_code not in (0, EXIT_STOPPED)
 
 
@@ -107,11 +103,7 @@ def judge_ranks(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """Decide the outcome of an attempt of the built-in trainer.
-
-    `stop` is the reason of a requested stop; None if no stop was requested. `killed_because`
-    is the reason for which the supervisor killed the ranks, if no rank failed by itself.
-    """
+    """Decide the outcome of an attempt of the built-in trainer. See `Judge` for the arguments."""
     broken = [rank for rank in ranks if is_abnormal(rank)]
     if broken:
         return _blame(_first_failure(ranks, broken, progress), progress.errors)
@@ -231,13 +223,11 @@ def judge_stalled(
     own_program: bool,
     complete: RankReports | None = None,
 ) -> Verdict:
-    """Return the verdict on an attempt that was ended because its ranks made no progress (a
-    stall).
+    """Return the verdict on an attempt that was ended because its ranks made no progress (a stall).
 
-    `verdict` is the verdict without regard to the stall. `cause` describes the stall, and
-    `index` is the rank that the others waited for. A user's program that exits with status 0
-    after the requested stop does not count as finished, unless `complete` contains its
-    report that the job is complete.
+    `verdict` is the verdict without regard to the stall. `cause` describes the stall, and `index`
+    is the rank that the others waited for. If a user's program exits with status 0 after the stop,
+    it counts as finished only if `complete` has its report that the job is complete.
     """
     if complete is not None:
         done = _finished(complete)
@@ -333,8 +323,7 @@ _LONGEST_REASON = 1000
 
 @dataclass(frozen=True)
 class _NoReports:
-    """An empty set of rank reports. It is used if the supervisor was killed, because only the
-    supervisor received the reports.
+    """An empty set of rank reports. The real reports were lost with the killed supervisor.
 
     The daemon adds the reports that it finds in `progress.jsonl`.
     """
@@ -386,8 +375,8 @@ def inferred_record(
 
 
 def _unfinished(plan: Plan, outcome: str, stop: str | None, killed: str) -> dict[str, Any]:
-    """Return the records of the steps that should follow a finished run (such as an export or an
-    upload) but were not done. The records have the format that `supervise` writes.
+    """Return a record for each step that should follow the run (such as an export or an upload) but
+    was not done. The format is that of `supervise`.
     """
     names = {"finished": FOLLOWING, "stopped": () if stop in GOES_ON else ("uploading",)}
     follows = [name for name in names.get(outcome, ()) if getattr(plan, name)]

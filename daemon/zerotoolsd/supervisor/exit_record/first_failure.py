@@ -152,9 +152,7 @@ def lost_elsewhere(
 
 
 def _last_message(rank: EndedRank, errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last error that `rank` reported. If it reported no error, return the end of
-    its log.
-    """
+    """Return the last error that `rank` reported; otherwise the end of its log."""
     own = [error.get("message") for error in errors if error["rank"] == rank.index]
     if own and isinstance(own[-1], str):
         return own[-1]
@@ -238,7 +236,11 @@ _OF_LAUNCHERS = re.compile(
 
 
 def last_error(text: str) -> str | None:
-    """Return the last line of the last traceback in `text`. Tracebacks of launchers are ignored."""
+    """Return the last line of the last traceback in `text`; None if `text` has no traceback.
+
+    Tracebacks of launchers are ignored. If several ranks printed tracebacks, the first one that is
+    not about a lost connection counts.
+    """
     found: dict[str, str] = {}
     in_traceback: set[str] = set()
     in_group: set[str] = set()
@@ -263,7 +265,9 @@ def last_error(text: str) -> str | None:
 
 
 def error_line(text: str) -> str | None:
-    """Return the line of `text` that explains why a program failed, without escape sequences."""
+    """Return the line of `text` that explains why a program failed, without escape sequences.
+    Return None if there is no such line.
+    """
     plain = _ESCAPES.sub("", text)
     found = last_error(plain) or _first_cause(list(_like_errors(plain)), last=True)
     return None if found is None else found[:LONGEST].strip()

@@ -67,8 +67,8 @@ def run_keeper(
 ) -> int:
     """Fork the supervisor and wait until it ends. Return the exit status of this process.
 
-    If the supervisor was killed, write its record. Raises OSError if the disk has no space for the
-    attempt's records; in this case no process was started.
+    If the supervisor was killed or failed, write its record. Raises OSError if the disk has no
+    space for the attempt's records; in this case no process was started.
     """
     records = Records(
         ReservedRecord(Path(EXIT), plan.processes),

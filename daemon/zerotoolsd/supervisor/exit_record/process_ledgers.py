@@ -47,8 +47,7 @@ class RankLedger:
     """The ledger of ranks, in memory that the keeper and the supervisor share."""
 
     def __init__(self, ranks: int, path: Path | None = None) -> None:
-        """Create the ledger, before the fork. Raises OSError if the disk has no space for the
-        file."""
+        """Create the ledger, before the fork. Raises OSError if the disk has no space for it."""
         self._ranks = ranks
         size = (ranks + 1) * _LINE.size
         self._memory: mmap.mmap | bytearray = mmap.mmap(-1, size)
@@ -74,18 +73,16 @@ class RankLedger:
         return found
 
     def begin(self) -> None:
-        """Record in the ledger that the first rank is about to start."""
+        """Record that the first rank is about to start."""
         self._put(self._ranks, 0, 0, _STARTED, killed=False)
 
     @property
     def has_begun(self) -> bool:
-        """Return whether a process of the job may have started, according to the ledger."""
+        """Return whether a process of the job may have started."""
         return bool(self._get(self._ranks)[2])
 
     def finished(self, *, is_so: bool) -> None:
-        """Record in the ledger whether the job's program has reported that the job is complete
-        (`is_so`).
-        """
+        """Record whether the job's program has reported that the job is complete (`is_so`)."""
         self._put(self._ranks, 0, 0, _FINISHED if is_so else _STARTED, killed=False)
 
     @property
@@ -98,9 +95,7 @@ class RankLedger:
         self._put(rank, pid, 0, _STARTED, killed=False)
 
     def ended(self, pid: int, status: int) -> None:
-        """Record the wait status `status` of the child process `pid`. Children that are not
-        ranks are ignored.
-        """
+        """Record the wait status of the child process `pid`. Do nothing if it is not a rank."""
         for rank in range(self._ranks):
             found, _, state, killed = self._get(rank)
             if found == pid and state == _STARTED:

@@ -217,9 +217,7 @@ class StackDump:
         return list(self._running)
 
     def ended(self, pids: Iterable[int]) -> None:
-        """Record that the child processes `pids` have ended. The caller has already read their
-        wait statuses.
-        """
+        """Record that the child processes `pids` have ended and were reaped."""
         for pid in pids:
             found = self._running.pop(pid, None)
             if found is not None:
@@ -230,7 +228,7 @@ class StackDump:
     def is_over(self) -> bool:
         """Return whether all processes have printed their stacks or the time for this is over.
 
-        Processes that have printed nothing are noted in the log.
+        The logs name the processes that have printed nothing.
         """
         passed = self._clock() - self._began
         for pid, (log, before) in list(self._asked.items()):
@@ -267,9 +265,7 @@ def _read_stacks(pid: int) -> str:
 
 
 def python_programs(pids: Sequence[int]) -> list[int]:
-    """Return the processes among `pids` that run a Python program, so that py-spy can read their
-    stacks.
-    """
+    """Return the processes among `pids` that run Python, so that py-spy can read their stacks."""
     found = []
     for pid in pids:
         try:

@@ -143,9 +143,7 @@ class Heartbeats:
         }
 
     def _write(self) -> None:
-        """Overwrite `heartbeats.json` in place. A reader that gets a partly written file must
-        read it again.
-        """
+        """Overwrite `heartbeats.json` in place. Readers repeat a read of a partly written file."""
         with suppress(OSError):
             if self._file is None:
                 flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -73,9 +73,7 @@ class HeartbeatWriter:
         return self._memory is not None
 
     def answers_dumps(self) -> None:
-        """Record for the supervisor that this rank prints the stacks of its threads when it
-        gets DUMP_SIGNAL.
-        """
+        """Tell the supervisor that this rank prints its stacks when it gets DUMP_SIGNAL."""
         self._flags |= _DUMPS
         self.beat()
 

@@ -68,8 +68,7 @@ class _Known:
 
 
 class StallDetector:
-    """Measures how long each rank of one attempt made no progress. Call `update` about once a
-    second."""
+    """Measures how long each rank made no progress. Call `update` about once a second."""
 
     def __init__(self, limits: StallLimits) -> None:
         self.limits = limits
@@ -83,9 +82,7 @@ class StallDetector:
 
     @property
     def step_seconds(self) -> float | None:
-        """Return the median duration of the newest training steps, in seconds; None before the
-        first step.
-        """
+        """Return the median seconds of the newest training steps; None before the first step."""
         # The module `statistics` would take a megabyte of each supervisor.
         return sorted(self._steps)[len(self._steps) // 2] if self._steps else None
 
@@ -241,9 +238,7 @@ def straggler_of(sights: Sequence[RankState]) -> RankState | None:
 
 
 def hangs_together(sights: Sequence[RankState]) -> bool:
-    """Return whether there are several ranks, and all of them are in the phases of the first
-    collectives.
-    """
+    """Return whether several ranks are all in phases of the first collectives."""
     return len(sights) > 1 and all(sight.beat.phase in COLLECTIVE for sight in sights)
 
 

@@ -155,9 +155,7 @@ Stamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class LoadedFiles:
-    """The state of the files and directories from which modules were imported, at the time of
-    the imports.
-    """
+    """The files and directories from which modules were imported, as they were at the imports."""
 
     stamps: dict[str, Stamp]
 
@@ -172,15 +170,13 @@ class LoadedFiles:
 
     def newer(self, time_ns: int) -> str | None:
         """Return the first file that was written after `time_ns` (nanoseconds since the epoch);
-        None if there is no such file.
-
-        This process may have imported the version of the file before that write.
+        None if no file was. This process may have imported an earlier version of such a file.
         """
         return next((p for p, stamp in self.stamps.items() if stamp[0] > time_ns), None)
 
     def changed(self) -> str | None:
-        """Return the first file that was changed or deleted since its state was read; None if there
-        is no such file.
+        """Return the first file that was changed or deleted since its state was read; None if no
+        file was.
         """
         return next((p for p, stamp in self.stamps.items() if _stamp(p) != stamp), None)
 
@@ -213,9 +209,7 @@ def _stamp(path: str) -> Stamp | None:
 
 
 def why_not_forked() -> str | None:
-    """Return the reason why this process cannot be forked safely after its imports; None if it
-    can be forked.
-    """
+    """Return why this process cannot be forked safely after its imports; None if it can."""
     threads = [Path(each, "comm").read_text() for each in Path("/proc/self/task").iterdir()]
     if len(threads) != 1:
         names = ", ".join(sorted(name.strip() for name in threads))
@@ -235,9 +229,7 @@ def _open_paths() -> Iterator[str]:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process, in bytes. Pages that it shares with its forks are
-    included.
-    """
+    """Return the memory of this process in bytes, with pages that its forks share."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 

@@ -38,9 +38,7 @@ def is_program(argv: Sequence[str]) -> bool:
 
 
 def run_program_in_fork(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Run the Python program `argv` in this forked process, and exit with the exit status of
-    the program.
-    """
+    """Run the Python program `argv` in this forked process, and exit with its exit status."""
     status = 1
     try:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -66,11 +64,8 @@ def run_program_in_fork(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn
 
 
 def begin_anew(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Reset the state that this forked process has inherited, so that it is as in a new
-    interpreter.
-
-    The state consists of signal handlers, environment, arguments, random numbers and the number of
-    threads.
+    """Reset the state that this forked process has inherited to that of a new interpreter: signal
+    handlers, environment, arguments, random numbers and the number of threads.
     """
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),

@@ -31,17 +31,13 @@ Key = tuple[int, int]
 
 
 class Flow:
-    """The pipes through which the output of some programs flows, including pipes behind filters
-    such as `tee`.
-    """
+    """The pipes through which the output of some programs flows, also behind filters (`tee`)."""
 
     def __init__(self) -> None:
         self._passing: dict[Key, tuple[Set[str], Set[str]]] = {}
 
     def add_filter(self, process: Process) -> None:
-        """Record that `process` is a filter: everything it reads from a pipe, it writes into
-        other pipes.
-        """
+        """Record that `process` is a filter, which passes data from pipes into other pipes."""
         key = (process.pid, process.start_ticks)
         if key not in self._passing:
             self._passing[key] = (
@@ -50,9 +46,7 @@ class Flow:
             )
 
     def of(self, written: Iterable[Set[str]]) -> Set[str]:
-        """Return the pipes in `written` and all pipes behind them, into which filters pass the
-        same data.
-        """
+        """Return the pipes in `written` and all pipes into which filters pass the same data."""
         found = set().union(*written)
         size = -1
         while size != len(found):
@@ -62,9 +56,7 @@ class Flow:
 
 
 class Readers:
-    """The runners that read from pipes. This object keeps their pipes open until they have read all
-    data.
-    """
+    """The runners that read from pipes. Keeps their pipes open until they have read all data."""
 
     def __init__(self) -> None:
         self._kept: dict[Key, dict[str, int | None]] = {}
@@ -104,8 +96,8 @@ class Readers:
         return [child for child in children if pipe_ends.pipes_written(child.pid) & read]
 
     def must_continue(self, process: Process, flow: Set[str]) -> bool:
-        """Return whether `process` must continue: it reads only from the pipes `flow`, or has not
-        read all data in those pipes.
+        """Return whether `process` must continue: it does nothing but read from a pipe in `flow`,
+        or it has not read all data.
 
         A shell may run short commands for each line that it reads.
         """

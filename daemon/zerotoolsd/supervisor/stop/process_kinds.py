@@ -64,10 +64,9 @@ class ProcessKind(Enum):
 def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
     """Return the kind of `process`, which has the child processes `children`.
 
-    A process with an unknown name is a runner if SIGTERM would end it and one of two
-    conditions holds: it waits for a child in the kernel, or one of its descendants handles
-    SIGTERM. SIGTERM would end only the process itself, and its descendants would never get a
-    signal.
+    A process with an unknown name is a runner if SIGTERM would end it and one of two conditions
+    holds: it waits for a child in the kernel, or one of its descendants handles SIGTERM. If such a
+    process got SIGTERM, it would end alone, and its descendants would get no signal.
     """
     name = _name(process)
     if name in RUNNERS:
@@ -81,9 +80,7 @@ def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
 
 
 def _handles_below(children: Sequence[Process]) -> bool:
-    """Return whether any of `children` or their descendants handles SIGTERM and is not a filter
-    such as `tee`.
-    """
+    """Return whether any of `children` or their descendants handles SIGTERM and is no filter."""
     waiting = list(children)
     while waiting:
         process = waiting.pop()
@@ -94,9 +91,7 @@ def _handles_below(children: Sequence[Process]) -> bool:
 
 
 def is_filter(process: Process) -> bool:
-    """Return whether `process` is a filter, which only passes the output of other programs on,
-    such as `tee`.
-    """
+    """Return whether `process` is a filter, which only passes on output, such as `tee`."""
     return _name(process) in FILTERS
 
 
@@ -106,9 +101,7 @@ def is_shell(process: Process) -> bool:
 
 
 def is_named_runner(process: Process) -> bool:
-    """Return whether `process` has the name of a program that runs other programs: a shell,
-    `make` and others.
-    """
+    """Return whether `process` has the name of a known runner, such as a shell or `make`."""
     return _name(process) in RUNNERS
 
 
@@ -129,15 +122,11 @@ class Wait:
 
     @property
     def lasts(self) -> bool:
-        """Return whether the process has waited for the same child since this object was
-        created.
-        """
+        """Return whether the process has waited for one child since this object was created."""
         return self._began and waits_for_child(self._pid) and self._count() == self._pauses
 
     def _count(self) -> bytes:
-        """Return the line in /proc that contains the number of voluntary context switches of
-        the process.
-        """
+        """Return the line in /proc with the number of voluntary context switches of the process."""
         try:
             lines = Path(f"/proc/{self._pid}/status").read_bytes().splitlines()
         except GONE:

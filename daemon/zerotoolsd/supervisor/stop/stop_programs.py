@@ -75,9 +75,7 @@ class _SuspendedRunner(_StoppedProcess):
 
 @dataclass
 class _TerminatedProcess(_StoppedProcess):
-    """A process that got SIGTERM: a program, or a runner that handles SIGTERM (`is_runner` is
-    True).
-    """
+    """A process that got SIGTERM: a program, or a runner that handles it (`is_runner`)."""
 
     is_runner: bool = False
     saves: bool = False
@@ -138,7 +136,7 @@ class Stop:
         grace_seconds: float,
         excluded_pids: Collection[int | None] = (),
     ) -> None:
-        """Send SIGTERM to the programs below the root processes with the pids `roots`. They
+        """Send SIGTERM to the programs below the root processes with the pids `roots`. The programs
         have `grace_seconds` to save and end.
 
         `excluded_pids` are the pids of children of this process that do not belong to the job.
