@@ -77,7 +77,8 @@ class AttemptStopper:
         NotAllowed.
 
         After the attempt has ended, the job is paused or queued again, according to the purpose in
-        `ask`. A second call does nothing. A job without a running attempt is paused at once.
+        `ask`. A second call only sends the request again. A job without a running attempt is paused
+        at once.
         """
         event: LifecycleEvent = Pause(why=why) if ask.purpose == PAUSE else Yield(why=why)
         after = self._transitions.state_after(job, event)
@@ -126,8 +127,6 @@ class AttemptStopper:
         return attempt.token in self._ends.expired
 
     def is_expired(self, job: JobRow) -> bool:
-        """Return whether the attempt of the job was asked to stop because of the job's time
-        limit.
-        """
+        """Return whether the job's attempt was asked to stop because of the job's time limit."""
         expired = self._ends.expired
         return bool(expired) and self._was_expired(self._store.attempts(job.id)[-1])

@@ -59,7 +59,7 @@ class Starting:
 
 @dataclass(frozen=True)
 class NeverStarted:
-    """Status: no supervisor has written `run.json`, and no supervisor is running."""
+    """Status: no supervisor has written `run.json`, and none is running."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,7 @@ def supervisor_lives(attempt: AttemptRow) -> bool:
 
 
 def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
-    """Return the status of the attempt with this `token`, which has the run directory
-    `run_dir`.
-    """
+    """Return the status of the attempt with this `token` in the run directory `run_dir`."""
     try:
         with opened_run_directory(run_dir) as base:
             return _status_in(base, token, owner_of(run_dir))
@@ -183,10 +181,9 @@ def _final_status(run_dir: Path, token: str, why: str) -> Over | Gone:
 
 def _record_from_ledger(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the record of the attempt's end, inferred from the ledger of its ranks. Return None if
-    the ledger cannot be read.
+    the ledger cannot be read. `run` has the contents of `run.json`.
 
-    Normally the keeper writes this record, but here the keeper is gone too. `run` has the contents
-    of `run.json`.
+    Normally the keeper writes this record, but here the keeper is gone too.
     """
     try:
         plan = Plan.from_json(read_json(run_dir / ATTEMPT, LARGEST_RECORD) or {})

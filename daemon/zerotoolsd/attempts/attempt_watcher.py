@@ -92,11 +92,7 @@ class AttemptWatcher:
         spawner: SupervisorSpawner | None = None,
         kill_seconds: float = 30.0,
     ) -> None:
-        """Keep the objects and functions that the watcher uses.
-
-        A process that is still alive `kill_seconds` seconds after SIGKILL is recorded as a
-        leftover.
-        """
+        """A process that survives SIGKILL for `kill_seconds` is recorded as a leftover."""
         self._kill_seconds = kill_seconds
         self.on_over = on_over
         self._guard = guard
@@ -163,17 +159,16 @@ class AttemptWatcher:
         return live is not None and not live.is_request
 
     def settle(self, attempt: AttemptRow) -> None:
-        """Read the status of the attempt. If the attempt is running, watch it; otherwise report its
-        end.
-        """
+        """Read the status of the attempt from its run directory, and act on it as `adopt` does."""
         self._later.pop(attempt.token, None)
         with self._guard(attempt.job_id, SETTLING) as reach:
             reach()
             self.adopt(attempt, attempt_status.run_dir_status(Path(attempt.run_dir), attempt.token))
 
     def adopt(self, attempt: AttemptRow, found: attempt_status.AttemptStatus) -> None:
-        """Watch the attempt, or report its end, according to its status `found`, which the caller
-        has read.
+        """Act on the status `found` of the attempt: watch a running attempt, report the end of an
+        ended one, and start one that never started again later. If the status is not clear, read it
+        again later.
         """
         self.held.pop(attempt.job_id, None)
         match found:
@@ -267,11 +262,8 @@ class AttemptWatcher:
             self._settle_later(attempt)
 
     def _end_strays(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Kill the remaining processes of an attempt without a supervisor, then report `record`
-        as its end.
-
-        The end is reported after the last process has ended, or when the deadline for this has
-        passed.
+        """Kill the remaining processes of an attempt without a supervisor. After the last one has
+        ended, or at the latest after `kill_seconds`, report `record` as the end of the attempt.
         """
         traces = orphan_processes.traces_of(Path(attempt.run_dir), attempt.token)
         deadline = time.monotonic() + self._kill_seconds
@@ -359,9 +351,7 @@ class AttemptWatcher:
         self.request_stop(attempt, reason, 0.0)
 
     def request_again(self) -> bool:
-        """Try again to write the stop requests that could not be written before. Return whether
-        all are written now.
-        """
+        """Write the stop requests that were not written before. Return whether all are written."""
         for attempt, reason in self._stops.unwritten:
             if self.watches(attempt):
                 self.request_stop(attempt, reason)
@@ -377,9 +367,7 @@ class AttemptWatcher:
         return [(attempt, self._stops.requested_at(attempt)) for attempt in found]
 
     def abandon(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an attempt. Its supervisor is still running and cannot be
-        killed.
-        """
+        """Report `record` as the end of an attempt with a supervisor that survives SIGKILL."""
         live = self._live.pop(attempt.token)
         self._forget(live)
         _disown(live.spawned)
@@ -422,9 +410,7 @@ def _disown(spawned: Spawned | None) -> None:
 
 
 class StopRequestFiles:
-    """The stop requests of attempts, keyed by token. Requests that no supervisor has received yet
-    are included.
-    """
+    """The stop requests of attempts, keyed by token, also those that no supervisor has received."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
@@ -435,9 +421,7 @@ class StopRequestFiles:
         """
 
     def write(self, attempt: AttemptRow, reason: str, grace_seconds: float | None = None) -> None:
-        """Write a stop request into the run directory of the attempt. If that fails, the
-        request is added to `unwritten`.
-        """
+        """Write a stop request into the attempt's run directory, or add it to `unwritten`."""
         self._since.setdefault(attempt.token, time.monotonic())
         before = self._unwritten.pop(attempt.token, None)
         try:
@@ -462,16 +446,14 @@ class StopRequestFiles:
 
     @property
     def unwritten(self) -> list[tuple[AttemptRow, str]]:
-        """Return the attempts with a stop request that could not be written, and the reasons of
-        the requests.
-        """
+        """Return the attempts with a stop request that could not be written, and its reason."""
         return [(attempt, reason) for attempt, reason, _ in self._unwritten.values()]
 
     def drop_unwritten(self, attempt: AttemptRow) -> None:
         """Forget a stop request that could not be written.
 
-        Call this if the attempt has ended. Also call it if the daemon no longer watches the
-        attempt; the request is then repeated when the daemon finds the attempt again.
+        Call this if the attempt has ended, or if the daemon no longer watches the attempt. In the
+        second case the daemon repeats the request when it finds the attempt again.
         """
         self._unwritten.pop(attempt.token, None)
 
@@ -482,7 +464,7 @@ class StopRequestFiles:
         return self._since.get(attempt.token)
 
     def forget(self, attempt: AttemptRow) -> None:
-        """Forget all stop requests to an attempt that has ended."""
+        """Forget the time of the first stop request to an attempt that has ended."""
         self._since.pop(attempt.token, None)
 
 

@@ -158,9 +158,7 @@ def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -
 
 
 def mistake_of(record: Mapping[str, Any]) -> str | None:
-    """Return one sentence on the user's mistake that made the attempt crash; None if no mistake
-    is known.
-    """
+    """Return a sentence on the user's mistake that made the attempt crash; None if unknown."""
     if record.get("signal") is not None or not _ended_at_once(record):
         return None
     text, error = _text(record), _error(record)
@@ -177,9 +175,7 @@ def mistake_of(record: Mapping[str, Any]) -> str | None:
 
 
 def _ended_at_once(record: Mapping[str, Any]) -> bool:
-    """Return whether the attempt ended within AT_ONCE_SECONDS after its start and reported no
-    step.
-    """
+    """Return whether the attempt ended within AT_ONCE_SECONDS and reported no step."""
     ran = record.get("ran_seconds")
     return (
         not _whole(record.get("steps_done"))
@@ -207,9 +203,7 @@ def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _progress(record: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the progress of the attempt: the number of steps that were done, and the newest saved
-    step.
-    """
+    """Return the number of steps that the attempt has done, and the newest saved step."""
     checkpoint = record.get("checkpoint")
     saved = checkpoint.get("step") if isinstance(checkpoint, Mapping) else None
     return _whole(record.get("steps_done")), saved
@@ -225,9 +219,7 @@ def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _error(record: Mapping[str, Any]) -> str | None:
-    """Return the last error of the program, which the supervisor found in its output; None if there
-    is no error.
-    """
+    """Return the last error in the output of the program; None if there is no error."""
     said = record.get("last_error")
     return said if isinstance(said, str) else last_error(_text(record))
 
@@ -248,9 +240,7 @@ def _clipped(text: str) -> str:
 def with_xids(
     record: Mapping[str, Any], xids: XidsByGpu, gpu_name: Callable[[str], str]
 ) -> Mapping[str, Any]:
-    """Return `record` with the `xids` added to its cause. XIDs are error numbers of the GPU
-    driver.
-    """
+    """Return `record` with the `xids`, error numbers of the GPU driver, added to its cause."""
     if not xids:
         return record
     said = "; ".join(

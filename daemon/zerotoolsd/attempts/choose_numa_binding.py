@@ -62,9 +62,7 @@ UNBOUND = RankBindings()
 
 @dataclass(frozen=True)
 class _Part:
-    """The planned binding of one rank: its processors, and the memory nodes that the processors
-    belong to.
-    """
+    """The planned binding of one rank: its processors, and the memory nodes of these processors."""
 
     cpus: frozenset[int] = frozenset()
     homes: tuple[int, ...] = ()

@@ -39,15 +39,13 @@ _LONGEST = 500
 
 @dataclass(frozen=True)
 class Clocks:
-    """The calendar time and the monotonic time, in seconds, read at the same moment."""
+    """The wall clock and the monotonic clock, in seconds, read at the same moment."""
 
     monotonic: float = field(default_factory=time.monotonic)
     time: float = field(default_factory=time.time)
 
     def epoch_of(self, clock: object) -> float | None:
-        """Convert the monotonic time `clock` to the calendar time in whole seconds since 1970; None
-        if it is not a valid time.
-        """
+        """Convert the monotonic time `clock` to whole seconds since the epoch; None if invalid."""
         if not isinstance(clock, float) or not 0 <= clock <= self.monotonic + 1:
             return None
         return float(round(self.time - (self.monotonic - clock)))

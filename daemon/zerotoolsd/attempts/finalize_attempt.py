@@ -90,9 +90,7 @@ class AttemptFinalizer:
         return not self._unsettled
 
     def record_end(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Write the end of an attempt into the queue. If the commit fails, it is repeated
-        later.
-        """
+        """Write the end of an attempt into the queue, now or later if the commit fails."""
         crash_points.crash_at(crash_points.END_SEEN)
         if attempt.token not in self._unsettled:
             self._unsettled[attempt.token] = (attempt, record)
@@ -168,10 +166,8 @@ class AttemptFinalizer:
         return self._faults.xids(attempt.gpu_uuids, attempt.started_clock - XID_SLACK_SECONDS)
 
     def end_by_force(self, job: JobRow, why: str) -> bool:
-        """Kill the remaining processes of a cancelled job, and write the end of its attempt
-        into the queue.
-
-        Return whether it succeeded.
+        """Kill the remaining processes of a cancelled job, and write the end of its attempt into
+        the queue. Return whether it succeeded. Raises sqlite3.OperationalError.
         """
         try:
             killed = []
@@ -196,7 +192,7 @@ class AttemptFinalizer:
 
     def release_freed(self) -> bool:
         """Release the GPUs of ended attempts that no process uses any more. Return whether
-        processes still use other GPUs of ended attempts.
+        processes of ended attempts still use other GPUs.
         """
         lives = False
         for lease in self._store.outlived.leases():

@@ -118,7 +118,7 @@ def reported_by_program(attempts: Sequence[AttemptRow]) -> list[str]:
     newest first.
 
     For each attempt, the newest checkpoint and the checkpoints in the last part of its
-    `progress.jsonl` are included.
+    `progress.jsonl` are included, at most _MOST_REPORTED in all.
     """
     paths: dict[str, None] = {}
     for attempt in reversed(attempts):
@@ -240,9 +240,7 @@ def with_reports(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str,
 
 
 def why_not_started(attempt: AttemptRow) -> str:
-    """Return the last message in the log of a supervisor that ended before it started any
-    process.
-    """
+    """Return a sentence on a supervisor that ended before it started any process."""
     said = last_line(Path(attempt.run_dir) / SUPERVISOR_LOG)
     return "its supervisor ended before it started anything" + (f" ({said})" if said else "")
 

@@ -220,9 +220,7 @@ def _cache_environment(
 
 
 def cache_directory(run_dir: Path, cache: DataCacheConfig, user: JobUser | None) -> Path:
-    """Return the directory for cached data of the daemon's user, or of `user`; only this user
-    can read it.
-    """
+    """Return the cache directory of `user` (None: the daemon's user), private to this user."""
     directory = Path(cache.directory or run_dir.parents[2] / DATA_CACHE)
     return directory if user is None else directory / f"uid-{user.account.uid}"
 
@@ -265,9 +263,7 @@ def make_plan(
 
 
 def slurm_plan(plan: Plan, run_dir: Path) -> Plan:
-    """Return the plan for a job under Slurm. Its only process on this machine watches the job in
-    Slurm.
-    """
+    """Return the plan for a job under Slurm. One process on this machine watches the Slurm job."""
     return replace(
         plan,
         argv=(sys.executable, "-E", "-P", str(ATTENDING_ENTRY)),

@@ -148,8 +148,9 @@ def _ranks(run: Mapping[str, Any]) -> dict[int, int]:
 def find_attempt_processes(
     traces: Traces, look: Callable[[], dict[int, Process]] = all_processes
 ) -> list[Process]:
-    """Return the living processes of the attempt. `look` returns all processes by pid. Raises
-    OSError.
+    """Return the living processes of the attempt. Raises OSError.
+
+    `look` returns all processes by pid.
     """
     table = look()
     for pid in _own_line(table):
@@ -173,9 +174,7 @@ def _own_line(table: Mapping[int, Process]) -> Collection[int]:
 
 @dataclass
 class OrphanKiller:
-    """Kills the remaining processes of one attempt. Call `kill_remaining` repeatedly until it
-    returns False.
-    """
+    """Kills an attempt's remaining processes. Repeat `kill_remaining` while it returns True."""
 
     traces: Traces
     kill: Callable[[Process, int | None], object] = kill_process
@@ -187,8 +186,8 @@ class OrphanKiller:
     alive: list[Process] = field(default_factory=list)
 
     def kill_remaining(self) -> bool:
-        """Send SIGKILL to the remaining processes of the attempt. Return whether there were any
-        such processes. Raises OSError.
+        """Send SIGKILL to the remaining processes of the attempt. Return whether there were any.
+        Raises OSError.
         """
         # Search first, so that processes that end with the group are counted, too.
         self.alive, self.refused = self.find(self.traces), set()
@@ -203,9 +202,7 @@ class OrphanKiller:
         return bool(self.alive)
 
     def left_behind(self) -> list[dict[str, Any]]:
-        """Return the records of the processes that were still alive at the last call of
-        `kill_remaining`.
-        """
+        """Return the records of the processes that the last `kill_remaining` found alive."""
         ranks = self.traces.ranks
         return [
             left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
@@ -223,11 +220,8 @@ class OrphanKiller:
 
 
 def kill_orphans(traces: Traces) -> list[Process]:
-    """Send SIGKILL to every process of the attempt, and return these processes. Do not wait
-    until they have ended.
-
-    The search is repeated until it finds no new process, because the processes may fork
-    meanwhile.
+    """Send SIGKILL to every process of the attempt, and return these processes without waiting for
+    their ends. Search until no new process is found, because the processes may fork meanwhile.
     """
     sweep, seen = OrphanKiller(traces), dict[tuple[int, int], Process]()
     for _ in range(MAX_LOOKS):

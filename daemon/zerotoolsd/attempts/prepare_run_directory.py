@@ -179,9 +179,7 @@ def make_user_cache(directory: Path, account: Account, *, is_own: bool) -> None:
 
 
 def write_attempt_note(run_dir: Path, attempt: AttemptRow, spec: Mapping[str, Any]) -> None:
-    """Write a file next to the run directory that says which attempt is about to start in it.
-    Raises OSError.
-    """
+    """Write a file next to the run directory, with the attempt that will start. Raises OSError."""
     known = {
         "job_id": attempt.job_id,
         "token": attempt.token,

@@ -43,9 +43,7 @@ class LeasingAttempts:
 
 
 class AttemptRecovery:
-    """Reattaches the daemon to the last attempts of jobs. The jobs must first be noted (`note`,
-    `note_all`).
-    """
+    """Reattaches the daemon to the last attempts of jobs, which `note` or `note_all` has noted."""
 
     def __init__(
         self,
@@ -64,9 +62,7 @@ class AttemptRecovery:
         self._noted: list[int] = []
 
     def note_all(self) -> None:
-        """Note every unfinished attempt of the previous daemon, so that `reattach_all` reattaches
-        to it.
-        """
+        """Note every unfinished attempt of the previous daemon for `reattach_all`."""
         wanted = (*states.ACTIVE, states.HELD)
         self._noted = [job.id for job in reversed(self._store.jobs(wanted))]
 
@@ -81,7 +77,7 @@ class AttemptRecovery:
         return bool(self._noted)
 
     def reattach_job(self, job_id: int) -> None:
-        """Note this job, and reattach to all noted jobs, to this job last."""
+        """Reattach to all noted jobs, and then to this job."""
         self._noted.append(job_id)
         self.reattach_all()
 

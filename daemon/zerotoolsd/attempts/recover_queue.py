@@ -71,9 +71,7 @@ class _Found:
 
 
 def add_missing_from_runs(state_dir: Path, store: Store, now: float) -> list[int]:
-    """Add to `store` the data that only run directories contain. Return the numbers of the changed
-    jobs.
-    """
+    """Add to `store` the data that only run directories contain. Return the jobs that got data."""
     restored = _restored(state_dir)
     jobs_dir = state_dir / "jobs"
     known = store.states()

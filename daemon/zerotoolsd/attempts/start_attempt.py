@@ -145,8 +145,10 @@ class AttemptStarter:
         self.begin(attempt, self._watcher.on_over)
 
     def begin(self, attempt: AttemptRow, failed: OnOver) -> None:
-        """Start an attempt that is already in the queue as launching. If the start fails,
-        `failed` is called.
+        """Start an attempt that is already in the queue as launching.
+
+        If the machine prevents the start, it is tried again later. If the start fails for another
+        reason, `failed` is called.
         """
         job = self._store.job(attempt.job_id)
         before = self._store.attempts(job.id)[: attempt.number - 1]
@@ -215,16 +217,14 @@ class AttemptStarter:
         return last_report.report_so_far(Path(attempt.run_dir)).step is None
 
     def found_running(self, attempt: AttemptRow, began: Moment) -> None:
-        """Record in the queue that the supervisor of the attempt has been running since
-        `began`, if the attempt is still launching there.
-        """
+        """Call `mark_running` if the attempt is still launching in the queue."""
         current = self._store.attempts(attempt.job_id)[attempt.number - 1]
         if current.token == attempt.token and current.state == LAUNCHING:
             self.mark_running(current, began)
 
     def mark_running(self, attempt: AttemptRow, began: Moment) -> None:
-        """Record in the queue that the supervisor of the attempt has been running since
-        `began`. Do nothing if this is already recorded.
+        """Record in the queue that the supervisor of the attempt has been running since `began`. Do
+        nothing if this is already recorded.
         """
         job, here = self._store.job(attempt.job_id), clocks.read_clocks()
         if began.time > here.time or (began.clock or 0.0) > (here.clock or 0.0):

@@ -47,15 +47,13 @@ class StartBackoff:
         self._waits: dict[int, _Wait] = {}
 
     def wait_for_turn(self, job_id: int, why: str, seconds: float) -> None:
-        """Delay the start of the job by `seconds`, because it waits for other jobs, not because of
-        an error of the machine.
-        """
+        """Delay the start of the job by `seconds`, because it waits for other jobs."""
         self._waits[job_id] = _Wait(why, 0, True, self._clock() + seconds)
         self._wake()
 
     def put_off(self, job_id: int, why: str) -> None:
         """Delay the start of the job because of an error of the machine. Each delay is twice as
-        long as the one before.
+        long as the one before, but at most MOST_SECONDS.
         """
         before = self._waits.get(job_id)
         tries = 0 if before is None or before.is_turn else before.tries + 1
@@ -66,9 +64,7 @@ class StartBackoff:
         self._wake()
 
     def pop_due(self) -> list[int]:
-        """Return the numbers of the jobs that have waited long enough. Each job is returned only
-        once.
-        """
+        """Return, only once, the numbers of the jobs that have waited long enough."""
         now = self._clock()
         due = [j for j, wait in self._waits.items() if wait.due is not None and wait.due <= now]
         for job_id in due:
@@ -90,9 +86,7 @@ class StartBackoff:
         return [max(0.0, w.due - now) for w in self._waits.values() if w.due is not None]
 
     def why(self, job_id: int) -> str | None:
-        """Return the reason why the start of the job is delayed, in one sentence; None if it is
-        not delayed.
-        """
+        """Return a sentence on why the start of the job is delayed; None if it is not delayed."""
         wait = self._waits.get(job_id)
         if wait is None:
             return None
@@ -126,9 +120,7 @@ class RestartThrottle:
         self._begun: dict[str, tuple[AttemptRow, float]] = {}
 
     def why_not_now(self, attempt: AttemptRow) -> str | None:
-        """Return the reason why the attempt must not start yet, in one sentence; None if it may
-        start.
-        """
+        """Return a sentence on why the attempt must not start yet; None if it may start."""
         if attempt.number == 1 or attempt.token in self._begun:
             return None
         now = self._clock()

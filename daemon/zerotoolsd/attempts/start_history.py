@@ -112,9 +112,7 @@ class StartHistory:
 
 @dataclass(frozen=True)
 class _Past:
-    """The durations of the phases of one job's ended attempts, in seconds; the newest attempt
-    comes first.
-    """
+    """The seconds of each phase of one job's ended attempts, the newest attempt first."""
 
     kind: tuple[object, ...]
     import_kind: tuple[object, ...]

@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ProcessAccess:
-    """The functions that read processes and send signals to them. Tests replace them."""
+    """Functions that read processes and send signals to them. Tests replace these functions."""
 
     read: Callable[[int], Process | None] = read_process
     send: Callable[[int, int, signal.Signals, int | None], bool] = signal_process
@@ -248,9 +248,7 @@ class SupervisorWatchdog:
         self._send(process, signal.SIGKILL, watched.uid)
 
     def _give_up(self, attempt: AttemptRow) -> None:
-        """Report that the supervisor and the keeper of the attempt survive SIGKILL, together
-        with all remaining processes.
-        """
+        """Kill the attempt's remaining processes. Report the end with those that survive."""
         traces, hands = (
             orphan_processes.traces_of(Path(attempt.run_dir), attempt.token),
             self._hands,

@@ -62,9 +62,7 @@ class WarmSupervisor:
     returncode: int | None = None
 
     def wait(self) -> None:
-        """Close the file descriptor of the process. Call this after `pidfd` has become
-        readable.
-        """
+        """Close the file descriptor of the process, after `pidfd` has become readable."""
         self.close()
 
     def kill(self) -> None:
@@ -80,9 +78,7 @@ class WarmSupervisor:
 
 
 class ForkServer:
-    """A fork server: a process that imports the modules of its `kind`, and then forks
-    supervisors.
-    """
+    """A process that imports the modules of its `kind`, and then forks supervisors."""
 
     def __init__(self, kind: ServerKind, now: float) -> None:
         """Start the process of the fork server. `now` is the current time. Raises OSError."""
@@ -267,9 +263,7 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None) -> str | None:
-    """Return the reason why the attempt must start without a fork server; None if a fork server may
-    be used.
-    """
+    """Return why the attempt must start without a fork server; None if it may use one."""
     if spec.engine == "script":
         return "its program comes from the user"
     if spec.engine not in MODULES:

@@ -163,9 +163,7 @@ class ForkServerPool:
         self._servers.clear()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state of the fork servers as a JSON object, which `doctor` and `health`
-        show.
-        """
+        """Return the state of the fork servers as JSON, which `doctor` and `health` show."""
         now = self._clock()
         return {
             "enabled": self._config.enabled,

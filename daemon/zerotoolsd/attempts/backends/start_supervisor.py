@@ -114,7 +114,7 @@ class SupervisorSpawner:
         return Spawned(spawn_child(Path(attempt.run_dir), user, group))
 
     def ended(self, token: str, request: UnitRequest) -> None:
-        """Read the result of a `systemd-run` that has ended, and close its file descriptors."""
+        """Keep the result of a `systemd-run` that has ended, and close its file descriptors."""
         why = request.failure()
         request.close()
         if why is None:
@@ -124,9 +124,9 @@ class SupervisorSpawner:
 
     def why_not(self, token: str) -> str | None:
         """Return the reason why systemd did not start the supervisor of the attempt with this
-        token, and forget the reason.
+        token, and forget the reason. Return None if there is no such reason.
 
-        The next start uses a child process, if that is allowed.
+        If that is allowed, starts in the next PLAIN_SECONDS use child processes.
         """
         why = self._why.pop(token, None)
         if why is not None:
@@ -134,9 +134,7 @@ class SupervisorSpawner:
         return why
 
     def forget(self, token: str) -> None:
-        """Forget the reason why systemd did not start the supervisor of the attempt, because
-        the supervisor is running.
-        """
+        """Forget why systemd did not start the attempt's supervisor, because it is running."""
         self._why.pop(token, None)
         if self._clock() >= self._plain_until:
             self._trouble = None

@@ -83,9 +83,7 @@ _OF_SYSTEM = {
 
 
 def unit_name(attempt: AttemptRow) -> str:
-    """Return the name of the systemd service for the attempt. The name is unique on this
-    machine.
-    """
+    """Return the name of the attempt's systemd service, unique on this machine."""
     return f"{UNIT_PREFIX}{attempt.job_id}-{attempt.number}-{attempt.token[:8]}.service"
 
 
