@@ -118,9 +118,8 @@ class JobRequests:
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> list[JobView]:
-        """Submit an array of jobs: all jobs are queued, or no job.
-
-        `members` has the job and the label of each.
+        """Submit an array of jobs: all jobs are queued, or no job. `members` has each job with its
+        label.
 
         If an earlier request had this idempotency key, return the jobs that the earlier request
         queued. Raises the same errors as `submit`.
@@ -216,7 +215,8 @@ class JobRequests:
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         """Request that a job ends. Return its view, in which the job may still be running.
 
-        A second call does nothing. Raises NotFound, Conflict (the job has ended).
+        A second call only repeats the request. Raises NotFound, Conflict (the job has ended),
+        Unavailable.
         """
         job = self._find(job_id)
 
@@ -463,10 +463,11 @@ class JobRequests:
 
         The result has these keys:
 
-            steps, evaluations: columns of at most `points` points.
+            steps, evaluations, scores: columns of at most `points` points.
             parts: for each range of steps, the attempt that reported it.
             checkpoints: the steps and times at which checkpoints were saved.
             not_finite: the steps with a value that is not finite.
+            sampled: whether some steps were left out.
             follow: the attempt and the file offset from which later reports can be read.
 
         Raises NotFound.
@@ -508,8 +509,7 @@ class JobRequests:
         return await self._examples.read(self._find(job_id), show, wait)
 
     def run_dir(self, job_id: int, attempt: int) -> Path:
-        """Return the directory of one attempt (logs, `progress.jsonl`, `exit.json`). Raises
-        NotFound."""
+        """Return the directory of an attempt (logs, `progress.jsonl`, ...). Raises NotFound."""
         attempts = self._store.attempts(self._find(job_id).id)
         if not 1 <= attempt <= len(attempts):
             raise NotFound(
@@ -534,11 +534,11 @@ class JobRequests:
         return await self._state.metrics(openmetrics=openmetrics)
 
     async def history(self, seconds: int, points: int) -> dict[str, Any]:
-        """Return the use of the machine in the last `seconds`, as columns of at most `points`
+        """Return the use of the machine in the last `seconds`, as columns of at most `points` + 1
         points.
 
-        The result is `{"step_seconds", "times", "series": {name: {"mean", "most"}},
-        "trouble"}`. The names of the series are listed in `zerotoolsd.monitoring.history_recorder`.
+        The result is `{"step_seconds", "times", "series": {name: {"mean", "most"}}, "trouble"}`.
+        The names of the series are listed in `zerotoolsd.monitoring.history_recorder`.
         """
         return (await self._dispatcher.history.read(seconds, points)).to_json()
 
@@ -550,7 +550,7 @@ class JobRequests:
         return [each.to_json() for each in self._dispatcher.history.peaks(job_id, limit)]
 
     def shares(self) -> dict[str, Any]:
-        """Return each user's share of the GPUs. Users are in the order in which their jobs start.
+        """Return each user's share of the GPUs, in the order in which the users' jobs start.
 
         The result is `{"half_life_seconds", "fair", "users": [...]}`. Each user has `uid`, `name`,
         `weight`, `share` and `used` (fractions of 1), `gpu_hours` (older hours count less),
@@ -562,8 +562,9 @@ class JobRequests:
     def health(self) -> dict[str, Any]:
         """Return the state of the daemon.
 
-        The result is `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event",
-        "drain"}`. `drain` is `{"since", "uid", "why"}`; None if jobs may start.
+        The result is
+        `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event", "drain"}`.
+        `drain` is `{"since", "uid", "user", "why"}`; None if jobs may start.
         """
         return self._state.health()
 

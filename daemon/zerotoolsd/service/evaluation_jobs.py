@@ -36,9 +36,7 @@ jobs.
 
 
 def evaluations_of(store: Store, job: JobRow) -> list[JobRow]:
-    """Return the jobs that evaluate a checkpoint of `job` and start after `job`, the oldest
-    first.
-    """
+    """Return the jobs that evaluate a checkpoint of `job`, the oldest first."""
     return [each for each in store.after(job, '"evaluates"') if _evaluates(each, job)]
 
 

@@ -57,8 +57,8 @@ _AT_A_START = frozenset((states.LAUNCHING, states.RUNNING))
 
 @dataclass(frozen=True, kw_only=True)
 class RelatedJobs:
-    """The jobs that are shown with a job: `after` are the jobs after which it starts, and
-    `evaluated_by` describes the newest job that evaluates it; None if there is none.
+    """The jobs that are shown with a job: `after` are the jobs after which it starts.
+    `evaluated_by` describes the newest job that evaluates it; None if no job does.
     """
 
     after: Sequence[DependencyRow] = ()
@@ -148,9 +148,7 @@ def job_view(
 
 
 def _with_last_loss(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return `progress` with the last loss that was logged. A script may log no loss at its last
-    step.
-    """
+    """Return `progress` with the last logged loss, if its last step has no loss."""
     if progress is None or "loss" in progress or "last_loss" not in progress:
         return progress
     return {**progress, "loss": progress["last_loss"]}
@@ -161,7 +159,9 @@ def _masked_text(text: str | None, secrets: Sequence[str]) -> str | None:
 
 
 def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
-    """Return the number of ranks of the newest attempt; 0 if it cannot be read."""
+    """Return the number of ranks in the job file, for an elastic job that of its newest attempt.
+    Return 0 if the job file cannot be read.
+    """
     if spec is None or spec.size_range is None:
         under_slurm = spec is not None and spec.backend == SLURM
         return spec.all_ranks if spec and under_slurm else spec.world_size if spec else 0

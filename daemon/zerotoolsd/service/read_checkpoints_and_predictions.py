@@ -61,9 +61,7 @@ def _steps(directory: Path) -> set[int]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the file `path` that are JSON objects, each text cut to `LONGEST_TEXT`
-    characters.
-    """
+    """Yield the JSON objects in the file `path`, with texts cut to `LONGEST_TEXT` characters."""
     try:
         descriptor = open_regular(path)
     except (ValueError, FileNotFoundError):  # a link or a pipe, or removed since

@@ -42,7 +42,7 @@ _LONGEST = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePart:
-    """An attempt of a job, in the curves. It reported the steps from `first_step` to the first step
+    """An attempt in the curves of a job. It reported the steps from `first_step` to the first step
     of the next part.
     """
 
@@ -69,8 +69,7 @@ class CheckpointStatement:
 class RunCurves:
     """The curves of a job, built from its attempts one after another, the oldest first.
 
-    `follow` says where to read later reports: the newest attempt, and an offset in its progress
-    file.
+    `follow` says where to read later reports: in which attempt, and from which offset of its file.
     """
 
     curves: Curves = field(default_factory=Curves)
@@ -122,9 +121,7 @@ class RunCurves:
 
 
 def statement_of(record: Mapping[str, Any]) -> CheckpointStatement | None:
-    """Return the checkpoint save that a message of an attempt reports; None for any other
-    message.
-    """
+    """Return the saved checkpoint that `record`, a message, reports; None for other messages."""
     path, step = record.get("path"), step_of(record)
     if record.get("event") != "checkpoint" or step is None or not isinstance(path, str):
         return None
@@ -175,9 +172,7 @@ def curve_columns(
 
 
 def score_columns(curves: Curves, points: int) -> dict[str, list[Any]]:
-    """Return the columns of scores keyed by name, with `time` and `step`, for the newest `points`
-    steps.
-    """
+    """Return `step`, `time` and the scores of the newest `points` steps, as columns by name."""
     steps = sorted({step for values in curves.scores.values() for step in values})[-points:]
     known = {name: at for name, at in curves.scores.items() if at}
     named = {**known, **({"time": curves.score_time} if steps else {})}

@@ -118,9 +118,7 @@ class _CheckedJob:
         self.writers.note(job_id, self.seen.place if self.seen else None)
 
     def queued(self, job_id: int) -> None:
-        """Reserve the output directory for job `job_id`, and pin the checkpoints that the job
-        needs.
-        """
+        """Reserve the output directory for job `job_id`, and pin the checkpoints that it needs."""
         self.note(job_id)
         self.coming.set_job_id(job_id)
 
@@ -244,8 +242,7 @@ class JobSubmission:
     ) -> list[NewJob]:
         """Return the jobs of an array for the queue; other requests run in between.
 
-        `texts` are the numbers of the job files in the database, if these files are written
-        already.
+        `texts` are the numbers of the job files in the database, if they are already written.
         """
         jobs, time_slice, size = list[NewJob](), TimeSlice(), len(looked)
         for index, (each, label) in enumerate(zip(looked, labels, strict=True)):
@@ -320,8 +317,7 @@ class JobSubmission:
     def _allowed_terms(
         self, uid: int, terms: QueueTerms, *, size: int = 0, count: int = 1, own: int | None = None
     ) -> QueueTerms:
-        """Return the effective queue terms for `count` jobs with `size` characters of text
-        together.
+        """Return the effective queue terms for `count` jobs with `size` characters of text in all.
 
         `own` is the number of a job that is changed. Raises Unavailable, BadRequest, Forbidden and
         Conflict if the jobs may not be queued.
@@ -395,9 +391,7 @@ class JobSubmission:
         )
 
     def _refuse_full(self) -> None:
-        """Raise Unavailable if the disk is nearly full. The remaining space is reserved for jobs in
-        the queue.
-        """
+        """Raise Unavailable if the disk is nearly full. Queued jobs need the remaining space."""
         if (why := self._dispatcher.store.disk_reserve.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; free some space there")
 
@@ -428,9 +422,7 @@ class JobSubmission:
         self, jobs: Sequence[_CheckedJob], uid: int, terms: QueueTerms, own: int | None = None
     ) -> None:
         """Check again, in the transaction, that limits, dependencies and directories allow these
-        jobs.
-
-        Since the first check, other requests may have changed the queue.
+        jobs. Other requests may have changed the queue since the first check.
         """
         count = count_jobs(job.parts.spec for job in jobs)
         self._refuse_over(uid, sum(len(job.parts.full_text) for job in jobs), count, own)
@@ -471,9 +463,7 @@ class JobSubmission:
         return replace(found, notes=[*found.notes, *foreseen])
 
     async def _memory_notes(self, spec: JobSpec, seen: Survey) -> list[str]:
-        """Return notes for the submitter: the estimated memory of the job, and its attention
-        kernel.
-        """
+        """Return notes for the submitter: the job's estimated memory, and its attention kernel."""
         if seen.memory is None:
             return []
         snapshot = await self._dispatcher.machine.snapshot() if spec.device == "cuda" else None
@@ -528,9 +518,7 @@ class JobSubmission:
         return await self._rehearse(spec, python, job_environment(spec, user), user, show)
 
     async def _note_earlier(self, spec: JobSpec) -> None:
-        """Reserve the output directories, with links resolved, of jobs that an earlier daemon
-        queued.
-        """
+        """Reserve the resolved output directories of jobs that an earlier daemon queued."""
         by_uid: dict[int, dict[int, str]] = {}
         for job_id, path in self._writers.unrecorded().items():
             by_uid.setdefault(self._dispatcher.store.job(job_id).uid, {})[job_id] = path

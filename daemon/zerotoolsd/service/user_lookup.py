@@ -29,9 +29,7 @@ MOST_KNOWN = 4096
 
 
 def who_is(uid: int) -> dict[str, Any]:
-    """Return the name of user `uid` and the names of the user's groups; empty if the user does not
-    exist.
-    """
+    """Return the name and the group names of user `uid`; None and no groups if unknown."""
     try:
         account = find_account(uid)
     except UnknownAccount:
@@ -65,7 +63,7 @@ class UserDirectory:
     async def find(self, uid: int) -> Caller:
         """Return the user `uid` with name and groups.
 
-        If the lookup fails, return the result of the previous lookup, or a user with only the uid.
+        If the lookup fails, return the user with the last known name and without groups.
         """
         known = self._known.get(uid)
         if self._ask is None or (known is not None and self._clock() < known.until):
@@ -102,8 +100,7 @@ class UserDirectory:
         return {caller.uid: caller.name for caller in found}
 
     async def uid_of(self, name: str) -> int | None:
-        """Return the uid of the user with this name; None if the user does not exist, or no lookup
-        answers."""
+        """Return the uid of the user with this name; None if unknown or if the lookup fails."""
         if self._ask is None:
             return None
         try:

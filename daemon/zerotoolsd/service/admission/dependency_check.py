@@ -25,9 +25,7 @@ LATE_SECONDS = 120.0
 
 
 def refuse_past(begin: float | None, now: float) -> None:
-    """Raise BadRequest if the earliest start time `begin` is in the past, or too far in the
-    future.
-    """
+    """Raise BadRequest if the earliest start `begin` is in the past or too far in the future."""
     if begin is None:
         return
     if begin < now - LATE_SECONDS:

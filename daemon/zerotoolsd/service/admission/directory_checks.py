@@ -16,11 +16,10 @@ from zerotools.runs.file_names import MANIFEST
 
 
 def newest_undamaged(paths: list[str]) -> dict[str, Any]:
-    """Find the first undamaged checkpoint in the list `paths`. Blocks while a file system does not
-    respond.
+    """Return `{"path", "why"}` of the first undamaged checkpoint in the list `paths`.
 
-    Returns `{"path", "why"}`. `path` is the checkpoint, and `why` is None. If all checkpoints are
-    damaged, `path` is None, and `why` describes the damage of the first one. Raises OSError.
+    If all checkpoints are damaged, `path` is None, and `why` describes the damage of the first one;
+    otherwise `why` is None. Blocks while a file system does not respond. Raises OSError.
     """
     from zerotools.ops.inspection.completeness import damage_sentences  # readers of every format
 
@@ -39,17 +38,13 @@ def newest_undamaged(paths: list[str]) -> dict[str, Any]:
 
 
 def newest_step(output_dir: str) -> int | None:
-    """Return the step of the newest finished checkpoint in `output_dir`; None if it has no finished
-    checkpoint.
-    """
+    """Return the step of the newest finished checkpoint in `output_dir`; None without one."""
     found = newest_checkpoint(Path(output_dir))
     return None if found is None else found.step
 
 
 def real_paths(paths: list[str]) -> list[str]:
-    """Return each path with its symbolic links resolved; paths that cannot be resolved stay
-    unchanged.
-    """
+    """Return each path with symbolic links resolved, or unchanged if that is not possible."""
     return [_real(path) for path in paths]
 
 
@@ -91,9 +86,7 @@ def finished_checkpoints(output_dir: Path) -> Iterator[FoundCheckpoint]:
 
 
 def newest_checkpoint(output_dir: Path) -> FoundCheckpoint | None:
-    """Return the newest finished checkpoint in `output_dir`; None if there is no finished
-    checkpoint.
-    """
+    """Return the newest finished checkpoint in `output_dir`; None if it has no checkpoint."""
     return next(finished_checkpoints(output_dir), None)
 
 

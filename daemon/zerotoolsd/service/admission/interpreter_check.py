@@ -96,9 +96,7 @@ print(json.dumps([sys.version_info[:2], missing, {m: version(name) for m, name i
 
 
 def needs_of(spec: JobSpec) -> Needs | None:
-    """Return the requirements for the interpreter of job `spec`; None if the job may run any
-    program.
-    """
+    """Return what job `spec` needs of its interpreter; None if the job may run any program."""
     if spec.engine == "script":
         if spec.script.command[:2] == HARNESS:
             return Needs(EXTRAS["evals"], TRAINER.version)
@@ -306,9 +304,7 @@ async def _answer(child: asyncio.subprocess.Process, pipe: IO[bytes]) -> bytes:
 
 
 async def _beginning(pipe: IO[bytes]) -> bytes:
-    """Return the first LONGEST_ANSWER bytes from the pipe; a valid output of the check is
-    shorter.
-    """
+    """Return the first LONGEST_ANSWER bytes from the pipe. A valid output is shorter."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), pipe

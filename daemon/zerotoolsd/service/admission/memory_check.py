@@ -80,9 +80,7 @@ class JobMemoryEstimate:
     less_host: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, keyed by name, as JSON values; `estimate_from_json` converts them
-        back.
-        """
+        """Return all fields, keyed by name, as JSON values for `estimate_from_json`."""
         return asdict(self)
 
 
@@ -223,9 +221,7 @@ def note_of(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory) -
 
 
 def _would_fit(spec: JobSpec, foreseen: JobMemoryEstimate) -> str:
-    """Return text for a message that describes the alternative settings with which the job would
-    fit.
-    """
+    """Return text for a message: with which other settings the job would fit."""
     if foreseen.ways:
         return f"{'; or '.join(foreseen.ways[:MOST_WAYS])} would fit"
     near = f": {foreseen.nearest}" if foreseen.nearest else ""
@@ -241,9 +237,7 @@ def _size(count: int) -> str:
 
 
 def _settings(spec: JobSpec, row: Row, work: Workload) -> Iterator[str]:
-    """Yield the job-file keys that differ between the settings of a `row` of the estimate and the
-    job.
-    """
+    """Yield the keys of the job file that the settings in `row` of the estimate change."""
     yield from filter(None, [keys_text(layout_keys(row.layout, memory_layout_of(spec)))])
     again = work.micro is not None and work.micro.checkpointing
     if again and not spec.train.activation_checkpointing:

@@ -76,9 +76,7 @@ def _first_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def is_columnar(path: Path) -> bool:
-    """Return whether the file needs pyarrow (such as Parquet); only the job's interpreter can check
-    it.
-    """
+    """Return whether only the job's interpreter can check the file, because it needs pyarrow."""
     return path.suffix.lower() in COLUMNAR
 
 
@@ -132,9 +130,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def _check_text(path: Path, text: DataSpec) -> None:
-    """Raise BadFile if the file cannot be read, does not begin with valid UTF-8, or has no
-    documents.
-    """
+    """Raise BadFile if the file is unreadable, begins with invalid UTF-8, or has bad records."""
     try:
         if has_documents(path, text):
             for _ in itertools.islice(read_documents(path, text, MAX_BYTES), MAX_EXAMPLES):

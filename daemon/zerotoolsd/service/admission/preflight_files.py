@@ -233,9 +233,7 @@ CHOICE = {"cpu": "CXX", "cuda": "CC"}
 def missing_requirements(
     spec: JobSpec, environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """Yield a sentence for each missing compiler or package; `environment` is the job's
-    environment.
-    """
+    """Yield a sentence for each compiler or package that the job's `environment` lacks."""
     if spec.train.compile:
         yield from _compiler(spec, {**(environment or job_environment(spec)), **spec.env})
     if (spec.checkpoint.upload_to or in_store(spec.resume_from)) and not _reads_stores():

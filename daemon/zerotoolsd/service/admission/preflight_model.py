@@ -72,9 +72,7 @@ def _check_template(spec: JobSpec, directory: Path) -> Iterator[str]:
 
 
 def _tree(path: Path) -> dict[str, Any]:
-    """Return the JSON object in the file `path`; an empty dict if the file is missing or has no
-    object.
-    """
+    """Return the JSON object in the file `path`; an empty dict without a file or an object."""
     try:
         tree = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -131,9 +129,7 @@ def _check_weights(directory: Path) -> Iterator[str]:
 
 
 def _damage(directory: Path) -> Iterator[str]:
-    """Yield the errors in the headers of the weight files: files that are missing, truncated or
-    quantised.
-    """
+    """Yield the errors in the weight files' headers: missing, truncated or quantised files."""
     index = directory / INDEX
     try:
         held = read_index(index) if index.is_file() else {}

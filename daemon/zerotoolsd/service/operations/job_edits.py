@@ -98,9 +98,7 @@ class JobEdits:
             )
 
     def _refuse_evaluated(self, job: JobRow, spec: JobSpec) -> None:
-        """Raise Conflict if the job has an evaluation job that would no longer match the edited job
-        `spec`.
-        """
+        """Raise Conflict if the job's evaluation job would not match the edited job `spec`."""
         if _evaluated(job.spec) == _evaluated(spec):
             return
         others = evaluations_of(self._store, job)
@@ -111,9 +109,7 @@ class JobEdits:
         )
 
     def _refuse_terms(self, job: JobRow, edit: JobEdit, uid: int) -> None:
-        """Raise BadRequest or Conflict if the job cannot get the start time or the dependencies in
-        `edit`.
-        """
+        """Raise BadRequest or Conflict if the start time or dependencies in `edit` are refused."""
         if job.state == states.QUEUED and (edit.after or edit.begin):
             waits = "its dependencies" if edit.after else "its start time"
             raise Conflict(

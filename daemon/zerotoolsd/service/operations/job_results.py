@@ -70,9 +70,7 @@ class JobResults:
         return {"job": job.id, **tree}
 
     def chain(self, job: JobRow) -> list[JobRow]:
-        """Return the jobs of the same user that `job` continues, the oldest first, and `job` at the
-        end.
-        """
+        """Return the user's jobs that `job` continues, the oldest first, and `job` at the end."""
         chain, sources = [job], _sources(job)
         if not sources:
             return chain
@@ -144,8 +142,8 @@ class _Kept:
 class JobExamples:
     """Gets the first training examples of jobs from `look`, and caches them.
 
-    `look` runs the job's interpreter, one at a time for each user. A call of `look` continues after
-    its client disconnects, so that the next client gets the cached examples.
+    `look` runs the job's interpreter, one at a time for each user. If a client disconnects, its
+    `look` continues, so that the next client gets the cached examples.
     """
 
     def __init__(

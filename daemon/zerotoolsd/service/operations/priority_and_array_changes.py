@@ -167,10 +167,8 @@ class ArrayChanges:
         return ArrayChange(tuple(changed), tuple(kept))
 
     def _change(self, members: Sequence[int], change: ChangeJob) -> ArrayChange:
-        """Change jobs from the start of `members` on, until the time slice is used up.
-
-        Return the jobs that were handled: the changed jobs, and the unchanged jobs with the reason
-        for each.
+        """Change jobs from the start of `members` on, until the time slice is used up. Return the
+        changed jobs, and the unchanged jobs with the reason for each.
         """
         changed, kept = list[int](), list[tuple[int, str]]()
         until = time.monotonic() + STEP_SECONDS

@@ -78,9 +78,7 @@ class JobReruns:
         return await self._submit_again(specs, members, owner)
 
     async def _from_the_start(self, jobs: Sequence[JobRow]) -> list[JobSpec]:
-        """Return the job files of `jobs` as they were before the jobs were first resumed. Paths are
-        compared with symbolic links resolved.
-        """
+        """Return the job files of `jobs` as they were before the jobs were first resumed."""
         specs, real, time_slice = list[JobSpec](), dict[str, str](), TimeSlice()
         for job in jobs:
             specs.append(job.spec)
@@ -124,9 +122,7 @@ class JobReruns:
         return new
 
     async def retry_array_from_newest(self, members: Sequence[JobRow], uid: int) -> list[JobRow]:
-        """Queue all jobs of an array again from their newest checkpoints; see
-        `JobRequests.retry_array`.
-        """
+        """Queue all jobs of an array again as `retry_array` does, from their newest checkpoints."""
         for job in members:
             _check_over(job)
         left, time_slice = list[JobRow](), TimeSlice()
@@ -169,7 +165,8 @@ class JobReruns:
     async def _continued(self, job: JobRow) -> tuple[JobSpec, bool]:
         """Return the job file with which `job` continues from its newest checkpoint, and True.
 
-        If there is no checkpoint, return the job file of a new job, and False.
+        If a job of the built-in trainer has no checkpoint, return the job file of a new job, and
+        False.
         """
         spec = replace(job.spec, output_dir=job.output_dir)
         if spec.engine == "script":

@@ -48,8 +48,7 @@ log = logging.getLogger(__name__)
 
 
 class JobViews:
-    """Makes views of jobs for clients; `ask` calls a function in the child process that reads
-    files."""
+    """Makes views of jobs for clients. `ask` calls a function in the process that reads files."""
 
     def __init__(self, dispatcher: Dispatcher, ask: Ask) -> None:
         self._dispatcher = dispatcher
@@ -78,9 +77,7 @@ class JobViews:
         uid: int | None,
         whole: Callable[[int], bool] | None,
     ) -> list[JobView]:
-        """Return the views of jobs as `JobRequests.jobs` does. `below` is the argument `after` of
-        that method.
-        """
+        """Return views of jobs, as `JobRequests.jobs` does (`below` is its argument `after`)."""
         time_slice, views = TimeSlice(), list[JobView]()
         while len(views) < limit:
             most = min(limit - len(views), ROWS_AT_ONCE)
@@ -147,7 +144,7 @@ _LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
 
 
 class ShownSpecs:
-    """Caches the masked job file of each job, keyed by the number of the job."""
+    """Caches the masked job file of each job, keyed by job number."""
 
     def __init__(self, most: int = MOST_CHARACTERS) -> None:
         self._whole, self._short = _Kept(most), _Kept(most)
