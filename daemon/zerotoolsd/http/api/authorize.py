@@ -46,8 +46,7 @@ _ASKED: Any = "zerotoolsd.asked" if _KEY is None else _KEY("zerotoolsd.asked", A
 
 
 async def decide(request: web.Request, uid: int) -> None:
-    """Decide whether `uid` may send this request; record the caller and the decision in the
-    request.
+    """Decide whether `uid` may send this request, and record caller and decision in it.
 
     Raises Forbidden and NotFound.
     """
@@ -106,10 +105,8 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 def peer_uid(request: web.Request) -> int:
-    """Return the uid of the client. At the Unix socket, it is the uid of the connected process;
-    over TCP, the uid of the token.
-
-    Raises Unauthorized.
+    """Return the uid of the client: at the Unix socket, that of the connected process; over TCP,
+    that of its token. Raises Unauthorized.
     """
     link = None if request.transport is None else request.transport.get_extra_info("socket")
     uid = None if link is None else uid_of(link)
@@ -117,9 +114,7 @@ def peer_uid(request: web.Request) -> int:
 
 
 def uid_of(link: socket.socket) -> int | None:
-    """Return the uid of the process that connected to the Unix socket `link`; None for any other
-    kind of socket.
-    """
+    """Return the uid of the process that connected to a Unix socket; None for other sockets."""
     if link.family != socket.AF_UNIX:
         return None
     packed = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

@@ -35,9 +35,7 @@ class BearerTokens:
         self._uids = uids
 
     def uid_of(self, header: str | None) -> int | None:
-        """Return the uid that the token in the `Authorization` header belongs to; None if no token
-        matches.
-        """
+        """Return the uid of the token in the `Authorization` header; None if no token matches."""
         scheme, _, token = (header or "").partition(" ")
         if scheme.lower() != "bearer":
             return None

@@ -76,9 +76,7 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def raise_connection_limit() -> int:
-    """Raise the limit of open files of this process, and return the number of connections that it
-    allows.
-    """
+    """Raise this process's limit of open files. Return how many connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + RESERVED
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -130,14 +128,12 @@ class Connection(web.RequestHandler):
         self.stuck_since = 0.0
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Handle the closed connection; see asyncio.Protocol."""
         if self._feeding is not None:
             self._feeding.cancel()
         super().connection_lost(exc)
         self._left()
 
     def data_received(self, data: bytes) -> None:
-        """Handle received data; see asyncio.Protocol."""
         if self.waiting_since is None and not self.busy:
             self.waiting_since = self._loop.time()
         if not self.busy:
@@ -171,9 +167,7 @@ class Connection(web.RequestHandler):
         self._is_full = False
 
     def begin(self) -> None:
-        """Record that a request has arrived and is being handled, so that it does not count as
-        slow.
-        """
+        """Record that a request has arrived and is being handled, so it does not count as slow."""
         self.busy, self.waiting_since, self._unasked = True, None, 0
 
     def end(self) -> None:
@@ -199,9 +193,7 @@ class Connection(web.RequestHandler):
         return answer
 
     def too_slow(self, now: float) -> str | None:
-        """Return the reason why the connection must be closed at time `now`; None if it may
-        stay.
-        """
+        """Return why the connection must be closed at time `now`; None if it may stay."""
         if self.busy:
             return self._unread(now)
         if self.waiting_since is not None and now - self.waiting_since > HEAD_SECONDS:
@@ -219,28 +211,23 @@ class Connection(web.RequestHandler):
 
 
 class _Refusal(asyncio.Protocol):
-    """A refused TLS connection. It waits until the client begins to send a request, and then sends
-    the reason.
-    """
+    """A refused TLS connection, which sends the reason when the client begins a request."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, answer: bytes) -> None:
         self._loop, self._answer = loop, answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the timer; see asyncio.Protocol."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._timer = self._loop.call_later(LINGER_SECONDS, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Send the response and close; see asyncio.Protocol."""
         answer, self._answer = self._answer, b""
         if answer:
             self._transport.write(answer)
             self._transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Cancel the timer; see asyncio.Protocol."""
         self._timer.cancel()
 
 

@@ -37,9 +37,7 @@ connections.
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """Handle GET /v1/events/stream?since=: send the events after `since` as a stream that does not
-    end.
-    """
+    """Handle GET /v1/events/stream?since=: send the events after `since` as an endless stream."""
     since = _since(request)
     answer = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}

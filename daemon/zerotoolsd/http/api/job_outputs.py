@@ -108,7 +108,7 @@ def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
     """Parse the complete lines of `data`; return at most a thousand JSON objects, and the number of
     bytes parsed.
 
-    Lines that are not a JSON object are left out, because the job wrote them.
+    The job wrote the lines, so lines that are not JSON objects or exceed LARGEST_PART are left out.
     """
     records: list[dict[str, Any]] = []
     used = 0
@@ -148,7 +148,8 @@ def read_part(path: Path, offset: int, limit: int) -> FileBytes:
     """Return at most `limit` bytes of a file from `offset` on; a negative `offset` counts from the
     end.
 
-    The result is empty if the file is missing, or `offset` is beyond its end.
+    The result is empty if the file is missing, or `offset` is beyond its end. Raises NotFound if
+    the file cannot be read.
     """
     try:
         with opened_run_directory(path.parent) as base:
@@ -204,9 +205,7 @@ async def checkpoints(request: web.Request) -> web.Response:
 
 
 async def predictions(request: web.Request) -> web.Response:
-    """Handle GET /v1/jobs/{id}/predictions?step=&first=&limit=: return texts that an evaluation
-    generated.
-    """
+    """Handle GET /v1/jobs/{id}/predictions?step=&first=&limit=: return generated texts."""
     query = request.query
     step = request_validation.query_integer(query, "step", None, minimum=0)
     first = request_validation.query_integer(query, "first", 0, minimum=0) or 0
@@ -220,9 +219,7 @@ async def predictions(request: web.Request) -> web.Response:
 
 
 async def examples(request: web.Request) -> web.Response:
-    """Handle GET /v1/jobs/{id}/examples?show=&wait=: return the first training examples of a
-    job.
-    """
+    """Handle GET /v1/jobs/{id}/examples?show=&wait=: return the first training examples."""
     show = (
         request_validation.query_integer(
             request.query, "show", SHOWN, minimum=1, maximum=MOST_SHOWN

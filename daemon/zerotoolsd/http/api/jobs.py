@@ -59,9 +59,7 @@ def in_a_list(view: JobView, by: AuthorizedRequest) -> dict[str, Any]:
 
 
 async def list_text(request: web.Request, views: Sequence[JobView]) -> str:
-    """Return a JSON list, as text, of the jobs `views`, each with the fields that the caller may
-    see.
-    """
+    """Return the jobs `views` as a JSON list, each with the fields that the caller may see."""
     return f"[{', '.join(await _texts(request, views))}]"
 
 
@@ -112,9 +110,7 @@ def _dependency(tree: object) -> Dependency:
 
 
 def priority_of(body: Mapping[str, Any]) -> int | None:
-    """Return the priority in a request body; None if the body has no priority. Raises
-    BadRequest.
-    """
+    """Return the priority in a request body; None if it has no priority. Raises BadRequest."""
     value = body.get("priority")
     if value is None:
         return None
@@ -221,9 +217,7 @@ async def check(request: web.Request) -> web.Response:
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    """Handle GET /v1/jobs?state=&state_word=&limit=&after=&name=&array=&user=: return a list of
-    jobs.
-    """
+    """Handle GET /v1/jobs?state=&state_word=&limit=&after=&name=&array=&user=: list jobs."""
     wanted = _states(request)
     limit = request_validation.query_integer(
         request.query, "limit", 100, minimum=1, maximum=MAX_JOBS
@@ -255,9 +249,7 @@ async def list_jobs(request: web.Request) -> web.Response:
 
 
 def _states(request: web.Request) -> tuple[str, ...] | None:
-    """Return the stored states that the query selects with `state` and `state_word`; None for all
-    states.
-    """
+    """Return the stored states that `state` and `state_word` in the query select; None for all."""
     wanted = None
     for key, known in (("state", STATES), ("state_word", STATE_WORDS)):
         if (given := request.query.get(key)) is None:

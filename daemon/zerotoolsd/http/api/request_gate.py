@@ -26,9 +26,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def gate_middleware(rate: RateLimit) -> Middleware:
-    """Return the middleware that checks every request before its handler, with the rate limit
-    `rate`.
-    """
+    """Return the middleware that checks every request, with the rate limit `rate`."""
     strangers = RateLimit(WRONG_TOKENS, WRONG_TOKENS)
 
     @web.middleware

@@ -38,8 +38,8 @@ class RateLimit:
         self._buckets: dict[int, _Bucket] = {}
 
     def wait_for(self, uid: int, now: float) -> float:
-        """Count a request of user `uid` and return 0, if the request is allowed now. Otherwise
-        return the seconds until the next request is allowed.
+        """Count a request of user `uid` and return 0 if it is allowed now. Otherwise return the
+        seconds until the next request is allowed.
         """
         if len(self._buckets) > MOST_USERS:
             self._buckets.clear()

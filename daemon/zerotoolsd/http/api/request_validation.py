@@ -227,9 +227,7 @@ def query_integer(
     minimum: int,
     maximum: int = LARGEST_INT,
 ) -> int | None:
-    """Return the integer `name` of the query, from `minimum` to `maximum`; `default` if it is
-    missing.
-    """
+    """Return the query's integer `name`, from `minimum` to `maximum`; `default` if missing."""
     text = query.get(name)
     if text is None:
         return default
@@ -242,9 +240,7 @@ def query_integer(
 
 
 def query_seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
-    """Return the seconds in the query parameter `name`, at most `maximum`; 0 if the query lacks
-    it.
-    """
+    """Return the seconds in the query parameter `name`, at most `maximum`; 0 if missing."""
     text = query.get(name, "0")
     value = float(text) if _NUMBER.fullmatch(text) else -1.0
     if not 0 <= value < math.inf:
@@ -253,7 +249,7 @@ def query_seconds(query: Mapping[str, str], name: str, *, maximum: float) -> flo
 
 
 def body_text(body: Mapping[str, Any], name: str, longest: int = 4096) -> str | None:
-    """Return the text of the key `name` in the request body; None if it is missing."""
+    """Return the text of the body's key `name`; None if missing."""
     value = body.get(name)
     if value is None:
         return None
@@ -263,9 +259,7 @@ def body_text(body: Mapping[str, Any], name: str, longest: int = 4096) -> str | 
 
 
 def texts(body: Mapping[str, Any], name: str) -> list[str]:
-    """Return the list of texts that the request body has under the key `name`; empty if the key is
-    missing.
-    """
+    """Return the list of texts under the key `name` of the request body; empty if missing."""
     value = body.get(name)
     if value is None:
         return []
@@ -283,9 +277,7 @@ def _is_plain(value: str) -> bool:
 
 
 def body_time(body: Mapping[str, Any], name: str) -> float | None:
-    """Return the time of the key `name` in the request body, in seconds since 1970; None if it is
-    missing.
-    """
+    """Return the time of the body's key `name` in seconds since the epoch; None if missing."""
     value = body.get(name)
     if value is None:
         return None
@@ -295,9 +287,7 @@ def body_time(body: Mapping[str, Any], name: str) -> float | None:
 
 
 def idempotency_key(value: object) -> str | None:
-    """Check and return the client's idempotency key: null, or 1 to 200 printable ASCII
-    characters.
-    """
+    """Return the checked idempotency key: null, or 1 to 200 printable ASCII characters."""
     if value is None:
         return None
     if (

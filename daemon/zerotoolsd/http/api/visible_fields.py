@@ -39,8 +39,8 @@ _EMPTY: dict[str, Any] = {"output_dir": "", "spec": {}, "steps_done": 0, "run_di
 
 
 def hidden_fields(kind: type[Any], seen: frozenset[str]) -> dict[str, Any]:
-    """Return the fields of dataclass `kind` that other users may not see: name to the value that
-    replaces the field.
+    """Return the fields of dataclass `kind` that other users may not see, each with the value that
+    replaces it.
     """
     return {
         each.name: _EMPTY.get(each.name, None if each.default is MISSING else each.default)

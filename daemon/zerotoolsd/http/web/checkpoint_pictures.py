@@ -26,9 +26,7 @@ class PictureDocuments:
         self._kept: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
     def add(self, document: str) -> str:
-        """Keep a document, and return its token. If there are many documents, the oldest is
-        dropped.
-        """
+        """Keep a document, and return its token. Above the limit, drop the oldest document."""
         token = secrets.token_urlsafe(32)
         self._kept[token] = (self._clock() + KEPT_SECONDS, document)
         while len(self._kept) > MOST_KEPT:

@@ -109,9 +109,7 @@ def _is_of_page(route: web.RouteDef) -> bool:
 
 
 async def index(request: web.Request) -> web.Response:
-    """Handle GET /: return the page. Without a session, return a text that explains how to get a
-    session.
-    """
+    """Handle GET /: return the page; without a session, return how to get a session."""
     if not request[COOKIES]:
         return send(request, "no-session.html", status=401)
     return send(request, "index.html")
@@ -132,9 +130,7 @@ async def welcome(request: web.Request) -> web.Response:
 
 
 async def follow_link(request: web.Request) -> web.Response:
-    """Handle POST /link/{token}: begin a session. The response has the secrets that the page
-    keeps.
-    """
+    """Handle POST /link/{token}: begin a session, and return the secrets for the page."""
     await request_validation.no_body(request)
     found = request.app[SESSIONS].redeem(request.match_info["token"])
     if found is None:
@@ -194,9 +190,7 @@ PICTURES: web.AppKey[PictureDocuments] = web.AppKey("pictures")
 
 
 async def draw_checkpoint(request: web.Request) -> web.Response:
-    """Handle GET /v1/jobs/{id}/checkpoints/{step}/picture: return the address of the picture of a
-    checkpoint.
-    """
+    """Handle GET /v1/jobs/{id}/checkpoints/{step}/picture: return the address of the picture."""
     step = request_validation.query_integer(request.match_info, "step", None, minimum=0)
     assert step is not None
     job_id = request_validation.job_id(request)
@@ -205,9 +199,7 @@ async def draw_checkpoint(request: web.Request) -> web.Response:
 
 
 async def show_picture(request: web.Request) -> web.Response:
-    """Handle GET /picture/{token}: return a single document, which needs neither the rest of the
-    page nor its session.
-    """
+    """Handle GET /picture/{token}: return a single document, which needs no session."""
     document = request.app[PICTURES].find(request.match_info["token"])
     if document is None:
         raise NotFound("this picture is no longer kept: draw it again from the page")

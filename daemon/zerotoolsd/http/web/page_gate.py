@@ -95,9 +95,7 @@ def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None
 
 @web.middleware
 async def close_to_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Close a connection without a session after its response, because anyone can open many such
-    connections.
-    """
+    """Close a connection without a session after its response, because anyone can open many."""
     answer = await handler(request)
     if not request.get(COOKIES):
         answer.force_close()

@@ -66,7 +66,7 @@ class WebPage:
 
     async def start(self) -> None:
         """Listen at the same port as before the daemon's restart, if sessions from that time are
-        still open.
+        still open. If the port is taken, end these sessions.
         """
         if not self._config.enabled or not self._sessions.live():
             return
@@ -149,9 +149,7 @@ class WebPage:
 
 
 def _listen(port: int) -> socket.socket | None:
-    """Return a socket that listens at `port` of this machine; None if the port is taken or not
-    allowed.
-    """
+    """Return a socket that listens at `port` of this machine; None if that fails."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -160,10 +160,7 @@ class WebSessions:
         return list(self._sessions.values())
 
     def known(self, cookies: Iterable[str]) -> list[WebSession]:
-        """Return the sessions of these cookies.
-
-        The sender of the cookies need not own the sessions.
-        """
+        """Return the sessions of these cookies. The sender of the cookies may be another user."""
         now = self._clock()
         found = (self._sessions.get(digest_of(each)) for each in cookies)
         return [each for each in found if each is not None and now - each.used < self._idle]
@@ -192,9 +189,7 @@ class WebSessions:
             self.save()
 
     def end_all(self, uid: int | None = None) -> int:
-        """End all sessions and links of user `uid` (None: of all users); return the number of ended
-        sessions.
-        """
+        """End the sessions and links of user `uid` (None: all). Return the number of sessions."""
         gone = [each for each in self._sessions.values() if uid in (None, each.uid)]
         for each in gone:
             self._drop(each.digest)
@@ -228,9 +223,7 @@ class WebSessions:
         return found is not None
 
     def save(self) -> None:
-        """Write the sessions to the file. If that fails, the sessions end together with the
-        daemon.
-        """
+        """Write the sessions to the file. If that fails, they end together with the daemon."""
         self._saved = self._clock()
         tree = {
             "port": self.port,
@@ -263,9 +256,7 @@ def _is_same(given: bytes, secret: str) -> bool:
 
 
 def _is_between(now: float, link: _Link) -> bool:
-    """Return whether the link is valid at time `now`. If the clock was set back, the link is not
-    valid for longer than before.
-    """
+    """Return whether the link is valid at `now`, and not longer if the clock was set back."""
     return link.until - LINK_SECONDS <= now < link.until
 
 

@@ -50,9 +50,7 @@ def of_type(hint: Any) -> Schema:
 
 
 def component_name(kind: type[Any]) -> str:
-    """Return the name of the component that describes the dataclass `kind`; for the job file it is
-    `Job`.
-    """
+    """Return the name of the component for the dataclass `kind`; the job file is `Job`."""
     return {"JobSpec": "Job"}.get(kind.__name__, kind.__name__)
 
 

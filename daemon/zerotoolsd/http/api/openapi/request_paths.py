@@ -353,9 +353,7 @@ def _bounded(most: int) -> Schema:
 
 
 def machine_paths() -> dict[str, dict[str, Schema]]:
-    """Return the descriptions of requests about the machine and the daemon, keyed by path and HTTP
-    method.
-    """
+    """Return the descriptions of requests about machine and daemon, by path and HTTP method."""
     return {
         "/v1/drain": post(
             "drainQueue",
