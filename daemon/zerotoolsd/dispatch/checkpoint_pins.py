@@ -54,16 +54,14 @@ class SubmittedJobPins:
         self._pins.write(self._path, 0, self._named)
 
     def add_resolved_paths(self, named_paths: Sequence[NamedPath]) -> None:
-        """Also publish the paths of the job with symbolic links resolved, because a link may
-        lead to a checkpoint.
-        """
+        """Also publish the paths with links resolved, because a link may lead to a checkpoint."""
         found = {(each.key, each.real) for each in named_paths if STEP in each.real}
         if not found <= self._named:
             self._named |= found
             self._write()
 
     def set_job_id(self, job_id: int) -> None:
-        """Record the number that the job has got in the queue."""
+        """Publish the checkpoints also under the number that the job has got in the queue."""
         if self._path is not None:
             self._pins.write(str(job_id), job_id, self._named)
 
@@ -82,9 +80,7 @@ class CheckpointPins:
         self._users = users
 
     def _directory_of(self, uid: int) -> PinDirectory:
-        """Return the directory with the pins for the jobs of one user. Only the ranks of this
-        user read it.
-        """
+        """Return the directory with the pins of one user's jobs. Only this user's ranks read it."""
         user = self._users.for_files(uid)
         if user is None:
             return PinDirectory(self._directory)
@@ -106,7 +102,7 @@ class CheckpointPins:
     def begin(self) -> None:
         """Write missing pins and remove pins that are not needed, at the start of the daemon.
 
-        For jobs from an earlier daemon, the resolved links are read from the existing pins.
+        Existing pins stay unchanged, because they also have the resolved links.
         """
         self.settle(coming=True)
         for job_id, text in self._store.specs_with(STEP):
@@ -170,9 +166,7 @@ class PinDirectory:
             (base / name).unlink(missing_ok=True)
 
     def write(self, name: str, job_id: int, named: set[tuple[str, str]]) -> None:
-        """Write the paths `named`, which the job `job_id` needs, into the pin with the name
-        `name`.
-        """
+        """Write the paths `named`, which the job `job_id` needs, into the pin `name`."""
         text = json.dumps({"job": job_id, "named": sorted(named)})
         try:
             self._make()

@@ -198,9 +198,7 @@ def _amounts(sample: MemorySample) -> str:
 
 
 def _pressure_text(samples: Sequence[MemorySample]) -> str | None:
-    """Return a sentence if the kernel had to reclaim memory before each of the samples; None
-    otherwise.
-    """
+    """Return a sentence if all tasks wait for memory or the kernel keeps reclaiming it, or None."""
     stalled = samples[-1].stalled_percent or 0.0
     if stalled >= STALLED_PERCENT:
         return f"all tasks waited for memory for {stalled:.0f} % of the last 10 s"
@@ -289,18 +287,14 @@ class GpuMemoryState:
 
     @property
     def culprits(self) -> list[GpuJob]:
-        """Return the jobs that hold more memory than their promise, if this harms another job of
-        this daemon.
-        """
+        """Return the jobs that exceed their promise, if other jobs of this daemon use the GPU."""
         worth = WORTH_PART * self.outlook.total
         over = [job for job in self.jobs if job.over >= worth] if self.owners > 1 else []
         return [job for job in over if job.grows] or over
 
 
 def first_level(outlook: GpuOutlook) -> EscalationStep:
-    """Return the level that the free memory requires, without regard to the programs that hold the
-    memory.
-    """
+    """Return the level that the free memory requires, whatever programs hold the rest."""
     found = max(
         (r for r, most in SECONDS.items() if _seconds_left(outlook, r) < most),
         default=EscalationStep.CALM,
@@ -314,9 +308,7 @@ def _seconds_left(outlook: GpuOutlook, level: EscalationStep) -> float:
 
 
 def wanted_on(now: GpuMemoryState) -> EscalationStep:
-    """Return the level that the free memory of the GPU and the programs that hold its memory
-    require.
-    """
+    """Return the level that the free memory and the holders of the other memory require."""
     found = first_level(now.outlook)
     if culprits := now.culprits:
         if all(job.loads for job in culprits) and found > EscalationStep.WAIT:
@@ -347,16 +339,12 @@ def next_on(now: GpuMemoryState, most: EscalationStep, clock: float) -> MemoryAc
 
 
 def _short(now: GpuMemoryState) -> list[GpuJob]:
-    """Return the jobs that may still take a relevant amount of the memory that was promised to
-    them.
-    """
+    """Return the jobs that may still take a relevant amount of the memory promised to them."""
     return [job for job in now.jobs if job.to_come >= WORTH_PART * now.outlook.total]
 
 
 def why_scarce(outlook: GpuOutlook) -> str:
-    """Return a phrase on the free memory of a GPU, as the end of a sentence that begins
-    "GPU 1 has ".
-    """
+    """Return how much memory of a GPU is free, as the end of a sentence "GPU 1 has ..."."""
     said = f"{outlook.free / GIB:.1f} of its {outlook.total / GIB:.1f} GiB free"
     if outlook.to_come:
         said += f"; its jobs still need {outlook.to_come / GIB:.1f} GiB"

@@ -257,9 +257,7 @@ class Dispatcher:
 
     @property
     def waits(self) -> Mapping[int, str]:
-        """Return the reason why each queued job waits, according to the last round. Each key is
-        a job number, and its value is a sentence.
-        """
+        """Return why each queued job waits, according to the last round: job number to sentence."""
         return self.placing.waits
 
     def _running(self) -> list[AttemptRow]:
@@ -267,9 +265,7 @@ class Dispatcher:
 
     @property
     def jobs_dir(self) -> Path:
-        """Return the directory that contains the directories of all jobs, named by the numbers
-        of the jobs.
-        """
+        """Return the directory that contains one directory for each job, named by job number."""
         return self.state_dir / "jobs"
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -332,9 +328,7 @@ class Dispatcher:
                 log.exception("attempts cannot be checked now")
 
     def is_healthy(self, now: float) -> bool:
-        """Return whether the loop still completes its rounds. `now` is a monotonic time in
-        seconds.
-        """
+        """Return whether the loop still completes its rounds. `now` is in monotonic seconds."""
         return self._step_began is None or now - self._step_began < LONGEST_STEP_SECONDS
 
     async def _step(self) -> float:
@@ -391,9 +385,7 @@ class Dispatcher:
         return waits
 
     def _shortages(self) -> dict[str, str]:
-        """Return the resources that the machine is short of (memory, disk): kind of the notice to a
-        sentence.
-        """
+        """Return the machine's shortages (memory, disk): kind of the notice to a sentence."""
         least = bytes_of(self.config.notify.disk_free)
         found = {
             MEMORY_SHORT: self.pressure.why_none_starts,
@@ -414,7 +406,7 @@ class Dispatcher:
             self.cancel(job, f"zerotoolsd ([gpus] stop_idle): {what}")
 
     def why_it_waits(self, job: JobRow) -> str | None:
-        """Return the reason why the job waits, in one sentence; None if it does not wait."""
+        """Return a sentence on why the job waits or what is wrong with it; None if neither."""
         if job.state == states.QUEUED:
             waits = self.waits.get(job.id) or self._pending.why(job.id)
             return "; ".join(filter(None, (job.standing.reason, waits))) or None
@@ -466,9 +458,7 @@ class Dispatcher:
             self._recovery.reattach_job(job.id)
 
     def _hold(self, job_id: int, why: str) -> None:
-        """Hold the job for the reason `why`. If the job is being cancelled, it is ended
-        instead.
-        """
+        """Hold the job for the reason `why`; end it instead if it is being cancelled."""
         job = self.store.job(job_id)
         if job.state in states.TERMINAL:
             return

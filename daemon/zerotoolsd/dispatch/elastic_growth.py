@@ -56,9 +56,7 @@ class GrowthRequests:
 
 
 class ElasticGrowth:
-    """Decides which running elastic jobs should get more resources, and asks them to restart with
-    more ranks.
-    """
+    """Decides which running elastic jobs restart with more resources, and asks them to restart."""
 
     def __init__(
         self, store: Store, config: ElasticConfig, guard: Guard, give_way: GiveWay
@@ -99,9 +97,7 @@ class ElasticGrowth:
         return found.sizes
 
     def _sizes_of_yielding(self, job: JobRow) -> tuple[int, ...]:
-        """Return the larger numbers of ranks that a job may get, for a job that is already saving
-        in order to continue with more ranks.
-        """
+        """Return the larger sizes that the job may get, if it already saves in order to grow."""
         attempt, rows = self._store.attempts(job.id)[-1], self._store.yields.of(job.id)
         if not rows or (rows[-1].attempt, rows[-1].purpose) != (attempt.number, RESIZE):
             return ()
@@ -109,7 +105,7 @@ class ElasticGrowth:
 
     def request_resize(self, given: Sequence[Start]) -> None:
         """Ask the running jobs in `given`, which got more resources in the pass, to save and end.
-        They are started again with more ranks.
+        They start again with more ranks.
         """
         for start in given:
             with self._guard(start.job_id, fault_isolation.STOPPING) as reach:
@@ -176,8 +172,8 @@ class ElasticGrowth:
 
 
 def _ranks_of(start: Start, job: JobRow, now: RunningSize) -> int:
-    """Return how many ranks the job gets in addition to its present ranks. If `start` does not say
-    this, return the number that the next larger size needs.
+    """Return how many ranks the job gets in addition, according to `start`. If `start` does not say
+    this, return how many the next larger size needs.
     """
     if start.size is not None or start.gpu_uuids:
         return start.size or len(start.gpu_uuids)
@@ -185,9 +181,7 @@ def _ranks_of(start: Start, job: JobRow, now: RunningSize) -> int:
 
 
 def _saving_seconds(rows: Sequence[YieldRow]) -> float | None:
-    """Return how long the job's last yield took, in seconds: from the request to save until the end
-    of the attempt; None if unknown.
-    """
+    """Return the seconds from the job's last request to save until the attempt's end, or None."""
     ended = [max(0.0, row.ended - row.asked) for row in rows if row.ended is not None]
     return ended[-1] if ended else None
 

@@ -131,8 +131,7 @@ def _output_in_another_job(jobs_dir: Path, own: Path, output: Path) -> list[Path
     """Return the output directory of a job that wrote into another job's directory below
     `jobs_dir`; an empty list for any other job.
 
-    Symbolic links are resolved before paths are compared. Raises NotRemovable if the output lies
-    among other files of the daemon.
+    Raises NotRemovable if the output, with links resolved, lies among other files of the daemon.
     """
     if output.is_relative_to(jobs_dir.parent):
         place = output
@@ -167,9 +166,7 @@ def _reported_checkpoints(attempts: Sequence[AttemptRow]) -> list[Path]:
 
 
 def _holds_outputs(entry: Path, reported: Sequence[Path]) -> bool:
-    """Return whether `entry`, the directory of an attempt, contains files that the program
-    wants to keep.
-    """
+    """Return whether `entry`, an attempt's directory, has files that the program wants to keep."""
     place = _real(str(entry))
     if entry.is_symlink() or any(path.is_relative_to(place) for path in reported):
         return True
@@ -182,9 +179,7 @@ def _holds_outputs(entry: Path, reported: Sequence[Path]) -> bool:
 
 
 def _is_empty(entry: Path) -> bool:
-    """Return whether `entry` is a directory that is empty, or that contains only the lock of a
-    run.
-    """
+    """Return whether `entry` is a directory that is empty or has only the lock of a run."""
     if entry.is_symlink() or not entry.is_dir():
         return False
     return all(each.name == ".lock" for each in entry.iterdir())
@@ -219,9 +214,7 @@ class NamedPath:
 
 
 def paths_in_job_file(spec_text: str, output_dir: str) -> list[NamedPath]:
-    """Return every path that the job file contains. This may take forever if a file system does
-    not respond.
-    """
+    """Return every path in the job file. Blocks while a file system does not respond."""
     try:
         named = [*texts_of(json.loads(spec_text)), ("output_dir", output_dir)]
     except (ValueError, RecursionError):  # in any case, the paths in it are protected
@@ -433,9 +426,7 @@ def _joined(place: str, below: str) -> str:
 
 
 def removable_files(jobs_dir: str, job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-    """Return the result of `job_files` as a JSON object, which `files_in` converts back. Raises
-    OSError.
-    """
+    """Return the result of `job_files` as JSON for `files_in`. Raises OSError."""
     try:
         files = job_files(Path(jobs_dir), job, attempts)
     except NotRemovable as why:
@@ -449,9 +440,7 @@ def removable_files(jobs_dir: str, job: JobRow, attempts: Sequence[AttemptRow]) 
 
 
 def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
-    """Return the RemovableFiles in `answer`, the result of `files_of_ended_jobs`. Raises
-    NotRemovable.
-    """
+    """Return the files in `answer`, the result of `removable_files`. Raises NotRemovable."""
     if "stays" in answer:
         raise NotRemovable(answer["stays"])
     return RemovableFiles(
@@ -466,7 +455,7 @@ def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
 
 
 def mentioned_paths(spec_text: str, output_dir: str) -> list[dict[str, str]]:
-    """Return the result of `paths_in_job_file` as JSON, which `named_paths_in` converts back."""
+    """Return the result of `paths_in_job_file` as JSON for `named_paths_in`."""
     return [asdict(mention) for mention in paths_in_job_file(spec_text, output_dir)]
 
 
@@ -476,7 +465,7 @@ def named_paths_in(answer: Sequence[Mapping[str, str]]) -> list[NamedPath]:
 
 
 def remove_files(files: RemovableFiles, outputs: bool) -> None:
-    """Call `remove_job_files`. This function is called in a child process. Raises OSError."""
+    """Call `remove_job_files`, in a child process. Raises OSError."""
     remove_job_files(files, outputs=outputs)
 
 

@@ -136,9 +136,7 @@ class GpuMemoryGuard:
                 log.exception("the memory of the GPUs cannot be checked now")
 
     def _concerned(self) -> list[Lease]:
-        """Return the leases of GPUs that must be watched: of shared GPUs, or of all GPUs if the
-        daemon may ask jobs to save and end.
-        """
+        """Return the leases of GPUs to watch: shared GPUs, or all if jobs may be asked to save."""
         all_of_them = self._config.most in (SAVE, STOP)
         return [
             lease

@@ -76,9 +76,7 @@ class HostMemoryReader:
     )
 
     def read(self) -> tuple[HostReading, ...]:
-        """Return the reading of the host, followed by the reading of the control group if that
-        has a memory limit.
-        """
+        """Return the reading of the host, then of the control group if it has a memory limit."""
         host = self.read_host()
         stall = host.pressure.memory if host.pressure else None
         found = HostReading(
@@ -123,8 +121,7 @@ since the measurement, that counts as expected growth.
 
 
 class HostMemoryUse:
-    """The host memory that running jobs use, for the scheduler. `live` returns the running
-    attempts."""
+    """The host memory that running jobs use. `live` returns the running attempts."""
 
     def __init__(
         self,

@@ -81,9 +81,7 @@ class UploadEnd:
 
 
 class LastUploads:
-    """Uploads the last checkpoints of finished jobs to object stores. `announce` is called
-    after each upload.
-    """
+    """Uploads the last checkpoints of finished jobs. Calls `announce` after each upload."""
 
     def __init__(
         self,

@@ -90,8 +90,8 @@ def _since_loading(samples: Sequence[MemorySample]) -> Sequence[MemorySample]:
 
 
 def _recent_rate(samples: Sequence[MemorySample]) -> float:
-    """Return the rate at which memory was used in the last LATELY_SECONDS, in bytes per second.
-    It shows whether growth has stopped.
+    """Return the bytes per second that were used in the last LATELY_SECONDS. The rate shows whether
+    growth has stopped.
     """
     newest = samples[-1]
     since = newest.clock - LATELY_SECONDS
@@ -101,9 +101,7 @@ def _recent_rate(samples: Sequence[MemorySample]) -> float:
 
 
 def _rate(samples: Sequence[MemorySample], window: float) -> float:
-    """Return the rate at which memory was used in the last `window` seconds, in bytes per
-    second; 0 if unknown.
-    """
+    """Return the bytes per second that were used in the last `window` seconds; 0 if unknown."""
     since = samples[-1].clock - window - 1e-6
     within = [each for each in samples if each.clock >= since]
     gaps = [(b.clock - a.clock, a.available - b.available) for a, b in pairwise(within)]
@@ -113,7 +111,7 @@ def _rate(samples: Sequence[MemorySample], window: float) -> float:
 
 
 WINDOWS = (6.0, 60.0, 600.0)
-"""Lengths of the two time windows over which growth is measured, in seconds."""
+"""Lengths of the time windows over which growth is measured, in seconds."""
 GAPS, _FEWEST_GPU_POINTS = 10, 4
 _LATELY = {6.0: 6.0, 60.0: 10.0, 600.0: 300.0}
 """For each window length: the length of the last part of the window, in seconds. Growth counts
@@ -155,9 +153,7 @@ class GpuSample:
 
     @property
     def spare(self) -> int:
-        """Return the free bytes minus `to_come`. A negative number means that not all promises
-        can be kept.
-        """
+        """Return the free bytes minus `to_come`. If negative, not all promises can be kept."""
         return self.free - self.to_come
 
     @property
@@ -271,10 +267,8 @@ def _seconds(left: int, rate: float) -> float:
 
 
 def rate_of(points: Points, windows: Sequence[float] = WINDOWS) -> float:
-    """Return the growth of the memory use in bytes per second; 0 if it does not grow or if the
-    rate is unknown.
-
-    `windows` are lengths of time in seconds over which the growth is measured.
+    """Return the growth in bytes per second, the largest over any of `windows` (in seconds). Return
+    0 if the memory use does not grow or the growth is unknown.
     """
     return max(_rate_between(points, window) for window in windows)
 
@@ -312,9 +306,7 @@ def _thinned(points: Points, window: float) -> Points:
 
 
 def _recent_rate_on_gpu(points: Points, window: float) -> float:
-    """Return the growth in bytes per second over the last part of the window of `window`
-    seconds.
-    """
+    """Return the growth in bytes per second over the last part of a window of `window` s."""
     newest = oldest = points[-1]
     for point in reversed(points):
         if newest[0] - point[0] > _LATELY[window] + _SLACK:

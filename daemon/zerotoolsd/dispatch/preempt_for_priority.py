@@ -161,9 +161,7 @@ class PreemptionRules:
     own_only: bool = False
 
     def allow(self, job: RunningJob, request: Request) -> bool:
-        """Return whether the running job `job` may be asked to end for the waiting job of
-        `request`.
-        """
+        """Return whether the running `job` may be asked to end for the waiting job of `request`."""
         return (
             not job.leaves
             and request.need.world_size > 0  # a watched process needs no resources

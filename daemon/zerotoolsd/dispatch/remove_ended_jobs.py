@@ -80,9 +80,7 @@ class Cleaner:
         return self._state_dir / "jobs"
 
     def refuse_being_removed(self, named: Sequence[NamedPath]) -> None:
-        """Raise Conflict if a path in `named` lies in the directory of a job that is being
-        removed.
-        """
+        """Raise Conflict if a path in `named` lies in the directory of a job under removal."""
         for job_id in self._being_removed:
             places = files_of_ended_jobs.names_of(str(self._jobs_dir / str(job_id)))
             for mention in named:
@@ -132,9 +130,7 @@ class Cleaner:
     async def _excluded_jobs(
         self, request: CleanRequest, meant: set[int], owner: int | None
     ) -> list[KeptJob]:
-        """Return the jobs that the request names by number but excludes by other options, such as
-        `states`.
-        """
+        """Return the jobs that the request names by number but excludes by other options."""
         found = []
         for count, job_id in enumerate(request.jobs or ()):
             if count % AT_ONCE == 0:
@@ -182,10 +178,8 @@ class Cleaner:
         request: CleanRequest,
         named: NamedPaths,
     ) -> RemovableFiles:
-        """Return the files of the job that are to be removed. If another job is queued
-        meanwhile, the check is repeated.
-
-        Raises NotRemovable.
+        """Return the files of the job that are to be removed. Check again if another job was queued
+        meanwhile. Raises NotRemovable.
         """
         while True:
             newest = self._newest()
@@ -335,9 +329,7 @@ class Cleaner:
         self._being_removed.discard(job_id)
 
     async def run_forever(self, retention: RetentionConfig) -> None:
-        """Finish interrupted removals. Then remove jobs and events that are too old, again and
-        again.
-        """
+        """Finish interrupted removals. Then keep removing jobs and events that are too old."""
         try:
             await self.finish()
         except Exception:  # nothing else waits for this, and retention must continue

@@ -64,9 +64,7 @@ class SchedulingLoop:
         self.waits: Mapping[int, str] = {}
 
     async def run_pass(self) -> float:
-        """Run one scheduler pass and start the chosen jobs. Return the seconds until the next
-        round is due.
-        """
+        """Run a scheduler pass and start the chosen jobs. Return the seconds until the next one."""
         wishes = GrowthRequests() if self.drained is not None else self._growing.collect_requests()
         wants_gpus = self._placement.pending.wants_gpus or wishes.wants_gpus
         leased = {lease.gpu_uuid for lease in self._placement.store.leases()}
@@ -125,7 +123,7 @@ class SchedulingLoop:
 
 
 class LeftoverProcesses:
-    """The jobs that cannot start because a program of an earlier attempt is still running.
+    """The jobs that cannot start because a program of their last attempt still runs.
 
     The list is kept only in memory. After a restart of the daemon, each job is checked again when
     it is about to start.
@@ -135,10 +133,8 @@ class LeftoverProcesses:
         self._results: dict[int, Mapping[str, Any]] = {}
 
     def keeps(self, job_id: int, attempts: Sequence[AttemptRow]) -> bool:
-        """Return whether the job must wait because a program of one of its earlier attempts is
-        still running.
-
-        If so, the reason is in `waits`.
+        """Return whether the job must wait because a program of its last attempt still runs. If so,
+        the reason is in `waits`.
         """
         result = (attempts[-1].result if attempts else None) or {}
         if not end_event.may_still_run(result):
