@@ -77,9 +77,10 @@ class AttemptPeak:
     gpu_reported_bytes: int | None = None
 
     def with_more(self, other: AttemptPeak) -> AttemptPeak:
-        """Return an `AttemptPeak` that has, in each field, the larger value of `self` and `other`.
+        """Return a copy of `self` with the larger number of bytes of `self` and `other` in each
+        field.
 
-        If only one of the two has a value in a field, the result has this value.
+        A field without a value in `self` gets the value of `other`.
         """
         merged = {
             each.name: _larger(each.name, getattr(self, each.name), getattr(other, each.name))
@@ -382,9 +383,7 @@ def combined_bucket(start: int, buckets: Sequence[Bucket]) -> Bucket:
 
 
 def rolled_up(buckets: Iterable[Bucket], step_seconds: int) -> list[Bucket]:
-    """Combine `buckets`, which are in order of time, into coarser buckets of `step_seconds`
-    each.
-    """
+    """Combine `buckets`, in order of time, into buckets of `step_seconds` each."""
     grouped = groupby(buckets, lambda bucket: bucket.start // step_seconds * step_seconds)
     return [combined_bucket(start, list(parts)) for start, parts in grouped]
 

@@ -178,7 +178,7 @@ class HistoryRecorder:
             await asyncio.sleep(pause)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add the measurements in `snapshot` to the samples that are written next."""
+        """Add the measurements in `snapshot` to the samples that are not written yet."""
         self._measure_host_if_due(self._live())
         gpus = self._use(snapshot).of_attempts
         values = series_of(snapshot, gpus, self._host)

@@ -228,8 +228,6 @@ class NoticeDelivery:
 
     @staticmethod
     def wait_after(notice: Notice) -> float:
-        """Return the seconds to wait before the next delivery of this notice, after a failed
-        one.
-        """
+        """Return the seconds to wait before the notice is sent again after a failure."""
         wait = min(FIRST_SECONDS * 2.0 ** min(notice.tries, 30), MOST_SECONDS)
         return wait * wait_factor(notice.job_id, notice.tries)

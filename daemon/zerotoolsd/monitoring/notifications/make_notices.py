@@ -91,9 +91,7 @@ NewestAttempt = Callable[[JobRow], AttemptRow | None]
 
 
 class JobNotices:
-    """Makes the notices of job changes for the recipients that the job and the daemon's
-    configuration name.
-    """
+    """Makes the notices of job changes for the recipients in the job and the configuration."""
 
     def __init__(self, config: NotifyConfig, host: str | None = None) -> None:
         self._config = config
@@ -164,9 +162,7 @@ class JobNotices:
         return _notice(key, os.geteuid(), MACHINE_JOB, DESTINATION, destination, tree)
 
     def wants(self, job: JobRow | None, notice: str) -> bool:
-        """Return whether any recipient gets this notice. `job` is None for a notice about the
-        machine.
-        """
+        """Return whether anybody gets this notice of `job` (None: a notice about the machine)."""
         spec = None if job is None else job.reading.spec
         return any(True for _ in self._targets(spec, notice))
 
@@ -217,9 +213,7 @@ class JobNotices:
             yield _notice(key, job.uid, job.id, channel, target, tree)
 
     def _link(self) -> str | None:
-        """Return the address of the list of jobs on the page, if the configuration has the address
-        of the page.
-        """
+        """Return the address of the page's list of jobs; None if no address is configured."""
         base = self._config.link
         return None if base is None else f"{base.rstrip('/')}/#/jobs"
 

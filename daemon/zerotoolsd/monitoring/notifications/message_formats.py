@@ -46,9 +46,7 @@ class NotDelivered(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeText:
-    """The texts of a notice: its title in one line, more lines, and the address of the job's
-    page.
-    """
+    """The texts of a notice: its title, more lines, and the address of the job's page."""
 
     kind: str
     key: str
@@ -290,9 +288,7 @@ def secrets_in(url: str) -> list[str]:
 
 
 def masked_answer(said: str, hidden: Sequence[str]) -> str:
-    """Return the beginning of the answer `said` of a server, on one line, without the texts in
-    `hidden`.
-    """
+    """Return the beginning of a server's answer `said`, on one line, without `hidden` texts."""
     text = one_line(said.strip())
     for each in sorted(hidden, key=len, reverse=True):
         text = text.replace(each, HIDDEN)
@@ -333,9 +329,7 @@ def _until(date: str, now: str | None) -> float:
 
 
 def _joined(lines: Sequence[str]) -> list[str]:
-    """Return the lines joined to one text, as a list with one item; an empty list if there are no
-    lines.
-    """
+    """Return the lines joined to one text, in a list; an empty list if there are no lines."""
     return ["\n".join(lines)] if any(lines) else []
 
 

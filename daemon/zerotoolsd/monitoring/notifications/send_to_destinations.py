@@ -42,7 +42,7 @@ class DestinationSender:
         self._web = web
 
     async def send(self, notice: Notice) -> str:
-        """Send the notice once to the destination `notice.target`, and return the answer in a few
+        """Send the notice once to the destination `notice.target`. Return the answer in a few
         words.
 
         Raises NotDelivered, within `notify.timeout_seconds`.

@@ -265,9 +265,7 @@ class ForbiddenAddress(OSError):
 
 
 def host_of(url: str) -> tuple[str, str, int]:
-    """Return the scheme, host and port of `url`. The scheme may be missing, as in an entry of
-    `notify.allow`.
-    """
+    """Return scheme, host and port of `url`, which may lack the scheme as in `notify.allow`."""
     parts = urlsplit(url if "://" in url else f"https://{url}")
     host = (parts.hostname or "").rstrip(".")
     return parts.scheme, host, parts.port or PORTS.get(parts.scheme, 0)
