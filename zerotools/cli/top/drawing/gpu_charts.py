@@ -35,7 +35,7 @@ def gpu_charts(data: ScreenData, columns: int) -> list[Line]:
 
 
 def _means(rows: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Return the mean of all rows at each time. The last values of all rows have the same time."""
+    """Return the mean of all rows at each time. All rows end at the same time."""
     found: list[float | None] = []
     for back in range(1, 1 + max(map(len, rows), default=0)):
         known = [value for row in rows if len(row) >= back and (value := row[-back]) is not None]

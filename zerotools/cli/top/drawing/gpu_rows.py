@@ -187,9 +187,8 @@ def _clock_meaning(gpu: Gpu) -> str:
 
 
 def _notes(gpu: Gpu, *, roomy: bool) -> Line:
-    """Return the problems of a GPU, which are written before its owner. If `roomy` is true, states
-    that are not problems are included.
-    """
+    """Return the errors and throttle reasons of a GPU. If `roomy` is true, harmless ones are
+    included."""
     notes: Line = []
     if gpu.xids:
         notes.append((f"XID {gpu.xids[-1].code} ", "bad"))

@@ -67,9 +67,8 @@ def host_lines(data: ScreenData, columns: int, rows: int) -> list[Line]:
 def _barred(
     name: str, share: float | None, said: Line, columns: int, past: Line, meaning: str
 ) -> Line:
-    """Return a cell with a name, a bar, the words `said`, and a sparkline (`past`). The bar fills
-    the remaining space.
-    """
+    """Return a cell with a name, a bar, the text `said`, and the sparkline `past`. The bar fills
+    the remaining space."""
     room = columns - cell_len(name) - 2 - width(said) - (width(past) + 1 if past else 0)
     bar = max(min(BAR, room), min(LONG_BAR, room)) if room >= 3 else 0
     line: Line = [(f"{name} ", "strong"), *meter(share, bar, meaning), (" " if bar else "", "")]
@@ -107,9 +106,8 @@ def _memory(data: ScreenData, columns: int) -> Line:
 
 def _pressure(data: ScreenData, columns: int) -> Line:
     """Return the cell of pressure: the percentage of the last 10 s in which tasks waited for
-    memory, processors or I/O. A narrow cell leaves out the processors, because the load is in
-    another cell.
-    """
+    memory, processors or I/O. A narrow cell leaves out the processors, because `_processors` shows
+    the load."""
     pressure = data.snapshot.host.pressure
     assert pressure is not None
     stalls = {"mem": pressure.memory, "cpu": pressure.cpu, "io": pressure.io}

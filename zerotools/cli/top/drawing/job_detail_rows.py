@@ -152,10 +152,9 @@ def _rest(found: JobDetails, columns: int, rows: int, now: float, *, logged: boo
 
 
 def _charts(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return a chart of the loss. If there is enough space, charts of the speed, the gradient norm
-    and the learning rate follow, next to each other; else a line with the speed. The charts fill
-    the given rows, unless the loss is flat.
-    """
+    """Return a chart of the loss, and below it charts of speed, gradient norm and learning rate.
+    Without space for these charts, one line shows the speed. The result has `rows` rows, but fewer
+    if the loss is flat."""
     least = LOWEST + FRAME
     others = [
         (kind, curve)
@@ -222,9 +221,7 @@ def _gpus(job: Job, data: ScreenData) -> str:
 
 
 def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
-    """Return the phase of the job with its duration. For other jobs, return the reason why the job
-    waits, or how it ended.
-    """
+    """Return the phase of the job, why it waits, or how it ended, as parts for `flowing`."""
     if job["state"] in TERMINAL:
         return [(0, [(plain(outcome(job)), "bad" if job["state"] == "failed" else "")])]
     said = reason_of(job, now)
@@ -238,9 +235,7 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
 
 
 def _speed(job: Job) -> list[tuple[int, Line]]:
-    """Return figures of the last step, each with a number. If the space is not enough, the figures
-    with the highest numbers are left out first.
-    """
+    """Return figures of the last step as parts for `flowing`, the most important figure first."""
     record = job["progress"] or {}
     forms = (
         (0, "tokens_per_second", "{:,.0f} tokens/s", 1.0),
@@ -314,10 +309,9 @@ of the progress has at most `LONGEST_BAR` columns.
 
 @dataclass(frozen=True)
 class SmallChart:
-    """A chart below the one of the loss: its name, the format of a value, and the unit. Its axis
-    begins at 0. It is not drawn if the averages of all parts of the curve differ by at most
-    `flat_share` of the largest average.
-    """
+    """A chart below the chart of the loss: its name, the format of a value, and the unit. The axis
+    begins at 0. The chart is not drawn if the averages of all parts of the curve differ by at most
+    `flat_share` of the largest average."""
 
     name: str
     form: NumberFormat
@@ -392,7 +386,7 @@ def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
 
 
 def curve_chart(kind: SmallChart, curve: CurveSummary, columns: int, rows: int) -> list[Line]:
-    """Return a chart of the curve from 0 on, in `rows` rows."""
+    """Return a chart of the curve in `rows` rows, with an axis that begins at 0."""
     said = kind.form(curve.last or 0.0)
     title: Line = [(f"{kind.name} ", "strong"), (said, "curve"), (kind.unit, "quiet")]
     drawn = _curve_rows(kind, curve.shape, columns, rows - FRAME)

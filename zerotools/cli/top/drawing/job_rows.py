@@ -36,7 +36,7 @@ MIDDLE_NAME, LONG_NAME = 15, 26
 space, and up to `LONG_NAME` after all figures have space.
 """
 IN_STEPS = ("step", "first step")
-"""The names of those phases in which a job makes training steps."""
+"""The phases in which a job makes training steps."""
 _FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14), ("ranks", 8))
 """The columns after the bar, with their widths. On a narrow screen, the last of them are left out.
 """
@@ -56,7 +56,7 @@ class JobColumns:
     @classmethod
     def of(cls, columns: int, jobs: Sequence[Job], now: float, part: str = "") -> JobColumns:
         """Return the widths for these jobs on a screen of `columns` columns. If columns remain, the
-        names get wider first, and then the bars. The header of the names also has `part`.
+        names get wider first, and then the bars. `part` is a text in the header; see `job_header`.
         """
         number = max([3, *(len(str(job["id"])) for job in jobs)])
         owner = 0 if columns < 66 else min(12, max([5, *(cell_len(user_of(job)) for job in jobs)]))
@@ -81,9 +81,10 @@ class JobColumns:
 
 
 def job_header(widths: JobColumns, columns: int, part: str) -> Line:
-    """Return the header of the table. If only some jobs are shown, `part` says which.
+    """Return the header of the table. `part` says which jobs are shown; it is empty if all are
+    shown.
 
-    `part` is after the word `name`. On a narrow screen, it replaces `name`, or `progress` if only
+    `part` follows the word `name`. On a narrow screen, it replaces `name`, or `progress` if only
     that column has space for it.
     """
     name, progress = _headed("name", part), "progress"

@@ -121,9 +121,8 @@ def side_by_side(
 
 
 def flowing(parts: Sequence[tuple[int, Line]], columns: int, rows: int) -> list[Line]:
-    """Put parts one after another into at most `rows` rows. Each part has a number. If there is not
-    enough space, the parts with the highest numbers are left out first.
-    """
+    """Put parts one after another into at most `rows` rows. A part is a number and a line. If there
+    is not enough space, the parts with the highest numbers are left out first."""
     kept = [part for part in parts if part[1]]
     while True:
         lines: list[Line] = []
@@ -145,9 +144,7 @@ _MARKS = str.maketrans(
 
 
 def in_ascii(line: Line) -> Line:
-    """Convert a line to ASCII, for terminals that show only letters. Each mark becomes a character
-    of the same width.
-    """
+    """Convert a line to ASCII. Each mark becomes a character of the same width."""
     return [(_ascii(text), meaning) for text, meaning in line]
 
 

@@ -84,7 +84,7 @@ class ViewState:
         question: a question that waits for yes or no; empty without a question.
         asked: the number of the job that the question is about.
         wish: the action to take on yes.
-        message: the daemon's last response, with its meaning.
+        message: a text for the last line, such as the daemon's response, with its meaning.
     """
 
     chosen: int | None = None
@@ -116,7 +116,8 @@ class ViewState:
     def keep_chosen(self, listed: Sequence[Job], before: Sequence[Job]) -> ViewState:
         """Return the state with a chosen job from `listed`.
 
-        This is the same job as before. If it is not listed any more, it is the job at its position.
+        If the chosen job is not in `listed`, the job at the position that it had in `before` is
+        chosen.
         """
         numbers = [job["id"] for job in listed]
         if self.chosen in numbers:

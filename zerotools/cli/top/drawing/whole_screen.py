@@ -124,7 +124,7 @@ def draw_screen(
 
 
 def shown_log(log: LogLines, state: ViewState) -> Sequence[str]:
-    """Return the lines that the page of a log shows."""
+    """Return the lines of a log that pass the filters of the log page."""
     lines = help_and_log_pages.error_lines(log.lines) if state.errors else log.lines
     passes = passing(state.find)
     return [line for line in lines if passes(line)] if state.find else lines
@@ -177,9 +177,8 @@ Body = tuple[list[Line], ViewState, dict[int, int], int]
 
 
 def _body(data: ScreenData, state: ViewState, columns: int, rows: int, now: float) -> Body:
-    """Return the rows of the jobs and of the chosen job, with the positions of the jobs relative to
-    the first of these rows.
-    """
+    """Return the rows of the jobs and of the chosen job, and the number of the job in each row.
+    Rows are counted from the first of these rows."""
     listed = state.listed(data.jobs)
     chosen = next((job for job in listed if job["id"] == state.chosen), None)
     above = _trouble(data, columns, now)

@@ -7,5 +7,5 @@ job_reports          reads curves and checkpoints from the reports of a job; eac
 gpu_holders          finds the owners of processes on GPUs, and the memory of a GPU by owner
 disk_reader          reads disks and checkpoint directories, by a child process that may hang
 disk_reader_process  the program of the child process
-cached_value         keeps values that are not read every time
+cached_value         keeps a value for some seconds, because reading it is slow
 """

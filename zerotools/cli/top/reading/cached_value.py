@@ -24,9 +24,8 @@ class CachedValue(Generic[T]):
         self._until = 0.0
 
     def get(self, read: Callable[[], T], about: object = None) -> T:
-        """Return the value. Call `read` if the known value is too old, or if it was read for
-        another `about`, such as another job.
-        """
+        """Return the value. Call `read` if the known value is too old, or is not about `about`, for
+        example about another job."""
         begun = self._clock()
         if self._known is None or self._known[0] != about or begun >= self._until:
             self._known = about, read()

@@ -46,7 +46,7 @@ class DiskSpace:
 
 @dataclass(frozen=True)
 class CheckpointDirectory:
-    """The directory of a checkpoint that was last written at `time`, in seconds since 1970."""
+    """The directory of a checkpoint. It was last written at `time`, in seconds since 1970."""
 
     time: float
     is_thinned: bool

@@ -51,8 +51,7 @@ class JobDetails:
 
 class JobDetailsReader:
     """Reads the details of one job at a time, and keeps the reports of the last few jobs in memory.
-    For jobs on another machine, `places` must be None.
-    """
+    `places` reads checkpoint directories; it is None if the jobs are on another machine."""
 
     def __init__(
         self, client: DaemonClient, places: DiskReader | None, clock: Callable[[], float]

@@ -51,9 +51,8 @@ BLANK: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ListedJobs:
-    """The jobs in the order of their numbers. `is_cut` is True if some state has more jobs than are
-    shown.
-    """
+    """The jobs in the order of their numbers. `is_cut` is True if some state has too many jobs, so
+    that not all of them are listed."""
 
     jobs: tuple[Job, ...] = ()
     is_cut: bool = False

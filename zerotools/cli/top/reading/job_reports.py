@@ -89,10 +89,9 @@ class LongCurve:
         self._shaped_at = 0
 
     def add(self, step: int, value: float) -> None:
-        """Add a point. A point is ignored if its step is not later than the last point's step. If a
-        job repeats steps after a restart, the caller must remove the old points with `cut` before
-        it adds the new ones.
-        """
+        """Add a point. A repeated or earlier step of the last part is ignored. If a job repeats
+        steps after a restart, the caller must remove the old points with `cut` before it adds the
+        new ones."""
         new = _Part(step, value, step, value, value, step, value, value, 1)
         old = self._parts.setdefault(step // self._length, new)
         if old is not new:
@@ -157,8 +156,8 @@ once. The daemon sends at most 1000 records or 1 MiB in one answer.
 PAGES_AT_ONCE = 8
 """The number of answers of the daemon that are read before the screen is drawn again."""
 WHOLE_BYTES, PARTS = 40 << 20, 40
-"""If the reports of a job have more than `WHOLE_BYTES` bytes, only `PARTS` evenly spaced parts and
-the end are read.
+"""If the reports of an attempt have more than `WHOLE_BYTES` bytes, only `PARTS` evenly spaced parts
+and the end are read.
 """
 BEHIND_THE_END = 2**62
 """An offset beyond the end of every log. The answer to a request for it has the offset of the end.
@@ -195,8 +194,7 @@ class ReportedCheckpoint:
 @dataclass(frozen=True)
 class JobReports:
     """The curves of a job by step, and its newest checkpoints, the newest first. `is_whole` is True
-    if all existing reports were read.
-    """
+    if reading has reached the newest report."""
 
     loss: CurveSummary = field(default_factory=CurveSummary)
     eval_loss: CurveSummary = field(default_factory=CurveSummary)
@@ -210,10 +208,10 @@ class JobReports:
 
 
 class ReportReader:
-    """Reads the reports of one job, after the reports of the jobs that it resumes.
+    """Reads the reports of the jobs that a job resumes, and then the reports of the job itself.
 
-    If the reports of an attempt are longer than `whole_bytes` bytes, only `parts` parts of them are
-    read.
+    If the reports of an attempt have more than `whole_bytes` bytes, only `parts` evenly spaced
+    parts and the end are read.
     """
 
     def __init__(
@@ -330,7 +328,7 @@ class _AttemptLog:
         self.begins = True
 
     def page(self) -> tuple[list[Mapping[str, Any]], bool]:
-        """Return the next records, and whether these are the last records so far."""
+        """Return the next records, and True if no later records exist yet."""
         if not self._offset:
             self._plan()
         before = self._offset

@@ -48,7 +48,7 @@ class ScreenData:
     """The values that one screen shows.
 
     Attributes:
-        trouble: the reason why the daemon does not answer; None if it answers.
+        trouble: the reason why the daemon does not answer; empty if it answers.
         jobs: the jobs; if the daemon does not answer, the jobs that it listed last.
         jobs_age_seconds: the age of `jobs` in seconds.
         holders: index of a GPU -> the processes on it.
@@ -106,8 +106,8 @@ class ScreenReader:
         self._disks: CachedValue[tuple[DiskSpace, ...]] = CachedValue(OFTEN_SECONDS, clock)
 
     def read(self, chosen: int | None) -> ScreenData:
-        """Read all values for a screen, with the details of the job `chosen`. A value that cannot
-        be read is replaced by an error.
+        """Read all values for a screen, with the details of the job `chosen`. If the daemon does
+        not answer, return its last values and the reason.
 
         Raises:
             ZerotoolsError: the daemon is on another machine and has never answered.

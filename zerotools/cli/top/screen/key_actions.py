@@ -132,9 +132,8 @@ def _in_log(state: ViewState, key: str, shown: KeyContext) -> ViewState:
 
 
 def _or_end(top: int, last: int) -> int | None:
-    """Return `top`, the first line of a log page. Return None if the page is at the end of the log,
-    so that it stays at the end as the log grows.
-    """
+    """Return `top`. If this line is at the end of the log, return None: the page then stays at the
+    end as the log grows."""
     return None if top >= last else top
 
 
@@ -174,7 +173,7 @@ def _among_jobs(state: ViewState, key: str, shown: KeyContext) -> Pressed:
 
 
 def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
-    """Return the effect of a key that is for the chosen job."""
+    """Return the effect of a key on the chosen job."""
     if key not in ("l", "e", "enter", "c", "p", "r", "plus", "minus"):
         return state, None
     if job is None:

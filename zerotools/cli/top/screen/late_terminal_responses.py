@@ -27,9 +27,9 @@ class LateResponses:
         self._remaining = 0
 
     def consumes(self, key: str) -> bool:
-        """Return whether this key, by textual's name, is part of a response. Call it once for each
-        key, in order.
-        """
+        """Return whether this key, by textual's name, is part of a response. The first three keys
+        of a response return False, because they have no effect in `top`. Call it once for each key,
+        in order."""
         if self._remaining:
             self._remaining = 0 if key in ENDS else self._remaining - 1
             return True

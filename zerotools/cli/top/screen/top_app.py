@@ -124,7 +124,7 @@ class Canvas(Widget, can_focus=True):
         return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Show these lines instead of the lines before."""
+        """Replace the displayed lines."""
         before, self._lines = self._lines, [list(line) for line in lines]
         columns = self.size.width
         for y in range(max(len(before), len(self._lines))):
@@ -134,7 +134,6 @@ class Canvas(Widget, can_focus=True):
                 self.refresh(Region(0, y, columns, 1))
 
     def on_resize(self) -> None:
-        """Draw the screen again in its new size."""
         self._resized()
 
     def render_line(self, y: int) -> Strip:
@@ -151,9 +150,8 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Reads(Protocol):
-    """The interface through which the application reads the screen's values: a `ScreenReader`, or a
-    fake in tests.
-    """
+    """The methods of `ScreenReader` that the application calls. Tests have a fake with the same
+    methods."""
 
     def read(self, chosen: int | None) -> ScreenData:
         """Return the values of the screen, with the details of the job `chosen`."""
@@ -204,7 +202,6 @@ class Top(App[int]):
         self._late_answers = LateResponses()
 
     def compose(self) -> ComposeResult:
-        """Yield the only widget, the canvas."""
         yield self._canvas
 
     def on_mount(self) -> None:
@@ -218,7 +215,6 @@ class Top(App[int]):
         self.refresh_now()
 
     def on_unmount(self) -> None:
-        """Close the threads."""
         self._reading.close()
         self._asking.close()
 
@@ -266,7 +262,6 @@ class Top(App[int]):
         self._canvas.show([in_ascii(line) for line in lines] if self._letters else lines)
 
     def on_key(self, event: events.Key) -> None:
-        """Carry out the effect of a key."""
         event.stop()
         if self._late_answers.consumes(event.key):
             return
@@ -299,7 +294,7 @@ class Top(App[int]):
         self._scroll("down")
 
     def on_mouse_scroll_up(self) -> None:
-        """Choose the job before, or scroll up, as the key `up` does."""
+        """Choose the previous job, or scroll up, as the key `up` does."""
         self._scroll("up")
 
     def _scroll(self, key: str) -> None:
@@ -371,7 +366,7 @@ class Top(App[int]):
         asks: dict[str, tuple[Callable[[], object], str]] = {
             CANCEL: (partial(self._client.cancel, number), f"{name} is stopping"),
             HOLD: (partial(self._client.hold, number), f"{name} is held{saved}"),
-            RESUME: (partial(self._continue_job, wish.job), f"{name} goes on"),
+            RESUME: (partial(self._continue_job, wish.job), f"{name} continues"),
             PRIORITY: (
                 partial(self._client.set_priority, number, wanted),
                 f"{name} has priority {wanted}",
