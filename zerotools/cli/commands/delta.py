@@ -73,5 +73,5 @@ def command(a: Path, b: Path, out: Path, as_json: bool, **given: Any) -> None:
 
 
 def _hint(out: Path, given: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """Return a context that names the parts which are kept after Ctrl-C."""
+    """Return a context manager that, on Ctrl-C, prints which parts are kept."""
     return hint_at_resuming(out, "") if is_in_parts(given) else nullcontext()

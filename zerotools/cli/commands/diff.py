@@ -124,9 +124,8 @@ _WORDS = {
 
 
 def describe(difference: CheckpointDiff, top: int, columns: int | None = None) -> list[str]:
-    """Return the lines of the page: the verdict, the counts, then at most `top` differences of each
-    kind.
-    """
+    """Return the lines to print: the verdict, the counts, then at most `top` differences of each
+    kind."""
     lines = [_verdict(difference), *_origins(difference)]
     if difference.different_models is None:
         lines += ["", *_counts(difference)]

@@ -153,9 +153,7 @@ def _write(
 
 
 def _machine(socket: Path) -> Mapping[str, Any]:
-    """Request the daemon's facts about the machine and about itself. Both are empty if no daemon
-    answers.
-    """
+    """Return the daemon's facts about the machine; empty if no daemon answers."""
     try:
         return DaemonClient(socket, timeout_seconds=DAEMON_SECONDS).machine()
     except DaemonError:
@@ -170,9 +168,8 @@ def _health(socket: Path) -> Mapping[str, Any]:
 
 
 def lines_of(findings: Sequence[DoctorFinding]) -> list[str]:
-    """Return the lines of the page: first the problems, each with advice, then one line for
-    everything without a problem.
-    """
+    """Return the lines to print: first the problems, each with advice, then a line for each part
+    without a problem."""
     lines, columns = list[str](), render.terminal_columns()
     for level in reversed(LEVELS[1:]):
         for each in findings:

@@ -104,8 +104,8 @@ def _one(text: str) -> tuple[str, Any]:
 
 
 def _from_editor(job: Job) -> dict[str, Any]:
-    """Let the user edit the keys of the job as JSON in $EDITOR, and return the keys that the user
-    changed.
+    """Let the user edit the keys of the job as JSON in $EDITOR. Return the changed keys with their
+    values (`set`), and the removed keys (`unset`).
 
     Raises:
         BadRequest: the user changed nothing, or the text is not JSON.

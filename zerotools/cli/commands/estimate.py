@@ -143,9 +143,8 @@ def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estima
 
 
 def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
-    """Return the error to report. If `problem` is that the batch size is missing, this is an error
-    that names the option --batch; otherwise it is `problem`.
-    """
+    """Return `problem`. If it is a missing batch size, return an error that names the option
+    --batch."""
     if named or "train.batch_size: is missing" not in str(problem):
         return problem
     return BadRequest(

@@ -43,9 +43,8 @@ def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
 
 
 def page(job: Job, tree: Mapping[str, Any], now: float, columns: int | None = None) -> list[str]:
-    """Return the lines of the page. `now` is in seconds since 1970. `columns` is the width of the
-    terminal; if it is None, long lines are not wrapped.
-    """
+    """Return the lines to print. `now` is in seconds since 1970. `columns` is the width of the
+    terminal; if it is None, long lines are not wrapped."""
     job = {
         **job,
         "state": tree["state"],

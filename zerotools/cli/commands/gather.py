@@ -63,9 +63,8 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
 
 @contextmanager
 def _hint_at_resuming(out: Path) -> Iterator[None]:
-    """After an interruption, print which files are kept, and that the same command continues the
-    transfer.
-    """
+    """After an interruption, print where the fetched files are kept, and that the same command
+    continues the transfer."""
     try:
         yield
     except (KeyboardInterrupt, ZerotoolsError, OSError):

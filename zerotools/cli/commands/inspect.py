@@ -109,7 +109,7 @@ def describe(
     verbose: bool = False,
     statistics: CheckpointStatistics | None = None,
 ) -> list[str]:
-    """Return the lines of the page, which begins with the facts about the checkpoint.
+    """Return the lines to print, beginning with the facts about the checkpoint.
 
     `verbose` adds tables of roles, param groups and files. `tensors` adds a line for each tensor,
     and `statistics` adds a line about the values of each tensor.
@@ -250,7 +250,7 @@ def _program(checkpoint: Checkpoint) -> str:
 
 
 LONGEST_FACT = 66
-"""Facts with more columns than this are cut by `--verbose`."""
+"""Facts with more columns than this are cut; `--verbose` shows them whole."""
 
 
 def _role_line(inspection: Inspection) -> str:
@@ -366,9 +366,8 @@ MAX_CHECKPOINTS = 12
 
 
 def _run(run: RunListing, *, verbose: bool) -> list[str]:
-    """Return the lines about the training run of the checkpoint: a line with the number of its
-    checkpoints, or, with `verbose`, a table of them.
-    """
+    """Return the lines about the run: the number of its checkpoints, or, with `verbose`, a table of
+    them."""
     named = f"a run of {run.program} in {render.clean(str(run.path))}:"
     if not verbose:
         broken = sum(checkpoint.fault is not None for checkpoint in run.checkpoints)
@@ -425,7 +424,7 @@ def _tensors(inspection: Inspection) -> list[str]:
 
 
 def _statistics(statistics: CheckpointStatistics) -> list[str]:
-    """Return the lines about the values of each tensor, and on outliers."""
+    """Return the lines about the values of each tensor, and about outliers."""
     rows = [
         (
             *map(render.number, (found.least, found.greatest, found.mean, found.norm)),

@@ -223,9 +223,7 @@ _END = re.compile(rb"\r\n|\n|\r")
 
 
 class LogSink(Protocol):
-    """Receives the output of ranks as bytes, and writes it to stdout. A subclass defines the
-    form.
-    """
+    """Receives the output of ranks as bytes, and writes it to stdout in its own form."""
 
     def feed(self, attempt: int, rank: int, data: bytes) -> None:
         """Take the next bytes of the output of a rank."""
@@ -243,12 +241,11 @@ class RawSink:
         self._stream = stream
 
     def feed(self, attempt: int, rank: int, data: bytes) -> None:
-        """Write the bytes at once."""
         self._stream.write(data)
         self._stream.flush()
 
     def finish(self) -> None:
-        """Do nothing, because all bytes are written already."""
+        """All bytes are written already."""
 
 
 class LineSink:
@@ -277,7 +274,6 @@ class LineSink:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Write the last line of each rank, which has no line break."""
         for (attempt, rank), line in sorted(self._pending.items()):
             self.line(attempt, rank, line)
         self._pending.clear()
@@ -297,7 +293,6 @@ class JsonSink(LineSink):
         super().__init__(sys.stdout, prefixed=False)
 
     def line(self, attempt: int, rank: int, line: bytes) -> None:
-        """Write one line of a rank as a JSON object."""
         text = line.decode("utf-8", "replace")
         render.print_json_line({"attempt": attempt, "rank": rank, "line": text})
 

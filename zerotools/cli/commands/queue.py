@@ -163,9 +163,8 @@ def all_jobs(
 def named_jobs(
     client: DaemonClient, name: str, *, user: str | None = None, show_all: bool
 ) -> list[dict[str, Any]]:
-    """Return the jobs with this name (and of this `user`), the oldest first. Finished jobs are
-    included only with `show_all`.
-    """
+    """Return the jobs with this name (of this `user`, if given), the oldest first. Finished jobs
+    are included only with `show_all`."""
     found = client.jobs_named(name, user=user)[::-1]
     return [job for job in found if show_all or not is_over(job)]
 

@@ -58,9 +58,8 @@ def command(path: Path, out: Path, as_json: bool, **given: Any) -> int:
 
 
 def describe(found: Salvage) -> Iterator[str]:
-    """Yield the lines of the page: the verdict, the damage, the lost values, and the values that
-    were filled from another checkpoint.
-    """
+    """Yield the lines to print: the verdict, the damage, the lost values, and the values that were
+    filled from another checkpoint."""
     yield _verdict(found)
     yield from _listed(
         "damage", [problem.message for problem in found.examined.damage if problem.is_loss]

@@ -134,9 +134,8 @@ def _check_options(
 def page(
     job: Job, columns: int | None, *, whole_spec: bool = False, locks: Iterable[str] = ()
 ) -> list[str]:
-    """Return the lines of the page. `locks` are lines about lock files that the job may be waiting
-    for.
-    """
+    """Return the lines to print. `locks` are lines about lock files that the job may be waiting
+    for."""
     state = paint_state(state_text(job), sys.stdout)
     if job.get("masked"):
         seen = render.fields(_seen_by_others(job), indent=2, columns=columns)

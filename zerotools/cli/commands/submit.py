@@ -87,7 +87,6 @@ class _JobChanges:
     notify: str | None
 
     def applied(self, jobs: list[Submission], machine: RemoteMachine | None) -> list[Submission]:
-        """Return the jobs with these changes."""
         if self.name is not None:
             jobs = [replace(each, spec=replace(each.spec, name=self.name)) for each in jobs]
         jobs = with_environment_options(jobs, self.env_options, machine)

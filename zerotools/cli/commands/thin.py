@@ -63,7 +63,7 @@ def _resolved_path(plan: ThinPlan) -> Path:
 
 
 def _described(found: ThinResult, *, yes: bool) -> Iterator[str]:
-    """Yield the lines of the plan. The first line has the number of bytes that are freed."""
+    """Yield the lines of the plan, beginning with the number of bytes that are freed."""
     planned = [each for each in found.checkpoints if each.status is Status.PLANNED]
     freed, ofs = sum(each.freed for each in planned), count_text(len(planned), "checkpoint")
     them = "it" if len(planned) == 1 else "them"

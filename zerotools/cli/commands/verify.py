@@ -105,7 +105,7 @@ def _plan_line(found: VerifyResult) -> str:
 
 
 def describe(found: Verification) -> Iterator[str]:
-    """Yield the lines of the page, beginning with the verdict."""
+    """Yield the lines to print, beginning with the verdict."""
     path = render.clean(str(found.checkpoint.origin.path))
     portion = found.portion
     keys = [key for key in found.checkpoint.tensors if portion.has_name(key.name)]

@@ -1,4 +1,4 @@
-"""The job of a conversion (`submit --convert`), after a dry run of the conversion here."""
+"""The job of a conversion (`submit --convert`), after a dry run of the conversion on this host."""
 
 from __future__ import annotations
 

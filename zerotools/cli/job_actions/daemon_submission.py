@@ -78,8 +78,8 @@ def queue_all(
     `queued` is called for each job as soon as the daemon has stored it. `key` is the idempotency
     key of a single job. If it is None, each job gets a new key.
 
-    If an error ends the queueing early, three lists of job files are printed on stderr: queued,
-    possibly queued, and not queued. Then the error is raised.
+    If an error ends the queueing early, stderr lists the job files that are queued, may be queued,
+    and are not queued. Then the error is raised.
     """
     jobs: list[Job] = []
     for number, each in enumerate(submissions):

@@ -1,9 +1,9 @@
 """Finds the job that a command means, by a number, by a name, or the newest; and completes names.
 
 Several jobs may have the same name, for example jobs that resume each other. Then the newest of
-these jobs is used, but if several of them are unfinished, the command asks for a number. If a user
-may see jobs of other users, a name means the user's own jobs, unless only other users have jobs
-with this name.
+these jobs is used, but if several of them are unfinished, the command fails and asks for a number.
+If a user may see jobs of other users, a name means the user's own jobs, unless only other users
+have jobs with this name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def jobs_client(
     """Return a client of the daemon, or a client of Slurm if `references` name jobs of Slurm
     (`slurm:7`).
 
-    Slurm is also used if no daemon has ever run here and jobs were submitted to Slurm from here.
+    Slurm is also used if the daemon has no socket on this machine and this user has submitted jobs
+    to Slurm.
 
     Raises:
         BadRequest: the references name jobs of the daemon and of Slurm.
@@ -221,8 +222,8 @@ def is_number(reference: str) -> bool:
 
 
 def finished_job_numbers(client: DaemonClient, references: Sequence[str]) -> list[int]:
-    """Return the numbers of the jobs that `references` mean, each number once. For commands on
-    finished jobs: a name must belong to only one job.
+    """Return the numbers of the jobs that `references` mean, each number once. Unlike in
+    `find_job`, a name that several jobs have is an error, even if all of them have ended.
 
     Raises:
         BadRequest: no job has the name, or several have it.

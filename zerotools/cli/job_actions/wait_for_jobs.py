@@ -26,9 +26,9 @@ PATIENCE_SECONDS = 60.0
 class Poller:
     """Repeats requests to the daemon at an interval, and waits if the daemon restarts.
 
-    No request is made after `clock` has passed `deadline`. `print_line` prints a line while the
-    daemon does not answer; a caller that draws on the terminal sets another function. `pause` and
-    `clock` are time.sleep and time.monotonic, except in tests.
+    After `clock` has passed `deadline`, a request that failed is not repeated. `print_line` prints
+    a line while the daemon does not answer; a caller that draws on the terminal sets another
+    function. `pause` and `clock` are time.sleep and time.monotonic, except in tests.
     """
 
     def __init__(
@@ -48,9 +48,8 @@ class Poller:
         self.print_line: Callable[[str], None] = _to_stderr
 
     def call(self, question: Callable[[], T]) -> T:
-        """Call `question`, which sends a request, and return its answer. If the daemon has answered
-        before and does not answer now, repeat the call for up to a minute.
-        """
+        """Call `question`, which sends a request, and return its answer. If the daemon does not
+        answer, repeat the call for up to a minute."""
         until: float | None = None
         while True:
             try:
@@ -82,9 +81,7 @@ def _to_stderr(line: str) -> None:
 
 
 WAIT_SECONDS = 20.0
-"""The time in seconds that the daemon waits for an event before it answers that there is none. Then
-it is asked again.
-"""
+"""The time in seconds after which the daemon answers a request for events, even if none came."""
 PAUSE_SECONDS = 2.0
 """The seconds between two requests for the jobs to an old daemon, which does not number its events.
 """
@@ -133,8 +130,7 @@ class EndingWatch:
 
     def _next(self, since: int | None, seconds: float) -> tuple[int | None, set[Any]]:
         """Wait at most `seconds` for events. Return the number of the next event, and the numbers
-        of the jobs that had events.
-        """
+        of the jobs that had events; without event numbers, None and all open jobs."""
         if since is None:
             time.sleep(min(seconds, PAUSE_SECONDS))
             return None, set(self.open)

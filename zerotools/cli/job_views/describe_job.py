@@ -190,7 +190,8 @@ def is_over(job: Job) -> bool:
 
 
 def ranks(job: Job) -> str:
-    """Return the number of ranks with their device: `2 GPU` or `2 CPU`.
+    """Return the number of ranks with their device: `2 GPU` or `2 CPU`. For a job that watches a
+    process, return `pid 7`.
 
     For an elastic job, return `2-8 GPU` before its first start, and `2 of 2-8 GPU` after it.
     """
@@ -316,9 +317,8 @@ def outcome(job: Job) -> str:
 
 
 def how_it_waits(job: Job) -> str:
-    """Return the state of a job that was just submitted: `queued`, `held`, or `queued` with a
-    reason.
-    """
+    """Return the state of a job that was just submitted: `queued` (with a reason), or `held`. If
+    the daemon already had the job, return its state and `(already submitted before)`."""
     if job["state"] == states.WAITING and job["reason"]:
         return f"queued ({render.clean(job['reason'])})"
     if job["state"] in (states.ON_HOLD, states.WAITING, states.QUEUED):
@@ -428,9 +428,8 @@ def saved_step(job: Job) -> str:
 
 
 def exported_model(job: Job) -> str:
-    """Return the path of the model that the job exported at its end. The path is empty if the job
-    exported no model; the reason of the job says why.
-    """
+    """Return the path of the model that the job exported at its end; empty if it exported none. If
+    the export failed, `job["reason"]` says why."""
     export_dtype = job["spec"].get("checkpoint", {}).get("export_on_finish")
     if not export_dtype or job["state"] != SUCCEEDED or job["reason"]:
         return ""

@@ -25,9 +25,8 @@ MOST_WAYS = 8
 
 
 def page(found: Estimate) -> list[str]:
-    """Return the lines of the page: the verdict, the configurations that fit, a table of all
-    stages, and the parts of the memory.
-    """
+    """Return the lines to print: the verdict, the configurations that fit, a table of all stages,
+    and the parts of the memory."""
     lines = wrapped(verdict(found))
     lines += [*([] if found.assumed is None else wrapped(translated(found.assumed))), ""]
     ways = _list_changes(found)

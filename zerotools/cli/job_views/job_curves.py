@@ -96,12 +96,11 @@ OTHER_ROWS = 5
 def charts(
     named: NamedCurves, columns: int, *, braille: bool, height: int | None = None
 ) -> list[str]:
-    """Return the titles of the jobs, a chart for each kind of curve, and a last line with the
-    steps.
+    """Return the titles of the jobs, a chart for each kind of curve, a line with the steps, and a
+    line for each kind that has only flat curves.
 
-    A kind without values is left out, except the loss. If all curves of a kind are flat, they are
-    shown on one line. If `height` is set and large enough, there are `height` lines: the first
-    chart gets all remaining rows.
+    A kind without values is left out, except the loss. If `height` is set and large enough, there
+    are `height` lines: the first chart gets all remaining rows.
     """
     quiet, strong = (
         partial(paint, meaning=each, stream=sys.stdout) for each in ("quiet", "strong")
@@ -168,8 +167,7 @@ def _last_values(kind: CurveKind, named: NamedCurves) -> str:
 
 def _rows(count: int, free: int | None) -> list[int]:
     """Return the height of each of `count` charts in rows. Together with one title each, the charts
-    fill `free` lines.
-    """
+    fill `free` lines. If `free` is None, the heights are fixed."""
     if free is None:
         return [ROWS, *[OTHER_ROWS] * (count - 1)]
     other = max(FEWEST_ROWS, min(2 * FEWEST_ROWS, (free - count) // (count + 1)))

@@ -49,9 +49,9 @@ snapshots less often.
 
 @dataclass(frozen=True)
 class MonitorView:
-    """The values that one screen shows. `daemon` is the name of the daemon that answered. `leases`
-    maps the UUID of a GPU to the title of the job that uses it.
-    """
+    """The values that one screen shows. If there are no jobs, the screen shows the text `daemon`
+    instead, such as the reason why no daemon answers. `leases` maps the UUID of a GPU to the title
+    of the job that uses it."""
 
     snapshot: Snapshot
     daemon: str
@@ -168,9 +168,8 @@ def _painted(text: str, meaning: str, columns: int | None) -> str:
 
 
 def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[tuple[str, str]]:
-    """Return the lines about GPUs and their processes. Each line has the meaning of its colour, or
-    "" for no colour.
-    """
+    """Return the lines about GPUs and their processes, each with the meaning that selects its
+    colour, such as `warning` ("": no colour)."""
     snapshot = view.snapshot
     if not snapshot.gpus:
         return [(f"GPUs  {snapshot.gpus_error or 'NVML works, but reports no GPU'}", "")]
@@ -213,9 +212,7 @@ def _gpu_row(gpu: Gpu, leases: dict[str, str]) -> dict[str, str]:
 
 
 def _details(gpu: Gpu, owners: Owners) -> list[tuple[str, str]]:
-    """Return the problems and the processes of a GPU as lines. Each line has the meaning of its
-    colour, or "" for no colour.
-    """
+    """Return the problems and the processes of a GPU as lines, in the form of `_gpus`."""
     if gpu.error:
         return [(render.clean(gpu.error), "bad")]
     held = sorted(gpu.processes, key=lambda process: -(process.memory_used_bytes or 0))

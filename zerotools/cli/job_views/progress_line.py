@@ -130,8 +130,7 @@ def _joined(parts: list[tuple[int, str]]) -> str:
 
 def _parts(record: ProgressRecord, host_peak_bytes: int | None) -> Iterator[tuple[int, str]]:
     """Yield the parts of the line from left to right, each with a number. If the line is too long,
-    the parts with the highest numbers are left out first. A part may be empty.
-    """
+    parts with high numbers are left out first. A part may be empty."""
     step, total = int(_number(record, "step") or 0), int(_number(record, "steps") or 0)
     yield 0, f"step {step:>{len(str(total))}}/{total}" if total > 0 else f"step {step}"
     yield 3, f"{100 * step // total:3d}%" if total > 0 else ""

@@ -180,9 +180,8 @@ def _row(
 
 
 def first_clauses(text: str, columns: int) -> str:
-    """Return the first clauses of a sentence, as many as fit into `columns` columns. If clauses are
-    left out, the text ends with an ellipsis.
-    """
+    """Return the first clauses of a sentence that fit into `columns` columns, and an ellipsis if
+    clauses are left out. If they would take less than half of the columns, cut a clause instead."""
     if render.width(text) <= columns:
         return text
     ends = [found.start() for found in _CLAUSE.finditer(text) if found.start() < columns]

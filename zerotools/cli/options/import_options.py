@@ -335,9 +335,8 @@ class Configs(NamedTuple):
         return parse_yaml(text, source=str(path), lenient=self.lenient, keys=YAML_KEYS)
 
     def _named(self, name: str) -> Document:
-        """Read the DeepSpeed JSON that the accelerate config names. The path is relative to the
-        working directory, as for accelerate, or to the directory of that config.
-        """
+        """Read the DeepSpeed JSON that the accelerate config names. If the path is not found from
+        the working directory, it is relative to the directory of the accelerate config."""
         path = expand_home(name)
         if self.accelerate is not None and not path.exists():
             beside = self.accelerate.parent / path

@@ -212,8 +212,7 @@ class WaitingOptions:
     def terms(self, numbers_of: Callable[[str], Sequence[int]]) -> dict[str, Any]:
         """Return the conditions in the form of a request to the daemon.
 
-        `numbers_of` returns the numbers of the jobs that a word of --after means. Raises
-        BadRequest.
+        `numbers_of` returns the job numbers for a JOB in --after. Raises BadRequest.
         """
         found: dict[str, Any] = {}
         if self.priority is not None:
@@ -295,8 +294,8 @@ def time_of(text: str, now: float) -> float:
 def dependencies(
     numbers_of: Callable[[str], Sequence[int]], given: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Convert the values of --after to dependencies on other jobs. `numbers_of` returns the numbers
-    of the jobs that a word means.
+    """Convert the values of --after to dependencies on other jobs. `numbers_of` returns the job
+    numbers for a JOB in a value.
 
     Raises:
         BadRequest: the job or the condition does not exist.

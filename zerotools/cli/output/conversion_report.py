@@ -95,7 +95,7 @@ def _part_lines(done: ConversionResult) -> Iterator[str]:
 
 
 def part_line(part: PartResult, made: str, output: str) -> str:
-    """Return the sentence about a part that is complete. `made` describes the part."""
+    """Return the sentence about a complete part. `made` has its size and number of files."""
     said = f"{part} is complete: {made}"
     if part.missing:
         return (
@@ -141,7 +141,8 @@ def print_losses(losses: tuple[Losses, ...]) -> None:
 
 @contextmanager
 def hint_at_resuming(destination: Path, flag: str = "with --resume ") -> Iterator[None]:
-    """Inside this context, print on Ctrl-C which files are kept, and how to continue.
+    """Inside this context, print on Ctrl-C where the unfinished output is kept, and how to
+    continue.
 
     `flag` is the option that the same command needs in order to continue.
     """

@@ -106,7 +106,6 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _is_unreadable(name: object) -> bool:
-    """Return whether `name` is a file that this process may not read."""
     return isinstance(name, str) and Path(name).is_file() and not os.access(name, os.R_OK)
 
 

@@ -296,8 +296,8 @@ def means_over_time(
     """Return the averages of `values` over the last `seconds` before the end of `times`, in `cells`
     equal parts of this time.
 
-    A part without a measurement gets the average of the part before it. If measurements are missing
-    for longer than an idle daemon pauses between two measurements, the result is None.
+    A part without a measurement gets the average of the part before it. After a gap longer than an
+    idle daemon's pause between two measurements, a part gets None.
     """
     begin = times[-1] + step_seconds - seconds
     held: list[list[float]] = [[] for _ in range(cells)]
