@@ -50,8 +50,8 @@ _GO_ON = "; run the same command again when it is reachable"
 class OpenShells:
     """The running scripts of a caller. A caller that is interrupted ends all of its scripts.
 
-    `within` are the scripts of an outer caller. When the outer caller ends its scripts, these
-    scripts end too.
+    `within` is the `OpenShells` of an outer caller. When the outer caller ends its scripts, the
+    scripts of this object end too.
     """
 
     def __init__(self, within: OpenShells | None = None) -> None:
@@ -79,7 +79,7 @@ class OpenShells:
                 shell.kill()
 
     def kill(self) -> None:
-        """End all scripts as `end_all` does. The outer `OpenShells` calls this."""
+        """Do the same as `end_all`, because the outer `OpenShells` calls `kill`."""
         self.end_all()
 
 
@@ -198,9 +198,8 @@ class FarShell:
         return b"".join(parts)
 
     def line(self) -> bytes | None:
-        """Return the next line of the output without its line break, or None after the last
-        line.
-        """
+        """Return the next line of the output without its line break. Return None after the last
+        line, or if a line is longer than `_LONGEST_LINE` bytes."""
         while b"\n" not in self._buffer:
             if len(self._buffer) > _LONGEST_LINE:
                 return None
@@ -212,8 +211,7 @@ class FarShell:
 
     def pass_on(self, count: int, take: Callable[[bytes], None]) -> int:
         """Call `take` with the next `count` bytes of the output, part by part. Return the number of
-        bytes, which is lower if the script ends early.
-        """
+        passed bytes, which is lower if the script ends early."""
         left = count
         while left:
             if not self._buffer and not self._read_more(self._silent_seconds):
@@ -237,9 +235,7 @@ class FarShell:
         return "this machine" if self._host is None else self._host.shown
 
     def last_error_line(self) -> str:
-        """Return the last line of the standard error stream, to which the script writes its
-        errors.
-        """
+        """Return the last line of the script's standard error."""
         size = os.fstat(self._errors.fileno()).st_size
         data = os.pread(self._errors.fileno(), _MOST_SAID, max(0, size - _MOST_SAID))
         lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]

@@ -68,9 +68,8 @@ def parse_url(text: str, wrong: Wrong) -> SshHost:
 
 
 def parse_login(text: str, place: str, wrong: Wrong) -> SshHost:
-    """Return the machine in `place`, which is the part `[USER@]HOST` of `text`. Raises the errors
-    of `parse_url`.
-    """
+    """Return the machine in `place`, the part `[USER@]HOST` of `text`. Raises the errors of
+    `parse_url`."""
     user, at, host = place.rpartition("@")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -156,9 +155,8 @@ def ssh_words(host: SshHost, options: Mapping[str, str]) -> list[str]:
 
 
 def ssh_environment() -> dict[str, str]:
-    """Return the environment variables for a call of ssh. With them no window asks for a
-    password.
-    """
+    """Return the environment variables for a call of ssh. They keep ssh from opening a window that
+    asks for a password."""
     return {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
 
 

@@ -6,14 +6,13 @@ as long, so that a sequential read takes few requests. Large reads are requested
 that are fetched in parallel, and are not cached. All ranges of a tile are fetched at once, adjacent
 ranges in one request (`fetch`).
 
-A read returns fewer bytes than requested only at the end of the object. Every other failure is an
-error.
+A read returns fewer bytes than requested only at the end of the object.
 
 `StorePrefetch` reads ahead in a directory of similar files, such as the files of a thousand ranks.
-A reader opens them one after another with sequential requests. After two of them were opened, the
-first and last bytes of the next files are requested in parallel. At most some KiB of each of a few
-files are fetched without being needed. Errors are ignored here; the later read of the file raises
-them.
+A reader opens such files one after another with sequential requests. After it has opened two of the
+files, the first and last bytes of the next files are requested in parallel. At most some KiB of
+each of a few files are fetched without being needed. Errors are ignored here; the later read of the
+file raises them.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def status_of(found: FarObject) -> os.stat_result:
 
 
 class RemoteSource:
-    """An open object in a store. Only the version that was found at the beginning is read."""
+    """An open object in a store. Only the version that existed at the opening is read."""
 
     def __init__(self, store: FarStore, found: FarObject) -> None:
         self._store = store
@@ -225,9 +224,8 @@ def _fetchers() -> ThreadPoolExecutor:
 
 
 class _Blocks:
-    """A cache of blocks of objects, by object and offset. The blocks that were not used for longest
-    are removed.
-    """
+    """A cache of blocks of objects, by object and offset. The least recently used blocks are
+    removed first."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -299,7 +297,7 @@ _BEFORE = 2
 
 
 class StorePrefetch:
-    """Reads ahead in the directories of one store, after the files that were opened there."""
+    """Reads ahead in the directories of one store, beyond the files that were opened there."""
 
     def __init__(self, listing: StoreListing) -> None:
         self._listing = listing

@@ -76,7 +76,7 @@ def open_bucket(scheme: str, name: str) -> ObstoreBucket:
     """Open a bucket or container of the store with this URL scheme.
 
     Raises:
-        BadRequest: the environment variables with settings of the store contradict each other.
+        ZerotoolsError: the environment variables with settings of the store are wrong.
     """
     url = f"{scheme}://{name}"
     try:
@@ -142,7 +142,7 @@ _OPENERS: dict[str, Callable[[str], Any]] = {"s3": _s3, "gs": _gs, "az": _az}
 
 
 class ObstoreBucket:
-    """One bucket or container that can be read and written."""
+    """One bucket or container, or an HTTP server, to which nothing can be written."""
 
     lists_below = True
 
@@ -390,12 +390,10 @@ def _tree(store: FarStore, found: FarObject) -> Any:
 
 
 def _files(tree: Any) -> list[str]:
-    """Return the file names in the JSON tree of a marker or a manifest."""
     return _safe(tree.get("files") if isinstance(tree, dict) else None)
 
 
 def _shards(tree: Any) -> list[str]:
-    """Return the file names in the JSON tree of a safetensors index."""
     places = tree.get("weight_map") if isinstance(tree, dict) else None
     return _safe(places.values() if isinstance(places, dict) else None)
 

@@ -43,9 +43,8 @@ class FarDirectory:
 
 
 class OddKey(BadRequest):
-    """The error for a directory that cannot be listed, because the key of an object in it is not a
-    path.
-    """
+    """The error for a directory that cannot be listed, because it has an object with a key that is
+    not a path."""
 
 
 class FarStore(Protocol):

@@ -78,9 +78,8 @@ class StoreListing:
             return self._directory(key).problem
 
     def known_names(self, key: str) -> list[str]:
-        """Return the sorted names of the objects in a directory; empty if it was not listed
-        before.
-        """
+        """Return the sorted names of the objects in a directory; empty if it has not been listed
+        yet."""
         with self._lock:
             known = self._directories.get(key)
             return [] if known is None else sorted(known.objects)

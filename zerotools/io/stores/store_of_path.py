@@ -27,11 +27,8 @@ _ROOT_PARTS = {"hf": 2}
 
 
 class Place(NamedTuple):
-    """A position in a store.
-
-    It consists of the `store`, the key, the cached listings of the store, and the prefetch for its
-    opened files.
-    """
+    """The position of a path: its `store`, its `key` there, and the store's cached listings and
+    prefetch."""
 
     store: FarStore
     key: str
@@ -47,11 +44,11 @@ def root_parts(scheme: str) -> int:
 
 
 def place_of(scheme: str, parts: tuple[str, ...]) -> Place:
-    """Return the store of a path, and the key of the path in the store. `parts` are the
-    components of the path after `scheme://`.
+    """Return the store of a path, and the key of the path in the store. `parts` are the components
+    of the path after `scheme://`.
 
     Raises:
-        BadRequest: the store does not exist, or its library is not installed.
+        BadRequest: `parts` do not name a store, or the library of the store is not installed.
     """
     count = root_parts(scheme)
     if len(parts) < count:
@@ -64,8 +61,8 @@ def place_of(scheme: str, parts: tuple[str, ...]) -> Place:
 def _opened(
     scheme: str, parts: tuple[str, ...], endpoints: tuple[str | None, ...]
 ) -> tuple[StoreListing, StorePrefetch]:
-    """Open a store, and return its cached listings and its prefetch. A store that is open already
-    is returned again.
+    """Open a store, and return its cached listings and its prefetch. Each store is opened only
+    once.
 
     `endpoints` are the values of the environment variables that set endpoints. If these values have
     changed, the store is opened again.

@@ -191,6 +191,7 @@ def writable_store(path: Path) -> tuple[WritableStore, str]:
 
     Raises:
         Unsupported: the store is read-only.
+        BadRequest: `path` is a whole bucket.
     """
     assert isinstance(path, StorePath), f"{path} is not in a store"
     store, key, *_ = path.place
@@ -224,6 +225,6 @@ def remove_objects(paths: Iterable[Path]) -> None:
 
 
 def forget_path(path: Path) -> None:
-    """Drop the cached facts about a path, so that the store is asked again."""
+    """Drop the cached facts about a path, so that the next access sends a request to the store."""
     assert isinstance(path, StorePath)
     path.forget()

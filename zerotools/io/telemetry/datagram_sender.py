@@ -56,9 +56,8 @@ def resident_bytes() -> int:
 
 
 def encode_datagram(tree: dict[str, Any]) -> bytes:
-    """Return the datagram for the JSON object `tree`. If the datagram would be too long, long texts
-    in `tree` are cut.
-    """
+    """Return the datagram for the JSON object `tree`. If it would be too long, the texts `message`,
+    `why` and `doing` are cut."""
     data = _bytes(json.dumps(tree, ensure_ascii=False))
     for key in ("message", "why", "doing"):
         if len(data) > LARGEST_DATAGRAM and isinstance(tree.get(key), str):
