@@ -12,9 +12,9 @@ ownership              gives a new file the owner and permissions of the file th
 metadata_memory_limit  a limit on the memory for headers and pickles
 read_json              reads a JSON file in bounded memory
 tolerated_damage       a context in which readers record damage and continue
-combine_crc32                   computes the CRC-32 of a range from the CRC-32s of its parts
-mounts                  finds the mount point of a path
-optional_packages       packages that only some commands need, and how to install them
+combine_crc32          computes the CRC-32 of a range from the CRC-32s of its parts
+mounts                 finds the mount point of a path
+optional_packages      packages that only some commands need, and how to install them
 
 Imports `core` only.
 """

@@ -5,7 +5,7 @@ The name is known in advance, and other users may write to the parent directory,
 `/tmp` or in a group's directory. Another user may create one of these under that name:
 
     out.partial -> /home/victim        a link: the run would remove files in its target
-    out.partial/                       a directory of theirs, in which they can change the output
+    out.partial/                       a directory, in which its owner can change the output
 
 So a link is never followed, and a directory that another user owns is refused. The directory is
 unreadable to other users until it is complete. If a file exists under the name of a new file, it is
@@ -28,9 +28,7 @@ _PRIVATE = 0o700
 
 
 class OwnDirectory:
-    """A locked directory at `path`. This run made it, or it is from an earlier run of the same
-    user.
-    """
+    """A locked directory at `path`, made by this run or by an earlier run of the same user."""
 
     def __init__(self, path: Path, *, shared: bool = False) -> None:
         """Make the directory if it does not exist, and lock it. With `shared`, several runs can
@@ -56,9 +54,8 @@ class OwnDirectory:
             os.close(self._descriptor)
 
     def is_at(self, path: Path) -> bool:
-        """Return whether the entry at `path` is this directory. A link to it, or another directory,
-        is not.
-        """
+        """Return whether the entry at `path` is this directory, and neither a link nor another
+        directory."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), path.lstat())
         except FileNotFoundError:
@@ -73,9 +70,7 @@ class OwnDirectory:
         os.fchmod(self._descriptor, mode)
 
     def copy_access_from(self, old: os.stat_result) -> None:
-        """Give the directory the owner and the permissions of the one that it replaces, as
-        `copy_access` does.
-        """
+        """Give the directory the owner and the permissions in `old`, as `copy_access` does."""
         copy_access(old, self._descriptor)
 
     def close(self) -> None:

@@ -27,14 +27,12 @@ from zerotools.io.files.source_stamps import has_lasting_inodes
 SMALL = 64 * 2**20
 SHARE = 4
 READ_SHARE = 4
-"""The assumed memory in bytes for each byte of a description: its objects take more memory than its
-text.
-"""
+"""The assumed memory in bytes for each byte of metadata: its objects take more than its text."""
 _BLOCK = 512
 
 DataSize = Callable[[], int]
-"""A function that returns how many bytes of data lie next to a description. It is called only if
-the description needs more than `SMALL` bytes.
+"""A function that returns how many bytes of data lie next to metadata. It is called only if the
+metadata needs more than `SMALL` bytes.
 """
 
 

@@ -141,15 +141,11 @@ class RemotePath(OpenablePath):
 
     @property
     def listing_problem(self) -> str:
-        """A sentence if this directory could not be listed, so that files may be missing; else
-        empty.
-        """
+        """The reason why this directory could not be listed completely; empty if it was listed."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Drop the cached facts about this path and the paths around it, so that the store is asked
-        again.
-        """
+        """Drop the cached facts about this path and the paths around it."""
         raise NotImplementedError
 
     def __fspath__(self) -> str:

@@ -1,5 +1,5 @@
 """Shares blocks of a file with a new file, on file systems where two files may have the same blocks
-(reflinks: XFS, btrfs). Shared blocks take no space until one of the files is changed.
+(reflinks: XFS, btrfs). A shared block takes space once, until one of the files changes it.
 
 Only whole blocks can be shared, and only if the bytes are at the same position in a block of both
 files.
@@ -19,9 +19,8 @@ _TRANSIENT = frozenset({errno.EAGAIN, errno.EINTR})
 
 
 class SharedBlocks:
-    """Shares blocks of files with new files until the file system refuses. Many threads use one
-    object.
-    """
+    """Shares blocks of files with new files. `is_refused` is True after the file system has
+    refused. Many threads may use one object."""
 
     def __init__(self) -> None:
         self.is_refused = False

@@ -79,9 +79,7 @@ class Sources:
 
 
 def _forget_listings(paths: Iterable[Path]) -> None:
-    """Drop cached listings of the object stores that contain `paths`, so that the stores are asked
-    again.
-    """
+    """Drop the cached listings of the object stores that contain `paths`."""
     far = [path for path in paths if isinstance(path, RemotePath)]
     for parent in {path.parent: path for path in far}.values():
         parent.forget()
@@ -202,8 +200,8 @@ def _changed(path: Path, difference: str) -> str:
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 _SPREADS = 20
-"""A file counts as part of another save if it was written this many times longer before or after
-the other files than those took together. The files of a slow save take long.
+"""A file counts as part of another save if the time between it and the other files is more than
+this many times the duration of their save.
 """
 
 

@@ -43,11 +43,11 @@ def dtype_for_config(tensors: Iterable[Tensor]) -> DType | None:
 
 
 def adapted_config(path: Path, dtype: DType | None) -> bytes | None:
-    """Return the text of the config.json at `path` with `dtype` as the dtype of the weights; None
-    if the text needs no change.
+    """Return the text of the config.json at `path` with `dtype` as the dtype of the weights. Return
+    None if `dtype` is None, or if the file is not a JSON object.
 
-    The dtypes of sub-models (`text_config`) are set too. A file that is not a JSON object stays
-    unchanged. The config of a diffusers model has no dtype, and gets none.
+    The dtypes of sub-models (`text_config`) are set too. The config of a diffusers model has no
+    dtype, and gets none.
 
     Raises:
         BadFile: the file is not a regular file, or is larger than `LARGEST_CONFIG`.
@@ -73,7 +73,7 @@ def _set(config: dict[str, Any], name: str) -> None:
 
 
 DIFFUSERS_STEM = "diffusion_pytorch_model"
-"""How the names of files with weights begin in a model of diffusers."""
+"""The beginning of the names of weight files in a model of diffusers."""
 _CLASS_NAME = "_class_name"
 
 
@@ -237,9 +237,8 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def config_of_model(name: str) -> Path | None:
-    """Return the config.json of the model `name`, which is a directory or a name on the Hub. Return
-    None if the model is not on this machine.
-    """
+    """Return the path of the config.json of the model `name`, which is a directory or a name on the
+    Hub. Return None if the model is not on this machine."""
     if (Path(name) / CONFIG).is_file():
         return Path(name) / CONFIG
     if not _NAME.fullmatch(name):

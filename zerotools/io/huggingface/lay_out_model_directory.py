@@ -53,8 +53,8 @@ def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[st
 def shards_of(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
     """Divide tensors in order into files of at most `most` bytes, as huggingface_hub does.
 
-    A tensor of more than `most` bytes gets its own file. The tensor after it goes into the file
-    that was being filled before.
+    A tensor of more than `most` bytes gets its own file. The next tensor goes into the file that
+    was being filled before.
 
     Raises:
         BadRequest: `most` is less than one byte.

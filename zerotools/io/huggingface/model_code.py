@@ -35,9 +35,10 @@ _IMPORTS = re.compile(
 
 def code_files(configs: Iterable[Path], present: Collection[str]) -> dict[str, Path]:
     """Return file name -> path of the Python files that the JSON files `configs` of one directory
-    name, and of the files that these import. `present` are the names in this directory.
+    name, and of the files that these Python files import. `present` are the names in this
+    directory.
 
-    A link to another place is left out. So is a name in a config that cannot be read.
+    Links to other places and configs that cannot be read are ignored.
     """
     found: dict[str, Path] = {}
     for config in configs:

@@ -43,7 +43,7 @@ def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
     """Yield a problem which says that the values of `tensor` cannot be read, with the sentence
     `why`. Only the tensor's name is known, from the file at `path` or from the index.
 
-    If lost bytes are tolerated, the tensor is recorded as lost instead, and no problem is yielded.
+    If lost bytes are tolerated, record the tensor as lost instead.
     """
     if is_tolerated():
         raise_or_record(path, BadFile(why))

@@ -72,10 +72,9 @@ def _below(there: Mapping[str, Path], *, is_of_sentences: bool) -> dict[str, Pat
 def find_model_sidecars(path: Path) -> dict[str, Path]:
     """Return the config and tokenizer files of the model with a checkpoint at `path`.
 
-    If `path` is a file, they are searched next to it. If `path` is a directory, they are searched
-    in this order: in the directory, in its usual subdirectories for such files, and in the
-    directories above it that belong to the run. For each kind of file (`sidecar_kind`), the nearest
-    directory that has it is used.
+    They are searched in this order: in the directory (`path`, or the directory of the file `path`),
+    in its usual subdirectories for such files, and in the directories above it that belong to the
+    run. For each kind of file (`sidecar_kind`), the nearest directory that has it is used.
     """
     found: dict[str, Path] = {}
     for there in _search_upwards(path, model_sidecars):
@@ -84,18 +83,14 @@ def find_model_sidecars(path: Path) -> dict[str, Path]:
 
 
 def find_config(path: Path) -> Path | None:
-    """Return the path of the config.json of the checkpoint at `path`, or None if there is no such
-    file.
-
-    It is searched in the directories that `find_model_sidecars` searches, in the same order.
-    """
+    """Return the path of the config.json of the checkpoint at `path`, as `find_model_sidecars`
+    finds it, or None if there is no such file."""
     return find_nearest(path, CONFIG)
 
 
 def find_nearest(path: Path, name: str) -> Path | None:
-    """Return the nearest file with this name, in the directories that `find_model_sidecars`
-    searches.
-    """
+    """Return the nearest file with this name in the directories that `find_model_sidecars`
+    searches."""
 
     def file_in(directory: Path) -> Path | None:
         return place if (place := directory / name).is_file() else None

@@ -60,9 +60,8 @@ def _of_parts(directory: Path, parts: int) -> str:
 
 
 def _command(directory: Path) -> str | None:
-    """Return the name of the command that began the output, or an empty string if the journal does
-    not record it. Return None if there is no journal.
-    """
+    """Return the name of the command that began the output; empty if the journal does not record
+    it, and None if there is no journal."""
     try:
         with regular_file(directory / NAME, is_source=False) as descriptor:
             line = first_line(descriptor)

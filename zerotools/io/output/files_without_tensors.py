@@ -33,7 +33,8 @@ def file_of_bytes(data: bytes) -> FilePlan:
 def carried_file(path: Path) -> FilePlan:
     """Return the plan of an output file that is a copy of `path`.
 
-    The file is part of the checkpoint, or has a usual name for such a file of a model.
+    A link to a file of the same name is followed, so `path` must have a usual name of a file of a
+    checkpoint or a model.
 
     Raises:
         BadFile: `path` is not a regular file, or is a link that is not followed.

@@ -49,7 +49,7 @@ class Journal:
         called with the descriptor of the journal before the journal is read.
 
         Raises:
-            BadRequest: the existing journal belongs to another output.
+            BadRequest: the existing journal belongs to another output, or is damaged.
         """
         self._path = directory / name
         self._lock = threading.Lock()
@@ -95,10 +95,7 @@ class Journal:
 @dataclass(frozen=True)
 class JournalContents:
     """The contents of a journal: the entries `done` of complete files, and the `length` of its
-    complete lines in bytes.
-
-    `length` is 0 if the journal does not exist.
-    """
+    complete lines in bytes; 0 if the journal does not exist."""
 
     done: Mapping[str, Any]
     length: int

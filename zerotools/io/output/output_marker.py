@@ -98,8 +98,7 @@ def marker_text(
 
 def run_of(directory: Path) -> str | None:
     """Return the id of the run that wrote the output `directory` in a store, according to its
-    marker; None without a marker.
-    """
+    marker; None if no valid marker exists."""
     try:
         return str(_marker(directory).get("run"))
     except BadRequest:
@@ -107,10 +106,10 @@ def run_of(directory: Path) -> str | None:
 
 
 def read_written(directory: Path) -> Written | None:
-    """Read the record of an output's files and digests from its marker.
+    """Return the files and digests of an output, according to its marker.
 
-    None: the output has no marker, or its marker has no digests because the output was not read
-    back.
+    Return None if the output has no marker, or was not read back, so that its marker has no
+    digests.
 
     Raises:
         BadFile: the marker is damaged.
@@ -167,11 +166,11 @@ def is_in_output(path: Path) -> bool:
 
 
 def check_replaceable(destination: Path, command: str) -> None:
-    """Raise an error if the directory `destination` contains anything that `command` did not write
-    itself.
+    """Raise an error if `destination` is not a directory, or contains files that `command` did not
+    write.
 
     Raises:
-        BadRequest: names the other contents, and the action to take.
+        BadRequest: names these files or another reason, and the action to take.
     """
     if destination.is_symlink():
         raise BadRequest(
@@ -221,12 +220,10 @@ def remove_output(directory: Path) -> None:
 
 
 def is_empty(directory: Path) -> bool:
-    """Return whether the path is a directory without any entry."""
     return directory.is_dir() and not any(directory.iterdir())
 
 
 def _marker(directory: Path) -> Any:
-    """Read the marker in `directory`, check its form, and return its contents."""
     try:
         tree: Any = read_json(directory / MARKER, _LARGEST, is_source=False)
     except FileNotFoundError:

@@ -152,8 +152,8 @@ def _read_head(directory: Path) -> dict[str, Any] | None:
 
 
 def refuse_without_part(directory: Path) -> None:
-    """Raise BadRequest if the unfinished output in `directory` is written in parts, because a run
-    without a part would remove them."""
+    """Raise BadRequest if the unfinished output in `directory` is written in parts. A run without a
+    part would remove these parts."""
     parts = count_parts(directory)
     if parts is not None:
         raise BadRequest(
@@ -185,7 +185,7 @@ def _is_new(directory: Path) -> bool:
 
 
 def remove_journals(directory: Path) -> None:
-    """Remove the ledger and the journals from an output that has got its final name."""
+    """Remove the ledger and the journals from a finished output."""
     for path in directory.iterdir():
         if is_of_journals(path.name):
             path.unlink(missing_ok=True)

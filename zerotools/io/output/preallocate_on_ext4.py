@@ -54,9 +54,8 @@ def reserve_blocks(
     faster. Neither its size nor its bytes change. `type_of` and `allocate` are functions of the
     system, except in tests.
 
-    Raises:
-        OSError: the disk is full, or the user's quota is used up. Other errors mean that nothing is
-            reserved: the file is then written as usual.
+    Raises OSError if the disk is full, or if the user's quota is used up. After any other error,
+    nothing is reserved, and the file is written as usual.
     """
     if not size or type_of(descriptor) != _EXT:
         return

@@ -24,7 +24,7 @@ from zerotools.io.output.journal import NAME as LEDGER
 from zerotools.io.output.output_marker import remove_output
 
 PROBE = ".zerotools-probe"
-"""A file that a staging directory has while it is tested whether the output can be replaced."""
+"""A file in a staging directory during the test whether the output can be replaced."""
 
 
 def partial_of(destination: Path) -> Path:
@@ -49,7 +49,8 @@ class Staging:
         rename: Callable[[Path, Path], object] = os.rename,
         exchange: Callable[[Path, Path], None] | None = None,
     ) -> None:
-        """Take the `destination`, which must not exist, or must be an empty directory.
+        """Prepare an output in `destination`, which must not exist, or must be an empty directory.
+        Entering the context checks this, and makes and locks the staging directory.
 
         Args:
             check_replaced: if given, an existing destination is replaced as a whole if
@@ -62,7 +63,7 @@ class Staging:
                 directory over, and it always contains a `LEDGER`.
             rename, exchange: functions of the system, except in tests.
 
-        Raises:
+        Entering the context raises:
             BadRequest: the destination exists, its parent is not a directory or is not writable,
                 another run is writing it, or its file system cannot replace it.
         """
@@ -98,7 +99,7 @@ class Staging:
         return self
 
     def _destination_exists(self) -> bool:
-        """Return whether the destination exists and is not an empty directory."""
+        """Return whether the destination exists. An empty directory does not count."""
         path = self.destination
         if not os.path.lexists(path):
             return False
@@ -151,7 +152,6 @@ class Staging:
         self._keep = False
 
     def _acquire_lock(self) -> None:
-        """Make and lock the staging directory. Its contents are removed unless they are kept."""
         try:
             self._own = OwnDirectory(self.directory, shared=self._shared)
         except BlockingIOError:
@@ -241,7 +241,6 @@ def _make_durably(path: Path) -> None:
 
 
 def _free_name(path: Path) -> Path:
-    """Return an unused name next to `path`."""
     names = (path.with_name(f"{path.name}.replaced{more}") for more in ("", *range(2, 10_000)))
     return next(name for name in names if not os.path.lexists(name))
 

@@ -74,7 +74,7 @@ class FoundOutput:
 def check_far_destination(
     destination: Path, *, resume: bool = False, overwrite: bool = False
 ) -> FoundOutput:
-    """Raise an error if no output can be begun at the destination.
+    """Return the contents of the destination of an output.
 
     Raises:
         BadRequest: the destination has a checkpoint or another object, or an unfinished output that
@@ -295,8 +295,7 @@ class FarStaging:
     def _own_record(self) -> FarObject | None:
         """Return the record in the store if this run has written it, else None.
 
-        Used after a refused write: if the response to the first request was lost, the repeated
-        request is refused although the first one succeeded.
+        If the response to a successful write is lost, the repeated write is refused.
         """
         found = self._store.head(f"{self._key}/{WRITING}")
         if found is None:
@@ -331,7 +330,8 @@ class FarStaging:
 def upload_new(
     store: WritableStore, key: str, pieces: Iterable[bytes], size: int, part_bytes: int, parts: int
 ) -> FarObject:
-    """Write an object of `size` bytes, which did not exist, as `WritableStore.upload` does."""
+    """Write a new object of `size` bytes, as `WritableStore.upload` does. If only the last response
+    is lost, the upload still succeeds."""
     try:
         return store.upload(key, pieces, part_bytes, parts)
     except ZerotoolsError:
@@ -350,8 +350,8 @@ def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> Non
     are kept.
 
     Raises:
-        ForeignObjects: the destination has objects that zerotools did not write, or no output.
-            Nothing is removed.
+        ForeignObjects: the destination has objects that zerotools did not write, or has neither a
+            marker nor a record. Nothing is removed.
         BadRequest: the list of the output's objects cannot be read.
     """
     forget_path(destination)
