@@ -122,10 +122,11 @@ def _files_with_non_archives(
 
 
 def _first_non_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
-    """Return the byte offset of the first item that is not an archive.
+    """Return the byte offset of the first item that is not an archive. `places` are the (offset,
+    length) of each item, in bytes.
 
-    `places` are the (offset, length) of each item, in bytes. None: all items are archives, or the
-    file cannot be read. An unreadable file is reported later, when a value in it is read.
+    Return None if all items are archives, or if the file cannot be read: a later read of a value
+    reports that.
     """
     try:
         with source_file(path) as source:
@@ -146,9 +147,9 @@ def mixed_saves(
     root: Path, metadata: Metadata, keys: Mapping[str, Key], tensors: Mapping[Key, Tensor]
 ) -> list[Problem]:
     """Return a problem for each file with optimizer steps that differ from the steps in most files.
+    The result is empty if the steps within one file differ.
 
-    Two step numbers of each file are read first. If they differ between files, all numbers are
-    read.
+    All steps are read only if the first and last steps of the files differ.
     """
     found = _steps_by_file(metadata, keys)
     if len(found) < 2:

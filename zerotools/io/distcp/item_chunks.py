@@ -197,9 +197,7 @@ def _tree(data: bytes) -> Any:
 
 
 class _opened:
-    """A context manager that opens the file of an item, and gives the item's byte range in the
-    file.
-    """
+    """Opens the file of an item in a `with` block, and gives the item's byte range in the file."""
 
     def __init__(self, root: Path, item: Item) -> None:
         self._path = root / item.file
@@ -311,7 +309,7 @@ class StoredPiece(NamedTuple):
 
     Attributes:
         source, number: the part belongs to chunk `number` of the tensor `source`.
-        start: the index of its first element, counted from the first element of the chunk.
+        start: the index of the part's first element, relative to the first element of the chunk.
         is_flat: True if the part is a sequence of elements along the last dimension of the chunk.
             If False, the dimensions of the part are the last dimensions of the chunk.
     """

@@ -78,15 +78,15 @@ def archive_of(value: Any) -> bytes:
     """Return the torch.save archive of a value that contains no tensors.
 
     Raises:
-        Unsupported: the class of a value cannot be pickled here.
+        Unsupported: zerotools cannot pickle the class of a value.
     """
     return b"".join(data for _, data in lay_out(dumps(value), []).literals)
 
 
 @lru_cache(maxsize=4096)
 def _archive(dtype: DType, shape: tuple[int, ...], crc: int | None) -> ArchiveLayout:
-    """Return the archive of one contiguous tensor. It is the same for every chunk of this dtype and
-    shape.
+    """Return the layout of the archive of a contiguous tensor, cached because many chunks have the
+    same dtype and shape.
 
     `crc` is the CRC-32 of the tensor's bytes, if it is known.
     """

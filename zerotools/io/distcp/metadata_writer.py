@@ -45,8 +45,8 @@ def metadata_bytes(
 ) -> bytes:
     """Return the pickle of `.metadata` for the items `written`.
 
-    Torch writes the items rank by rank, in the order of its plan. The chunks of a tensor keep this
-    order.
+    The chunks of a tensor keep the order of `written`. Torch writes them rank by rank, in the order
+    of its plan.
     """
     by_key: dict[str, list[WrittenItem]] = {}
     for one in written:
@@ -100,7 +100,6 @@ class _Opcodes:
             self.out += b"\x8a" + bytes([len(data)]) + data
 
     def parts(self, values: Iterable[str | int]) -> None:
-        """Write a tuple."""
         self.out += b"("
         for value in values:
             if isinstance(value, str):
@@ -208,9 +207,7 @@ class _Metadata(_Opcodes):
         self.remember(dtype)
 
     def _stored(self, one: WrittenItem, counts: dict[str, int]) -> None:
-        """Write the MetadataIndex and the _StorageInfo of the item `one`, which has the item's
-        position.
-        """
+        """Write the MetadataIndex and the _StorageInfo (file, offset, length) of the item `one`."""
         self.new("MetadataIndex")
         self.add(b"}(")
         self.text("fqn")

@@ -83,10 +83,7 @@ def _item(info: Any) -> Item:
 
 def _file(path: Path, items: list[Item], moves: dict[Item, int]) -> FilePlan:
     """Return the plan of a data file that has only `items`, and record the new byte offset of each
-    item in `moves`.
-
-    Tied tensors share one item.
-    """
+    item in `moves`. An item that several tied tensors share is copied once."""
     carried: list[CarriedBytes] = []
     at = 0
     for item in sorted(set(items), key=lambda each: (each.offset, each.length)):

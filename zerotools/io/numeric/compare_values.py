@@ -30,8 +30,8 @@ _UNSIGNED = "float8_e8m0fnu"
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The difference that is allowed for each element. If all fields are None, no difference is
-    allowed.
+    """The difference that is allowed for each element. If `ulps` and `absolute` are None, no
+    difference is allowed.
 
     Two NaNs are equal under `ulps` and under `absolute`. A number never equals NaN or infinity.
 
@@ -77,7 +77,7 @@ class Norm(NamedTuple):
         return self.scale * math.sqrt(self.total)
 
     def __add__(self, other: object) -> Norm:
-        """Return the norm of two arrays joined."""
+        """Return the norm of the two arrays joined to one."""
         assert isinstance(other, Norm)
         low, high = sorted((self, other))
         if low.scale == 0 or math.isinf(high.scale):
@@ -124,10 +124,9 @@ class Distance:
 
     @property
     def cosine(self) -> float | None:
-        """The cosine of the angle between the arrays; None if one of them is 0, or if an element is
-        not finite in both. 1 - cosine is exact to about 1e-15, because it is computed from the norm
-        of the difference.
-        """
+        """The cosine of the angle between the arrays; None if one of them is 0, or if a NaN or an
+        infinity is among the elements that differ. 1 - cosine is exact to about 1e-15, because it
+        is computed from the norm of the difference."""
         ours, theirs = self.norm.value, self.other_norm.value
         if not (ours and theirs) or self.unmatched or self.both_nan:
             return None
@@ -137,8 +136,7 @@ class Distance:
     @property
     def relative(self) -> float | None:
         """The norm of the difference divided by the norm of the first array; None if the norm of
-        the first array is 0. Elements that are not finite in both arrays are omitted.
-        """
+        the first array is 0. Both norms omit values that are not finite."""
         return self.difference.value / self.norm.value if self.norm.value else None
 
     def __add__(self, other: Distance) -> Distance:

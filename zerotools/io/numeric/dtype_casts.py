@@ -34,7 +34,7 @@ class LostValues:
 
     Attributes:
         overflowed: finite values that were too large for the new dtype. They became infinite, NaN
-            or its largest number.
+            or the largest number of the new dtype.
         largest: the largest magnitude among the overflowed values.
         nans, infinities: values that were NaN or infinite before the cast.
     """
@@ -161,8 +161,8 @@ def cast_into(destination: Array, source: Array, cast: Cast = numpy_cast) -> Los
 def count_lost_values(destination: Array, source: Array) -> LostValues:
     """Count the values that a cast from `source` to `destination` lost. Both have the same shape.
 
-    Only the elements of `destination` that are infinite, NaN, or (in an 8-bit dtype without
-    infinities) the largest number are compared with their values in `source`.
+    Only the elements of `destination` that are infinite, NaN, or (in float8_e4m3fn) the largest
+    number are compared with their values in `source`.
     """
     if not _may_be_lost(destination):
         return NONE_LOST
@@ -180,9 +180,8 @@ def count_lost_values(destination: Array, source: Array) -> LostValues:
 
 
 def _extreme_elements(values: Array) -> Array:
-    """Return a mask of the elements that are infinite or NaN. For a dtype without infinities, the
-    largest number counts too.
-    """
+    """Return a mask of the elements that are infinite or NaN. In float8_e4m3fn, which has no
+    infinity, the largest number counts too."""
     if values.itemsize == 1:
         found: Array = _extreme_patterns(values.dtype)[values.view("u1")]
         return found
@@ -206,9 +205,8 @@ negative values with the sign bit set.
 
 
 def _may_be_lost(values: Array) -> bool:
-    """Return whether an element is infinite or NaN, or, in an 8-bit dtype, the largest number. For
-    dtypes of 16 bits or more this is about 20 times faster than isfinite.
-    """
+    """Return whether `values` has `_extreme_elements`. For dtypes of 16 bits or more this is about
+    20 times faster than isfinite."""
     if values.size == 0:
         return False
     if values.dtype.name.startswith("float8"):

@@ -309,8 +309,7 @@ def _outermost(box: Box, strides: tuple[int, ...]) -> int:
 
 def _mostly_gaps(box: Box, strides: tuple[int, ...], itemsize: int, span: int) -> bool:
     """Return whether separate reads of the runs of a box are faster than one read that includes the
-    gaps between the runs. Runs are counted along the dimension with the largest stride.
-    """
+    gaps. Runs are counted along the dimension with the largest stride."""
     if len([n for n in box.shape if n > 1]) == 0 or span <= 2 * prod(box.shape):
         return False
     axis = _outermost(box, strides)
@@ -404,7 +403,6 @@ def _copy_words(out: Array, values: Array, dim: int, is_out: bool) -> None:
 
 
 def _copy_each(into: Array, values: Array, dim: int) -> None:
-    """Copy `values` to `into`, one index along `dim` after another."""
     for number in range(values.shape[dim]):
         index: tuple[Any, ...] = (*(slice(None) for _ in range(dim)), number)
         np.copyto(into[index], values[index])

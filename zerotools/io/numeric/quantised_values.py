@@ -184,9 +184,8 @@ def _quantised(
 
 
 def _largest_of_blocks(values: Array, block: tuple[int, ...]) -> Array:
-    """Return the largest magnitude in each block of `values`, which start at the beginning of a
-    block. The result is NaN for a block that contains NaN.
-    """
+    """Return the largest magnitude in each block of `values`; NaN for a block that contains NaN.
+    The first value is at the beginning of a block."""
     found: Array = np.abs(values)
     for axis, size in enumerate(block):
         if size > 1 and axis < values.ndim - 1:  # whole rows at once, which is much faster

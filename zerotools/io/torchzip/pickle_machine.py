@@ -25,7 +25,7 @@ _LARGEST_INTEGER = 127
 
 
 class TruncatedPickle(BadFile):
-    """The error that the data ends before the pickle ends."""
+    """The error for data that ends before the pickle ends."""
 
 
 class PickleMachine:

@@ -51,9 +51,7 @@ class _Remember:
 
 
 class _CloseTuple:
-    """The instruction to make a tuple of the values above the last mark, because all its parts are
-    written.
-    """
+    """The instruction to make a tuple of all values above the last mark."""
 
     def __init__(self, value: tuple[Any, ...]) -> None:
         self.value = value
@@ -109,7 +107,7 @@ class _Writer:
         self._out.append(data)
 
     def named(self, key: Any, data: bytes) -> None:
-        """Write an immutable value, and memoize it because it may come again."""
+        """Write an immutable value, and memoize it for the case that the tree contains it again."""
         self._out.append(data)
         self._remember(key)
 
@@ -134,9 +132,8 @@ class _Writer:
 
 
 def _identity(value: Any) -> Any:
-    """Return the key of a value in the memo: the text for a text or name, and the address for every
-    other value.
-    """
+    """Return the key of a value in the memo: the value if it is a text or name, else its
+    address."""
     if type(value) is str or type(value) is Global:
         return value
     return (type(value), id(value))

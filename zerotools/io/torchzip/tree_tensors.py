@@ -87,11 +87,11 @@ _WRAPPED = 4
 
 
 def why_unread(value: Any) -> str | None:
-    """If `value` is a tensor that `as_tensor` cannot return, return the kind of this tensor and the
-    action to take, as text. Return None for all other values.
+    """If `value` has tensor data that `as_tensor` cannot return, return its kind and the action to
+    take, as text. Return None for all other values.
 
-    Such text is also returned for the parts of distributed tensors. A reader that supports these
-    parts must recognise them before it calls this function.
+    The parts of distributed tensors are such values. A reader that supports these parts must
+    recognise them before it calls this function.
     """
     for _ in range(_WRAPPED):
         if isinstance(value, Storage):

@@ -1,8 +1,8 @@
 """Reads a pickle without running it.
 
 The pickle machine builds plain values and `Opaque`s. It cannot import a module, or call anything
-that the pickle names. The opcodes REDUCE and NEWOBJ look the name up in `pickle_globals.BUILDERS`,
-a few functions in zerotools. Every other name becomes an `Opaque`.
+that the pickle names. The opcode REDUCE looks the name up in `pickle_globals.BUILDERS`, a few
+functions in zerotools. Every other call, and every new object, becomes an `Opaque`.
 
 A hostile pickle cannot exhaust memory either. `pickle_machine` limits sizes, nothing recurses into
 built values, and a key of a dict or set is hashed only after a check that it is small. The memory

@@ -190,7 +190,6 @@ def check_entry(window: FileRange, record: ZipEntry, advice: str = _COPY_AGAIN) 
 
 
 def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> None:
-    """Raise an error if `found`, the CRC-32 of a record's bytes, is not the expected one."""
     if record.has_crc and found != record.crc:
         raise BadFile(
             f"{window}: record {record.name!r} has CRC-32 {found:08x}, but the zip directory has "
@@ -199,7 +198,6 @@ def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> 
 
 
 def _repeated(entries: Sequence[_Entry], inner: Sequence[str]) -> str:
-    """Return the name of the first entry with a name that an earlier entry has too."""
     seen: set[str] = set()
     for (name, *_), short in zip(entries, inner, strict=True):
         if short in seen:
@@ -212,10 +210,9 @@ def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
     """Return the offset before which each entry must end, which is the offset of the next header.
     The result is keyed by the offset of the entry's own header. The last entry is left out.
 
-    The length of a record's own header is not known yet.
-
     Raises:
-        BadFile: two entries overlap even if their headers are as short as possible.
+        BadFile: two entries overlap even if their headers, which are not read yet, are as short as
+            possible.
     """
     limits = {}
     for (name, header, length, _), (other, begin, _, _) in pairwise(sorted(entries, key=_header)):
