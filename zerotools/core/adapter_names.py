@@ -154,9 +154,6 @@ def _is_lora(each: AdapterTensor) -> bool:
 
 
 def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
-    """Return the name of the adapter that `key` belongs to, and its tensor; None if `key` belongs
-    to no adapter.
-    """
     name = full_name(key.name)
     if any(word in name for word in _ORIGINALS):
         return None
@@ -186,10 +183,10 @@ def full_name(name: str) -> str:
 
 
 def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, str]:
-    """Return, for each weight name that PEFT saved, the name of the weight in the model.
+    """Return, for each weight name that PEFT saved, the name of this weight in the model.
 
-    `trained` are the names of the parameters in the optimizer; the names in the model are found
-    among them. A name that is also the name of another weight is left out. Return an empty dict if
+    `trained` are the names of the optimizer's parameters, which are names in the model. A weight is
+    left out if its name in the model is already the name of a saved weight. Return an empty dict if
     two adapters were trained, because PEFT saves both under the same names.
     """
     own = {full_name(name): name for name in weights}
@@ -236,11 +233,11 @@ def plain_name(name: str) -> str:
 
 
 def is_replaced(name: str, saved: Collection[str]) -> bool:
-    """Return whether a tensor is removed when the adapter is merged into the model, because the
-    adapter has a replacement for it.
+    """Return whether the adapter has a replacement for a tensor, so that merging the adapter into
+    the model removes the tensor.
 
-    Such a tensor is an embedding with rows that the adapter trained for single tokens, or a tensor
-    of a module in `saved`. The adapter replaces these modules as a whole.
+    The replaced tensors are embeddings with rows that the adapter trained for single tokens, and
+    all tensors of the modules in `saved`.
     """
     if ".trainable_tokens_original." in name:
         return True

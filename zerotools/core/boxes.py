@@ -128,9 +128,9 @@ def _prepend(index: int, box: Box) -> Box:
 def contiguous_boxes(box: Box, most: int) -> Iterator[Box]:
     """Cut `box` into consecutive boxes of at most `most` elements, in row-major order.
 
-    The elements of each result are contiguous in a tensor that has the shape of `box`. The box is
-    cut along its first dimension. If one index of this dimension has more than `most` elements, it
-    is cut along the next dimension, and so on.
+    The elements of each result are contiguous in a tensor that has the shape of `box`. The first
+    dimension is cut; if one of its indices has more than `most` elements, the next dimension is cut
+    too, and so on.
     """
     if most < 1:
         raise ValueError(f"a box holds at least one element, not {most}")
@@ -249,9 +249,6 @@ def _first_overlap(distinct: Sequence[Box]) -> Overlap | None:
 
 
 def _a_missing_block(whole: Box, distinct: Sequence[Box]) -> Box:
-    """Return the first block of the box `whole`, in row-major order, that no box in `distinct`
-    covers.
-    """
     if not whole.shape or not distinct:
         return whole
     cuts = sorted(

@@ -135,7 +135,7 @@ def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Ran
 def match_ranges(
     sources: Iterable[Range], targets: Iterable[Range], itemsize: int
 ) -> Iterator[tuple[Range, tuple[Range, ...]]]:
-    """Yield each range of the target with the ranges of the source that have its elements.
+    """Yield each target range with the source ranges that hold its elements.
 
     Elements have `itemsize` bytes. `sources` and `targets` must both cover the tensor, as
     `covering_ranges` checks.

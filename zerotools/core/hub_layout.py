@@ -59,7 +59,7 @@ HubLayout = Mapping[str, tuple[HubBlock, ...]]
 
 
 def whole_tensor_block(name: str, shape: tuple[int, ...]) -> HubBlock:
-    """Return the block for a tensor of the model that is the whole of the Hub's tensor `name`."""
+    """Return the block of a model's tensor that equals the Hub's tensor `name`."""
     return HubBlock(name, shape, Box.whole(shape))
 
 
@@ -131,9 +131,8 @@ def _coordinates(offset: int, rows: tuple[int, ...]) -> tuple[int, ...]:
 def _dimension(
     step: int, rows: tuple[int, ...], shape: tuple[int, ...], taken: list[int]
 ) -> int | None:
-    """Return a dimension of the Hub's tensor in which neighbours are `step` elements apart.
-    `taken[d]` is negative for each dimension d that may be returned. Return None if no such
-    dimension exists.
+    """Return a dimension d of the Hub's tensor in which neighbours are `step` elements apart, and
+    which has a negative `taken[d]`. Return None if no such dimension exists.
     """
     fitting = (d for d, row in enumerate(rows) if row == step and shape[d] > 1 and taken[d] < 0)
     return next(fitting, None)

@@ -1,5 +1,4 @@
-"""The plan to thin a checkpoint, that is, to remove its optimizer state: the files and tensors that
-stay.
+"""The plan to thin a checkpoint (remove its optimizer state): the files and tensors that stay.
 
 The plan is computed before anything is changed.
 """

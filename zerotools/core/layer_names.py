@@ -81,12 +81,12 @@ def layers_in_order(names: Iterable[str]) -> list[str]:
 
 
 def in_order_of_numbers(tensors: Sequence[T]) -> list[T]:
-    """Return `tensors` with the numbered modules of each module in the order of their numbers: 2
+    """Return `tensors` sorted so that numbered modules, such as layers, are in numerical order: 2
     before 10.
 
-    If the numbers are in order already, nothing changes. Otherwise the tensors of a module become
-    neighbours, and modules without a number keep the order of their first tensors. If `tensors`
-    lists one role after the other, the result does too.
+    If this is already so, nothing changes. Otherwise the tensors of a module become neighbours, and
+    modules without a number keep the order of their first tensors. If `tensors` lists one role
+    after the other, so does the result.
     """
     modules: dict[tuple[int, str], int] = {}
     places: dict[tuple[int, str], tuple[int, dict[_Number, None]]] = {}

@@ -102,9 +102,7 @@ class _Automaton:
         self._kept = 0
 
     def add(self, number: int, part: PatternPart) -> None:
-        """Add the pattern `part` under the number `number`. All patterns must be added before the
-        first `run`.
-        """
+        """Add the pattern `part` under a number. All patterns are added before the first `run`."""
         places = self._build(part)
         self._pattern_at += [number] * (len(self._symbols) - len(self._pattern_at))
         self._first |= places.first
@@ -183,17 +181,13 @@ class _Automaton:
         return step.at_end
 
     def _after_character(self, before: _Set, character: str) -> tuple[_Step, _Set]:
-        """Return the state after `character` was read at the positions `before`, and the numbers
-        of the patterns that have matched.
-        """
         self._spend(sum(self._symbols[place].size for place in before))
         reached = [place for place in before if self._symbols[place].matches(character)]
         return self._step(self._behind(reached)), self._hits(reached)
 
     def _after_mark(self, before: _Set, mark: Symbol) -> tuple[_Set, _Set]:
-        """Return the positions that follow the positions of `mark` (`^` or `$`) in `before`, and
-        the numbers of the patterns that have matched. A mark reads no character, and several marks
-        may follow each other.
+        """Pass the positions of `mark` (`^` or `$`) in `before`, which read no character. Return
+        the positions that may come next, and the numbers of the patterns that have matched.
         """
         reached: set[int] = set()
         found = before
@@ -273,7 +267,6 @@ def _patterns(name: str) -> Iterator[str]:
 
 
 def _literal(name: str) -> str:
-    """Return the pattern that matches exactly `name`."""
     return re.sub(r"([*?[])", r"[\1]", name)
 
 

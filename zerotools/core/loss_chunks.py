@@ -1,8 +1,8 @@
 """The number of rows for which the cross-entropy loss is computed at once, so that no rank holds
 all logits.
 
-The logits of one part are computed, compared with the targets and freed before the next part. The
-estimate and the trainer both use these sizes.
+The logits of one group of rows are computed, compared with the targets and freed before the next
+group. The estimate and the trainer both use these sizes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class LossSize:
     """The size of a loss computation: at most `rows` positions, with `hidden` inputs and
     `vocabulary` outputs of the model's output layer.
 
-    `cut` is the value of `train.chunked_loss`. With "auto", the loss is computed in parts if there
-    are more logits than one part may have. With "on", it is always computed in parts. A part has at
-    least `at_least` rows. It has more rows if the logits of these rows need no more memory than the
-    hidden states of all rows.
+    `cut` is the value of `train.chunked_loss`. With "auto", the rows are computed in parts only if
+    they have more than `LOGITS_AT_A_TIME` logits, which is the limit for a part. With "on", parts
+    are smaller: their logits need about the memory of the hidden states of all rows. But parts do
+    not become smaller than `at_least` rows.
     """
 
     rows: int
@@ -45,9 +45,7 @@ class LossSize:
     at_least: int = ROWS_AT_LEAST
 
     def is_cut(self, rows: int | None = None) -> bool:
-        """Return whether the loss of `rows` rows (default: the maximum, `self.rows`) is computed in
-        parts.
-        """
+        """Return whether the loss of `rows` rows (None: `self.rows`) is computed in parts."""
         most = self.rows if rows is None else rows
         many = most * self.vocabulary > LOGITS_AT_A_TIME
         return self.cut == "on" or (self.cut == "auto" and many)

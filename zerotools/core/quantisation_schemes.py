@@ -1,5 +1,5 @@
-"""Schemes of quantised weights: which payload elements and which scale each element of a weight is
-computed from.
+"""Schemes of quantised weights: the payload elements and the scale from which each element of a
+weight is computed.
 
 Only positions are computed here, no values. Sources: DeepSeek-V3 `inference/kernel.py`
 (`weight_dequant`), OCP Microscaling Formats (MX) v1.0, transformers `integrations/mxfp4.py`

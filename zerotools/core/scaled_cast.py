@@ -14,27 +14,21 @@ from zerotools.core.checkpoint import Tensor
 
 
 class Scheme(ABC):
-    """A rule that says how the elements of one tensor are computed from other tensors (its
-    inputs).
-    """
+    """A rule that computes the elements of one tensor from other tensors, its inputs."""
 
     @abstractmethod
     def needs(self, box: Box) -> dict[str, Box]:
-        """Return, as input name -> block, the block of each input from which the elements in `box`
-        are computed.
-        """
+        """Return, for each input by name, the block from which elements in `box` are computed."""
 
     def work_bytes(self, box: Box) -> int:
-        """Return the number of bytes of working memory that are needed to compute `box`, in
-        addition to the inputs.
-        """
+        """Return the bytes of working memory for the computation of `box`, without the inputs."""
         return 8 * box.numel
 
     @property
     def smallest_block(self) -> tuple[int, ...]:
-        """The shape of the smallest block that can be computed on its own. A box may be cut only at
-        multiples of this shape. The shape has entries for the last dimensions only; in the other
-        dimensions a box may be cut at any index.
+        """The shape of the smallest block that can be computed alone: boxes are cut only at
+        multiples of this shape. It has entries for the last dimensions; others are cut at any
+        index.
         """
         return ()
 
@@ -113,7 +107,7 @@ class ScaledCast(Tensor):
             yield from self._cut(half, fits)
 
     def bytes_read(self, box: Box) -> int:
-        """Return the number of input bytes that the elements in `box` are computed from."""
+        """Return the number of input bytes from which the elements in `box` are computed."""
         needed = self.scheme.needs(box)
         return sum(part.numel * self.inputs[name].dtype.itemsize for name, part in needed.items())
 

@@ -35,7 +35,7 @@ class StepTimer:
 
     def seconds_left(self, steps: int) -> float | None:
         """Return the estimated seconds until training step `steps` ends, at the average speed of
-        recent steps.
+        recent steps; None before two steps were timed.
         """
         if self._last is None or self._mean is None:
             return None

@@ -94,7 +94,7 @@ class Target:
         dropped: the parts of the source that the format cannot hold.
         carried: tensors that a reader finds in the output, but that are not copied tensor by
             tensor: their bytes are literals, or are copied as part of a file.
-        sources: tensors of the source under names that only this target has, such as the 16-bit
+        sources: tensors that this target adds to the source, or replaces in it, such as 16-bit
             weights that are cast from masters.
         unlisted: tensors of the target that a reader of the output does not list, because they
             repeat other tensors.

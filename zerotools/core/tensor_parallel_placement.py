@@ -1,5 +1,4 @@
-"""Rules that say how a tensor is divided among tensor-parallel ranks, and the position of each
-shard.
+"""Rules for the division of a tensor among tensor-parallel ranks, and the position of each shard.
 
 A rule maps blocks of each rank's shard to blocks of the full tensor. A rule comes from the
 checkpoint's own records, or from the user; it is never guessed from a name.
@@ -134,7 +133,7 @@ def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int)
 
 
 def place_chunk(chunk: Chunk, placed: PlacedBlock, dtype: DType) -> Chunk | None:
-    """Return the part of a shard's chunk inside `placed`, in the coordinates of the full tensor."""
+    """Return the part of a shard's chunk inside `placed`, in the full tensor, or None."""
     common = chunk.box.intersect(placed.shard)
     if common is None:
         return None

@@ -97,8 +97,7 @@ class MemoryLayout:
 
     @property
     def packs_frozen(self) -> bool:
-        """True if frozen linear layers are stored in 4 bits. Then only trained weights are
-        saved."""
+        """True if frozen linear layers have 4 bits. Only trained weights are saved then."""
         return self.frozen_precision == NF4
 
     @property
@@ -153,8 +152,7 @@ class MemoryLayout:
 
     @property
     def has_masters(self) -> bool:
-        """True if engine `torch` stores fp32 masters separately from the weights that it computes
-        with.
+        """True if engine `torch` stores fp32 masters besides the weights that it computes with.
 
         If False, its fp32 weights are the masters, and 16-bit weights are gathered from them.
 

@@ -1,8 +1,7 @@
 """Find the parts of a tensor that no box covers, and return them as few boxes.
 
-Example: a tensor has 4 x 4 elements. Rank 1 of 3, which had elements [6, 12) of the flattened
-tensor, is lost. The boxes [0:1, 0:4], [1:2, 0:2] and [3:4, 0:4] exist. These elements are
-uncovered:
+Example: a tensor of 4 x 4 elements lacks elements [6, 12) of its flattened form, because rank 1 of
+3 is lost. The boxes [0:1, 0:4], [1:2, 0:2] and [3:4, 0:4] exist. These elements are uncovered:
 
     . . . .
     . . x x        [1:2, 2:4]
@@ -54,7 +53,6 @@ def _lacking(shape: tuple[int, ...], boxes: Sequence[Box]) -> list[Box]:
 
 
 def _with_first_dimension(begin: int, end: int, boxes: Iterable[Box]) -> list[Box]:
-    """Return each box with an additional first dimension, which has the indices [begin, end)."""
     return [Box((begin, *box.start), (end - begin, *box.shape)) for box in boxes]
 
 

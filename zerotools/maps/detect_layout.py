@@ -1,8 +1,7 @@
 """Compare the names and shapes of tensors with the layouts of a map, and choose the layout that
 matches.
 
-The names are compared as they are. `ops.weights.layout_search` tries a checkpoint under other names
-too.
+The names are compared as they are; `ops.weights.layout_search` also tries other names.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ class FoundLayout:
     Attributes:
         given: argument name -> value, as the user passed them for the layout.
         absent_counts: name of a count, such as the number of additional layers -> its value in
-            config.json. The layout uses 0 instead, because the checkpoint has no tensor of these
-            layers.
+            config.json. The layout uses 0 instead, because the checkpoint lacks these layers.
     """
 
     layout: ModelLayout
@@ -67,8 +65,8 @@ def match_layout(
 def _absent_indices(
     family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
 ) -> dict[str, int]:
-    """Return {index: count in config.json} for each optional index, such as the index of additional
-    layers, for which `held`, the tensors of the checkpoint, has no tensor.
+    """Return {index: count in config.json} for each optional index that has no tensor in `held`,
+    such as the index of additional layers.
     """
     layout = family.layouts.get(name)
     layout = family.layouts[layout.same_as] if layout is not None and layout.same_as else layout
@@ -139,8 +137,8 @@ def _are_same(one: FoundLayout, other: FoundLayout) -> bool:
 
 
 def _is_suggested(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
-    """Return whether the names in `held` suggest the layout `name`. They do if one of them is a
-    name of this layout without a layer number, and is not a name of the Hub's layout.
+    """Return whether `held` has a name without an index that is in the layout `name` but not in the
+    Hub's layout.
     """
     if name == HUB:
         return False

@@ -64,9 +64,7 @@ def view_of(bound: BoundExpression) -> View:
 
 @lru_cache(maxsize=1024)
 def inverses_of(bound: BoundExpression) -> tuple[tuple[ViewPiece, ...], ...]:
-    """Return, for each tensor of the expression, the parts of the view from which this tensor can
-    be filled again.
-    """
+    """Return, for each tensor of the expression, the pieces that fill this tensor from the view."""
     shapes = dict(_shapes(bound))
     ranks = [len(shapes[number]) for number in range(len(shapes))]
     return tuple(inverse_pieces(view_of(bound), ranks))
@@ -157,9 +155,6 @@ def _split(views: Sequence[View], sizes: Sequence[int]) -> View:
 
 
 def _blocks(view: View, word: str, count: int, multiple: int) -> int:
-    """Return the number of rows in each of `count` equal blocks of the view. The number must be a
-    multiple of `multiple`.
-    """
     rows = view.shape[_dim(view, 0, word)]
     if count > _MOST_BLOCKS or rows > _MOST_ROWS:
         raise BadRequest(
@@ -208,12 +203,11 @@ def _interleave(views: Sequence[View], sizes: Sequence[int]) -> View:
 
 
 def padded_rows(rows: int, multiple: int) -> int:
-    """Return the number `rows`, rounded up to the next multiple of `multiple`."""
+    """Return `rows`, rounded up to a multiple of `multiple`."""
     return -(-rows // multiple) * multiple
 
 
 def _pad(views: Sequence[View], sizes: Sequence[int]) -> View:
-    """Pad the first view to the given number of rows."""
     return padded_view(views[0], sizes[0])
 
 

@@ -79,7 +79,7 @@ def shifts_of(pattern: str) -> tuple[tuple[str, str], ...]:
 
 
 def with_indices(pattern: str, indices: Mapping[str, int]) -> str:
-    """Return the name with each index replaced by its value from `MapSizes.at`."""
+    """Return the name with each `{...}` replaced by its number, a result of `MapSizes.at`."""
     return _INDEX.sub(lambda found: str(indices[found[0][1:-1]]), pattern)
 
 
@@ -262,8 +262,8 @@ def unmet_part(condition: str, names: Mapping[str, Any]) -> str | None:
 
 
 def named_value(text: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of an expression like `value_of`, but not None for an unset name. The value
-    that is returned instead raises an error with the name when it is used.
+    """Return the value of an expression like `value_of`. For an unset name, return an object that
+    raises an error with this name when it is used.
     """
     return _value(parse_size_expression(text), names, text)
 

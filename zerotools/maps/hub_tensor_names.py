@@ -74,7 +74,7 @@ class ModelNames:
 
     def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
         """Return the differences between the tensors `held` and the model. If the model has several
-        forms of names, the form that matches best is used.
+        sets of names, the set that matches best is used.
 
         The names in `held` may lack the first part of the model's names. For example, a checkpoint
         of a model without its head has `layers.0...` instead of `model.layers.0...`.
@@ -180,10 +180,9 @@ def _labels_of(config: Mapping[str, Any]) -> int:
 
 
 def tied_names(family: FamilyMap) -> dict[str, str]:
-    """Return {tensor name that a checkpoint may leave out: name of the tensor that is used
-    instead}.
+    """Return {tensor name that a checkpoint may leave out: name of the embedding}.
 
-    The two tensors have the same shape; the tensor that is used instead is the embedding.
+    The model uses the embedding instead of the absent tensor, which has the same shape.
     """
     return {
         name: next(each for each, tensor in family.hub.items() if tensor.shape == shape)
@@ -201,7 +200,6 @@ def _family_of(kind: str) -> FamilyMap | None:
 
 @cache
 def _files_by_type() -> Mapping[str, Traversable]:
-    """Return {model type: file with the tensor names of this model type}."""
     return {
         kind: each
         for folder in _FOLDERS

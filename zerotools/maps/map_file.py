@@ -59,7 +59,7 @@ Words = Mapping[str, str]
 
 def with_parts(tree: Mapping[str, Any]) -> tuple[dict[str, Any], Words]:
     """Return the tree of a map with its shared parts inserted and its words (`$L`) replaced, and
-    the words with their texts.
+    the texts of the words.
 
         parts = ["decoder", "attention", { parts = ["experts"], L = "model.layers.{mtp+layers}" }]
 
@@ -96,8 +96,8 @@ def _part(name: str) -> Mapping[str, Any]:
 
 
 def _used_parts(parts: Any, words: Words) -> Iterator[tuple[str, Words]]:
-    """Yield (name, words) for each shared part that a map uses; `words` are the words that the map
-    sets for this part, with their texts.
+    """Yield (name, words) for each shared part that a map uses; `words` are the texts that the map
+    sets for words of this part.
     """
     if not isinstance(parts, list):
         raise ValueError(f"{PARTS} must be a list")
@@ -172,8 +172,7 @@ def _merge(into: dict[str, Any], part: Mapping[str, Any], name: str) -> None:
 
 
 def _updated_tables(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the keys of `above` to the tables of `below`, and return these. A key that both have gets
-    the value of `above`."""
+    """Update the tables `below` with the keys and values of `above`, and return `below`."""
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(below.get(key), dict):
             _updated_tables(below[key], value)
@@ -197,8 +196,8 @@ LAYOUT_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class FamilyTensor:
-    """A tensor in the Hub's layout: an expression for its size in each dimension, and the
-    condition under which it exists.
+    """A tensor in the Hub's layout: expressions for its shape, and the condition under which it
+    exists.
     """
 
     shape: tuple[str, ...]
@@ -285,7 +284,7 @@ def read_map(text: bytes, name: str) -> FamilyMap:
 
 
 class _MapReader:
-    """Checks all parts of a map's tree. The message of an error contains the line of the part."""
+    """Checks all parts of a map's tree. Error messages contain the line of the faulty part."""
 
     def __init__(self, text: str, name: str) -> None:
         self._lines = text.splitlines()

@@ -69,9 +69,8 @@ class MapSizes:
         return cls({**names, "is_multiple_given": MULTIPLE in given}, counts, shifts)
 
     def at(self, index: str, number: int) -> dict[str, int]:
-        """Return the numbers that tensor names contain when the index `index` has the value
-        `number`: this value, and the values of the expressions in `shifts`. The result is keyed by
-        expression.
+        """Return {expression: number} for the name patterns of tensors, when `index` has the value
+        `number`: this value itself, and the values of the expressions in `shifts`.
 
         Raises:
             BadRequest: the value of an expression is not a whole number.
@@ -85,8 +84,8 @@ class MapSizes:
         return known
 
     def indices_of(self, pattern: str) -> Iterator[dict[str, int]]:
-        """Yield the numbers of each tensor that a name pattern stands for: the results of `at` for
-        all indices in the pattern, in one dict.
+        """Yield, for each tensor that a name pattern stands for, {expression: number}: the joined
+        results of `at` for all indices in the pattern.
 
         Raises:
             BadRequest: there are more tensors than any model has.
@@ -141,7 +140,7 @@ def usual_share(config: Mapping[str, Any]) -> float:
 
 def rotates_pairs(config: Mapping[str, Any]) -> bool:
     """Return whether rotary position embedding rotates pairs of adjacent elements of a head. If
-    False, it rotates pairs of an element in the first half and an element in the second half.
+    False, a pair is an element of the first half with the one of the second half.
     """
     return config.get("model_type") in _PAIRED
 

@@ -144,9 +144,8 @@ def _stored_in_parts(
 
 
 def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the number of rows that each tensor of the layout has in `held`, the tensors of a
-    checkpoint, keyed by the tensor's name in the layout. These numbers show which tensors are
-    padded.
+    """Return the number of rows of each tensor of the layout in the checkpoint `held`, keyed by the
+    tensor's name in the layout. These numbers show which tensors are padded.
     """
     found = {}
     for name in layout.tensors:
@@ -191,8 +190,8 @@ def _is_ignored(layout: ModelLayout, name: str) -> bool:
 
 
 def stacked_number(layout: ModelLayout, pattern: str) -> str | None:
-    """Return the expression, in a name pattern, of the number along which the layout stacks its
-    tensors; None if it does not stack them.
+    """Return the expression for the layer number in a name pattern, if the layout stacks tensors
+    along this number, else None.
     """
     return next((text for text in layout.layout.stacked if f"{{{text}}}" in pattern), None)
 

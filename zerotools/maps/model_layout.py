@@ -147,7 +147,7 @@ def _hub_shapes(family: FamilyMap, sizes: MapSizes) -> tuple[dict[str, Shape], f
 
 
 class _Absent(Exception):
-    """The model has none of the tensors of a rule, or lacks the tensor `name`."""
+    """The model does not have the tensor `name`, or has no tensor of a rule."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -280,8 +280,8 @@ class _Maker:
 
 @lru_cache(maxsize=1024)
 def _proved(parts: tuple[tuple[ViewPiece, ...], ...], shape: Shape) -> View | Hole | Overlap:
-    """Return the pieces in `parts` (the pieces from each source) as a view if they cover `shape`
-    without overlap. Otherwise return the hole or the overlap. Two equal boxes are an overlap too.
+    """Return the pieces from all sources as a view if they cover `shape` without overlap, else
+    return the hole or the overlap. Two equal boxes overlap too.
     """
     pieces = tuple(
         replace(piece, source=number) for number, part in enumerate(parts) for piece in part
@@ -405,8 +405,7 @@ def _rows_with_zeros(name: str, rows: int, there: int | None, padded: int) -> in
 
 
 def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSizes) -> None:
-    """Check that a tensor with `there` rows, of which the model uses `rows`, has the number of rows
-    that padding to `multiple` gives."""
+    """Check that `there` is the model's number of `rows`, or this number padded to `multiple`."""
     if there == rows:
         return
     tried = (1,) if sizes.values["is_multiple_given"] else _TENSOR_PARALLEL

@@ -70,9 +70,7 @@ class PrefixMap:
         )
 
     def _strange(self, names: Collection[str], layout: str, other: str) -> Iterator[str]:
-        """Yield the names that do not belong to `layout`, for example because conversion to the
-        other layout and back changes them.
-        """
+        """Yield the names outside `layout`, such as names that a round trip to `other` changes."""
         in_memory = tuple(memory for memory, hub in self.prefixes if memory != hub)
         known = tuple(pair[0 if layout == MEMORY else 1] for pair in self.prefixes)
         for name in names:

@@ -73,8 +73,9 @@ class BoundValue:
         return _bfloat16(number) if self.is_rounded else number
 
     def of_weight(self, *, to_hub: bool) -> Arithmetic:
-        """Return the arithmetic that makes the stored weight from the Hub's weight or, with
-        `to_hub`, the Hub's weight from the stored weight."""
+        """Return the arithmetic from the Hub's weight to the stored weight; with `to_hub`, the
+        reverse.
+        """
         number = self._number
         if self.sign == "+":
             return Arithmetic("-" if to_hub else "+", number)

@@ -30,8 +30,8 @@ from zerotools.core.errors import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class ViewPiece:
-    """A part of a view, and the elements that fill it. Block `box` of the view is filled from
-    source number `source`, from index `start` on.
+    """A part of a view: block `box` of the view is filled from source number `source`, from index
+    `start` on.
 
     Attributes:
         dims, steps: one index along dimension d of the box is `steps[d]` (at least 1) indices along
@@ -195,8 +195,7 @@ def padded_view(view: View, rows: int) -> View:
 
 
 def inverse_pieces(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
-    """Return, for each source, the parts of the source that `view` contains, as pieces that fill
-    the source from the view.
+    """Return, for each source, the pieces that fill this source from `view`.
 
     `ranks` are the numbers of dimensions of the sources. The `box` of each piece is in the source,
     and its `source` is 0, which stands for the view. Padding, which repeats elements, is left out.
@@ -218,8 +217,8 @@ def inverse_pieces(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ..
 
 
 def _pieces_of_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
-    """Yield the piece as pieces that fill its source from the view. If all steps are 1, there is
-    one piece. Otherwise there is one piece for each index along a dimension with a larger step.
+    """Yield the pieces that fill the source of `piece` from the view: one if all steps are 1, else
+    one for each index along a dimension with a larger step.
     """
     dims, shape = [-1] * rank, [1] * rank
     apart: list[int] = []
@@ -241,7 +240,7 @@ def _pieces_of_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
 
 
 def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
-    """Join pieces that have one index along `dim` and follow each other at equal distances."""
+    """Join pieces that have one index along `dim`, if they are at equal distances in the source."""
     rows: dict[object, list[ViewPiece]] = {}
     done: list[ViewPiece] = []
     for piece in pieces:
@@ -258,8 +257,8 @@ def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
 
 
 def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
-    """Join rows into as few pieces as possible, and yield these in order. Adjacent rows that are at
-    equal distances in the view become one piece.
+    """Join rows into as few pieces as possible, in order. Adjacent rows of the view become one
+    piece if their distances in the source are equal.
     """
     along = rows[0].dims[dim]
     at = 0
