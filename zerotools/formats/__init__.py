@@ -39,8 +39,8 @@ from zerotools.runs.thinning_record import read_thinned
 
 
 def table_of(*formats: Format) -> FormatTable:
-    """Return a table that maps the name of each format to the format. If a directory holds
-    checkpoints in several formats, the format that comes first in the table is read.
+    """Return the table of all formats, keyed by name. If a directory holds checkpoints in several
+    formats, the format that comes first in the table is read.
     """
     return {form.name: form for form in formats}
 
@@ -61,8 +61,7 @@ FORMATS = table_of(
 def detect(path: Path, *, tag: str | None = None, table: FormatTable = FORMATS) -> Detected:
     """Find the checkpoint at `path`; return its format and its own path.
 
-    `path` may also be the directory of a run. Then the newest finished checkpoint in it is
-    returned.
+    If `path` is the directory of a run, return the newest finished checkpoint in it.
 
     Raises:
         BadRequest: `path` does not exist, or holds several checkpoints to choose from.
@@ -111,12 +110,12 @@ def read_any(
     section: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Checkpoint:
-    """Read the checkpoint at `path` like `read`, but also accept checkpoints that cannot be
+    """Read the checkpoint at `path` like `read`, but also accept a checkpoint that cannot be
     exported.
 
-    A checkpoint cannot be exported for one of two reasons. It has several models and `section`
-    selects none of them; then `Origin.question` asks the user. Or zerotools recognises the format
-    but does not read it; then `Origin.refusal` has the reason.
+    It cannot be exported if it has several models and `section` selects none; then
+    `Origin.question` asks the user to select one. It also cannot be exported if zerotools
+    recognises its format but does not read it; then `Origin.refusal` has the reason.
     """
     if path.name in ("", ".."):  # an output gets the name of its source
         path = path.resolve()
@@ -157,7 +156,7 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
 
 
 def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
-    """Add a problem to `checkpoint` if it has optimizer state of LoRA adapters but not their
+    """Add a problem to `checkpoint` if it has optimizer state of LoRA adapters without their
     weights.
 
     PEFT 0.21 saves such a checkpoint for a model in FSDP1.
@@ -175,9 +174,8 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def files_written_apart(checkpoint: Checkpoint) -> WrittenApart | None:
-    """Return the rank files that, according to their modification times, are from another save.
-
-    Return None if there are no such files.
+    """Return the rank files that, according to their modification times, are from another save, or
+    None.
     """
     if checkpoint.origin.world_size in (None, 1):
         return None

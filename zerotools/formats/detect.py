@@ -37,10 +37,8 @@ _COMPLETE: ContextVar[Path | None] = ContextVar("complete", default=None)
 
 @contextmanager
 def allow_unfinished_name(path: Path) -> Iterator[None]:
-    """Within this context, allow the checkpoint at `path` to be read although its name marks it as
-    unfinished.
-
-    The caller renames the checkpoint afterwards.
+    """Within this context, allow reading the checkpoint at `path` although its name marks it as
+    unfinished. The caller renames the checkpoint afterwards.
     """
     token = _COMPLETE.set(path)
     try:
@@ -51,8 +49,7 @@ def allow_unfinished_name(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """A detected checkpoint: its format, its path, and notes for the user that explain the
-    choice.
+    """A detected checkpoint: its format, its path, and notes for the user that explain the choice.
 
     The path may be below the path that the user named.
     """
@@ -77,8 +74,8 @@ def detect_in(path: Path, table: FormatTable, options: ReadOptions) -> Detected:
 
 
 def formats_in(path: Path, names: set[str], table: FormatTable) -> list[str]:
-    """Return the names of all formats in `table` that recognise files in the directory `path`. The
-    first is the format in which the directory is read.
+    """Return the names of all formats in `table` that recognise the directory `path`, which
+    contains `names`. The directory is read in the first of these formats.
     """
     return [name for name, _ in Detection(table, ReadOptions()).every(path, names)]
 
@@ -132,7 +129,7 @@ class Detection:
         return [suffix for form in self.table.values() for suffix in form.suffixes]
 
     def _here(self, path: Path, names: set[str]) -> Detected | None:
-        """Return the checkpoint if `path` itself is a checkpoint, else None."""
+        """Return the checkpoint in the directory `path` itself, not below it, or None."""
         if UNFINISHED.fullmatch(path.name) and names and path != _COMPLETE.get():
             from zerotools.io.output.advice_to_continue import advice_to_continue
 
@@ -162,9 +159,7 @@ class Detection:
         return Detected(taken, found.path, (*beside, *found.notes))
 
     def _of_run(self, path: Path, names: set[str]) -> Detected | None:
-        """If a file in a run's directory, such as `latest`, names a checkpoint, return this
-        checkpoint, else None.
-        """
+        """Return the checkpoint named by a file in a run's directory, such as `latest`, or None."""
         for name, form in self.table.items():
             if (found := form.find_in_run(path, names)) is not None:
                 return Detected(name, found.path, found.notes)
@@ -312,9 +307,7 @@ class Detection:
 def _with_others(
     run: ProgramRun, entry: RunEntry, found: Detected, notes: tuple[str, ...]
 ) -> Detected:
-    """Return `found` with notes that say why it was chosen, and which other models of the run are
-    not read.
-    """
+    """Return `found` with `notes` and with notes on other models of the run, which are not read."""
     model, others = run.model_of(entry)
     if others:
         notes += (f"took {model}; {run.path / entry.name} holds {', '.join(others)} too",)
@@ -350,7 +343,6 @@ def refuse_being_written(path: Path) -> None:
 
 
 def _refuse_part_of_unfinished(path: Path) -> None:
-    """Raise an error if `path` is a file or directory inside an unfinished output."""
     for parent in list(path.parents)[:_LEVELS]:
         if len(parent.parts) <= 2:
             return

@@ -106,9 +106,9 @@ class Format(ABC):
     """The base class of all checkpoint formats. All other code uses a format only through these
     members.
 
-    A format that can only be read defines `name`, `title`, `signs` and `read`. The defaults of all
-    other members are right for such a format. A format that overrides `lay_out`, `export` or
-    `reshard` can also be written by this method.
+    A format that can only be read defines `name`, `title`, `signs` and `read`, and keeps the
+    defaults of all other members. A format that can be written overrides at least one of `lay_out`,
+    `export` and `reshard`.
     """
 
     # Names.
@@ -240,8 +240,8 @@ class Format(ABC):
         return None
 
     def find_in_run(self, path: Path, names: set[str]) -> Found | None:
-        """If a file of this format in a run's directory, such as `latest`, names a checkpoint,
-        return this checkpoint, else None.
+        """Return the checkpoint named by a file of this format in a run's directory, such as
+        `latest`, or None.
 
         Raises:
             BadFile: the named checkpoint does not exist.
@@ -263,12 +263,12 @@ class Format(ABC):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        """Plan a checkpoint of this format in the directory `destination`, made from `source`,
-        which may have any format, and its training state.
+        """Plan a checkpoint of this format in the directory `destination`, from `source` of any
+        format and its training state.
 
         `Target.dropped` lists the parts of `source` that are not written. If `writes_state` is
-        False, `source` has only tensors with the roles `param` and `buffer`, in the types to
-        write.
+        False, `source` has only tensors with the roles `param` and `buffer`, already in the dtypes
+        to write.
 
         Raises:
             BadRequest: a value that the format needs is unknown.
@@ -393,8 +393,9 @@ class Format(ABC):
         return
 
     def latest_problems(self, source: Checkpoint) -> Iterator[Problem]:
-        """Yield a problem for each file next to the checkpoint that describes it wrongly, such as
-        `latest`."""
+        """Yield a problem for each file next to the checkpoint, such as `latest`, with wrong
+        content.
+        """
         yield from ()
 
     def numbered_state(self, source: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
@@ -428,14 +429,12 @@ class Format(ABC):
         return None
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        """Return the directory that contains other files of the run too, or None if there are no
-        such files.
-        """
+        """Return the directory that also contains other files of the run, or None."""
         return source.root if source.origin.path.is_dir() else None
 
     def never_written(self, source: Checkpoint) -> Collection[Dropped]:
-        """Return the parts of `source` that no format can store and no `lay_out` reports as
-        dropped.
+        """Return the parts of `source` that no format can store, except parts that a `lay_out`
+        already reports as dropped.
         """
         return ()
 

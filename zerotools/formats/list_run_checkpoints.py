@@ -56,8 +56,8 @@ class RunListing:
 def find_run_listing(path: Path, chosen: Path, table: FormatTable = FORMATS) -> RunListing | None:
     """Return the list of checkpoints of the run in `path` or in a directory above it.
 
-    `chosen` is the checkpoint that was read; it must be one of the run's checkpoints or its final
-    weights. Return None if the directory belongs to no known program.
+    A run in a directory above `path` must contain `chosen`, the checkpoint that was read. Return
+    None if no known program made such a run.
     """
     places = [path] if isinstance(path, RemotePath) else list(_upwards(path.absolute()))
     for place in places:

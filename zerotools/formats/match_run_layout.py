@@ -18,8 +18,8 @@ _LOOKED_AT = 4
 
 
 class NamesBelow:
-    """The names of the files and directories in a directory and below it. Each directory is listed
-    only once.
+    """The names of the files and directories below a directory, and each directory is listed
+    once.
     """
 
     def __init__(self, path: Path, names: set[str]) -> None:
@@ -66,7 +66,7 @@ class ProgramRun:
 
     @property
     def tracker_file(self) -> str | None:
-        """The file that names the checkpoint to continue from, relative to the run's directory."""
+        """The file in the run's directory that names the checkpoint to continue from, or None."""
         tracker = self.layout.tracker
         return None if tracker is None else relative_entry(self.place, tracker.file)
 

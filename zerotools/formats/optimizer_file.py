@@ -33,8 +33,8 @@ _LARGEST_STATE = 2**28
 def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
     """Return `model` with the optimizer from a file in its directory, if there is one.
 
-    An optimizer file that cannot be read is reported as a problem or a note of the result. It
-    raises no error, because the weights do not depend on this file.
+    If this file cannot be read, the result has a problem or a note instead, and no error is raised:
+    the weights do not depend on the file.
     """
     if not table[model.origin.format].is_weights_format or not model.origin.path.is_dir():
         return model

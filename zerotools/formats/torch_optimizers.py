@@ -40,7 +40,7 @@ NUMBERED_STATE = (
 
 
 def notes_on_weights(notes: Iterable[str]) -> list[str]:
-    """Return the notes of a checkpoint, except notes about the order of its optimizer's
+    """Return the notes of a checkpoint without those on the names and order of the optimizer's
     parameters.
     """
     return [note for note in notes if note not in (NAMED_BY_SHAPE, ORDER_UNKNOWN, NUMBERED_STATE)]
@@ -118,8 +118,8 @@ _BY_WORD = {name.lower(): kind for name, kind in CLASSES.items()}
 def names_by_shape(
     numbers: Collection[int], state: Mapping[int, Mapping[str, Shape]], weights: Mapping[str, Shape]
 ) -> dict[int, str]:
-    """Return the parameter name for each of `numbers`, if exactly one weight fits the shapes of
-    each parameter's state. Otherwise return an empty dict.
+    """Return the parameter name for each of `numbers`. Return an empty dict unless the shapes of
+    each parameter's state fit exactly one weight.
 
     `state` has the shapes of the state tensors, keyed by number and role.
     """
@@ -193,8 +193,8 @@ def _adam_w_mode(config: Mapping[str, Any]) -> bool:
 
 
 def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[Key, Scalar]:
-    """Return the numbers of the optimizer state: the numbers that are stored as 0-d tensors, and
-    the numbers in `plain`. A 0-d tensor is read when its number is accessed.
+    """Return the numbers of the optimizer state: `plain`, and those stored as 0-d tensors, which
+    are read when they are accessed.
 
     The 0-d state of a 0-d parameter does not count as a number, except `step`.
 

@@ -7,7 +7,7 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 
 
 def weights_dtype(checkpoint: Checkpoint) -> DType | None:
-    """Return the floating-point dtype of most bytes of the weights."""
+    """Return the floating-point dtype of most bytes of the weights, or None."""
     sizes: dict[DType, int] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.role == "param" and tensor.dtype.is_float:
@@ -16,11 +16,9 @@ def weights_dtype(checkpoint: Checkpoint) -> DType | None:
 
 
 def trained_precision(checkpoint: Checkpoint) -> DType | None:
-    """Return the dtype that the model computes in, derived from the dtype of the weights that the
-    optimizer updates.
+    """Return the dtype that the model computes in: the dtype of its weights, if it has 16 bits.
 
-    This is the dtype of the weights if it has 16 bits. For fp32 weights, return None, because the
-    model may cast them.
+    For other weights return None: a model may cast fp32 weights before it computes.
     """
     dtype = weights_dtype(checkpoint)
     return dtype if dtype in (FLOAT16, BFLOAT16) else None

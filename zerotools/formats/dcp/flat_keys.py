@@ -44,11 +44,13 @@ _JOB_MODEL, _JOB_OPTIMIZER = "model.", "optim."
 class NamedKeys:
     """The names and roles that `name_tensors` gives to the flat keys of a checkpoint.
 
-    `keys` maps each flat key to its name and role. `optimizers` are the flat key prefixes of the
-    optimizers that train the model. `numbered` maps the number of a parameter in an optimizer to
-    the name of this parameter. `notes` are sentences for the user. If several models are possible,
-    `question` asks the user to select one, and the tensors of all models keep their flat keys as
-    names.
+    Attributes:
+        keys: flat key -> its name and role.
+        optimizers: the flat key prefixes of the optimizers that train the model.
+        numbered: the number of a parameter in an optimizer -> the name of this parameter.
+        notes: sentences for the user.
+        question: asks the user to select one of several models; None if only one is possible. Until
+            one is selected, the tensors of all models have their flat keys as names.
     """
 
     keys: Mapping[str, Key]
@@ -93,10 +95,10 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
-    """Yield (model, prefix) for each model that gives its weight names to optimizer state.
+    """Yield (model, prefix) for each model that an optimizer may train. The name of optimizer state
+    is `prefix` followed by the weight's name.
 
-    The name of the state is `prefix` followed by the weight's name. The prefix is empty unless
-    several models may be read and none was chosen.
+    The prefix is empty unless several models may be read and none was chosen.
     """
     if choice.model is not None:
         yield choice.model, ""
@@ -120,9 +122,8 @@ def _state(
 
 
 def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
-    """Return the names of an optimizer's numbered parameters, keyed by number.
-
-    The result is empty unless exactly one weight fits the shapes of each parameter's state.
+    """Return the names of an optimizer's numbered parameters, keyed by number. The result is empty
+    unless the shapes of each parameter's state fit exactly one weight.
     """
     state: dict[int, dict[str, Shape]] = {}
     for flat, (number, role) in optimizer.state.items():
@@ -152,8 +153,9 @@ def _job_key(flat: str) -> Key:
 
 
 def _distinct(keys: Mapping[str, Key]) -> dict[str, Key]:
-    """Return a unique Key for each flat key. If two flat keys would get the same Key, the second
-    gets the role `state` and its flat key as the name."""
+    """Return a unique Key for each flat key. The second flat key with the same Key gets the role
+    `state` and its flat key as the name.
+    """
     found: dict[str, Key] = {}
     taken: set[Key] = set()
     for flat, key in keys.items():

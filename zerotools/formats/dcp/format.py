@@ -104,8 +104,8 @@ class DcpFormat(Format):
         return native_of(source).job
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        """Return the directory that holds other files of the run. Return None if a zerotools job
-        saved the checkpoint, because then all files in its directory belong to the checkpoint.
+        """Return the directory that also holds other files of the run; None for a zerotools job,
+        because all files in the directory then belong to the checkpoint.
         """
         return None if self.job_record(source) is not None else super().run_directory(source)
 

@@ -41,7 +41,7 @@ class DcpNative:
 
 
 def native_of(checkpoint: Checkpoint) -> DcpNative:
-    """Return the values that the DCP reader stored; an empty `DcpNative` if another reader made
-    the checkpoint.
+    """Return the values that the DCP reader stored; an empty `DcpNative` if another format's reader
+    read the checkpoint.
     """
     return checkpoint.native if isinstance(checkpoint.native, DcpNative) else DcpNative()

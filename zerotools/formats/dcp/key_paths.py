@@ -2,10 +2,10 @@
 
 planner_data records the path: `("app", "model", "net.0.weight")` for the flat key
 `app.model.net.0.weight`. If the state dict was already flat when it was saved, the recorded path is
-only the flat key. Then the parts of the path are unknown: in `optim.net.0.weight.exp_avg`, `optim`
-may be a section that the program put in front of its keys, or a submodule with a weight of that
-name. `optim` counts as a section only if other keys prove it: `optim` contains the param groups of
-an optimizer, or state of parameters with names that occur in other keys.
+only the flat key, and the parts of the path are unknown: `optim` in `optim.net.0.weight.exp_avg`
+may be a section that the program put in front of its keys, or a submodule of the model. `optim`
+counts as a section only if other keys prove it: `optim` contains the param groups of an optimizer,
+or state of parameters with names that occur in other keys.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def _whole(flat: str, path: Path | None) -> Path:
 
 
 def _split(values: list[FlatValue], *, has_paths: bool) -> list[FlatValue]:
-    """Split the keys of a flat state dict into paths: each key is cut after the section name that
-    the program put in front of it, if any.
+    """Replace the flat keys of a flat state dict by paths: a key is cut after the name of the
+    section that the program put in front of it, if any.
     """
     flat = [value for value in values if len(value.path) == 1]
     sections = _optimizers(flat)
@@ -94,7 +94,6 @@ def _below(value: FlatValue, sections: set[str]) -> FlatValue:
 
 
 def _section_of(flat: str, sections: set[str]) -> str | None:
-    """Return the section in `sections` that a flat key begins with, or None if there is none."""
     parts = flat.split(".", _MAX_WORDS)
     before = (".".join(parts[:count]) for count in range(1, len(parts)))
     return next((text for text in before if text in sections), None)
@@ -105,7 +104,6 @@ def _first(values: Iterable[FlatValue]) -> set[str]:
 
 
 def _optimizers(values: list[FlatValue]) -> set[str]:
-    """Return the names of the sections that hold an optimizer."""
     found: set[str] = set()
     modules: set[str] = set()
     for value in values:
@@ -136,7 +134,6 @@ def is_option(value: FlatValue) -> bool:
 
 
 def _models(values: list[FlatValue], optimizers: set[str]) -> set[str]:
-    """Return the names of the sections that hold a model trained by one of the optimizers."""
     names = set(_trained(values, optimizers))
     known = {value.flat for value in values if value.tensor is not None}
     if any(name in known for name in names):

@@ -3,8 +3,8 @@ from it.
 
 FSDP2 holds the masters and casts them when it computes. So `param` keeps its dtype, and there is no
 16-bit copy. `step` and similar values become the 0-d tensors of torch's optimizers. A state dict
-lists a tied weight under each of its names, and loading needs all the names. They share one copy of
-the bytes.
+lists a tied weight under each of its names, because loading needs all the names; the names share
+one copy of the bytes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ def lay_out_dcp(
 
 
 def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTensor]:
-    """Return the tensors of the model's state dict, keyed by canonical name."""
     found: dict[str, CopiedTensor] = {}
     for key, tensor in source.tensors.items():
         master = Key(key.name, "param")
@@ -114,8 +113,8 @@ def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTen
 def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
     """Return whether FSDP2 would shard this tensor.
 
-    FSDP2 shards parameters only. A tensor without a floating-point dtype is not a parameter. In a
-    DCP, a tensor is not a parameter if every rank held the whole tensor.
+    FSDP2 shards parameters only. A tensor is not a parameter if its dtype is not floating-point, or
+    if every rank that saved `source`, a DCP, held the whole tensor.
     """
     if not tensor.shape or not tensor.dtype.is_float:
         return False
@@ -145,7 +144,6 @@ def _state(
     groups: CompletedGroups,
     style: DcpStyle,
 ) -> Iterator[tuple[KeyPath, DcpEntry]]:
-    """Yield the optimizer state of each parameter, in the order of the param groups."""
     for name in dict.fromkeys(name for group in groups.groups for name in group.params):
         for role in state.get(name, ()):
             key = Key(name, role)
@@ -162,8 +160,8 @@ def _state(
 
 
 def _number(key: Key, scalar: Scalar, *, is_torch: bool) -> DcpEntry:
-    """Return the output's entry for a number in the optimizer state. For a torch optimizer, `step`
-    becomes a float32 tensor; every other number keeps its dtype.
+    """Return the entry for a number in the optimizer state: a 0-d tensor, or a plain value if the
+    number has no dtype. For a torch optimizer, a `step` that is not a float becomes float32.
     """
     dtype: DType | None = scalar.dtype
     if is_torch and key.role == "step" and (dtype is None or not dtype.is_float):
@@ -341,8 +339,8 @@ def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> 
 def _members(training: TrainingState) -> list[tuple[str, ...]]:
     """Return the names of the parameters in each param group, including frozen parameters.
 
-    torch's groups list frozen parameters too, but DeepSpeed's files do not. If exactly one group is
-    empty, the frozen parameters must belong to this group.
+    torch's groups list frozen parameters too, but DeepSpeed's files do not. A single empty group
+    must be the group of the frozen parameters.
     """
     members = [group.params for group in training.groups]
     empty = [number for number, params in enumerate(members) if not params]
@@ -369,9 +367,7 @@ def _is_recorded(value: Any) -> bool:
 
 
 def _as_torch(name: str, value: Any) -> Any:
-    """Return the value of option `name` in the type that torch uses: `betas` becomes a tuple,
-    because JSON has only lists.
-    """
+    """Return an option's value in torch's type: `betas` becomes a tuple, as JSON has only lists."""
     return tuple(value) if name == "betas" and isinstance(value, list) else value
 
 

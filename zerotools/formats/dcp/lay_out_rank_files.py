@@ -58,7 +58,7 @@ class CarriedValue:
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
-    """A value that is not a tensor, pickled into the archive that `archive_of` returns."""
+    """A value that is not a tensor, pickled into an archive by `archive_of`."""
 
     archive: bytes
 
@@ -169,8 +169,8 @@ class _File(PlannedFile):
         self.items[flat] = WrittenItem(flat, item, tensor.dtype, tensor.shape, box)
 
     def planned(self, tied: Mapping[str, Sequence[str]]) -> Iterator[WrittenItem]:
-        """Yield the values of the file in the order in which torch plans to save them, which is not
-        the order of their bytes in the file.
+        """Yield the values of the file in the order in which torch saves them, not in the order of
+        bytes.
         """
         for key in self.order:
             yield self.items[key]
@@ -215,8 +215,8 @@ def assign_shards(values: Sequence[SaveItem], ranks: int) -> list[list[RankShard
 
     FSDP2 splits dimension 0 as torch.chunk does: every rank gets ceil(n / ranks) rows, and the last
     ranks fewer. A rank that gets no row has an empty chunk at row n; DCP saves one such chunk. A
-    value that every rank holds completely is saved by the rank that has the fewest bytes so far. In
-    this sum, DCP counts the size of the whole tensor for each shard
+    chunk that several ranks hold is saved by the one to which the fewest bytes are assigned so far;
+    for a shard, DCP counts the bytes of the whole tensor
     (torch/distributed/checkpoint/_dedup_save_plans.py, planner.py `tensor_storage_size`).
     """
     planned = [0] * ranks

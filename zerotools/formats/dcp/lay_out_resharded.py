@@ -43,10 +43,10 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
 
     The result depends only on the shapes, dtypes, flat keys and plain values of `source`, not on
     the arrangement of its files. If a zerotools job saved `source`, the output is a job's
-    checkpoint too: `dcp/`, job.json with the new world size, sidecar files, and a manifest. Its
-    random number generators are seeded again. If `source` consists of several directories, the
-    output has the same directories. If no job saved `source`, the files next to the DCP are copied,
-    except the random number states of single ranks.
+    checkpoint too: `dcp/`, job.json with the new world size, sidecar files, and a manifest. The
+    job then seeds its random number generators again. If `source` consists of several directories,
+    the output has the same directories. If no job saved `source`, the files next to the DCP are
+    copied, except the random number states of single ranks.
 
     Raises:
         BadRequest: `world_size` is less than 1.
@@ -73,7 +73,6 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
 def _lay_out_one(
     source: Checkpoint, destination: Path, *, world_size: int, prefix: str = ""
 ) -> Target:
-    """Plan one DCP directory of the output, at `prefix` below the output's root."""
     flat = _flat_keys(source)
     laid_out = lay_out_directory(
         _entries(source, flat), _paths(source, flat), world_size, prefix=prefix
@@ -93,9 +92,7 @@ def _lay_out_one(
 
 
 def _with(target: Target, files: Mapping[str, FilePlan]) -> Target:
-    """Return `target` with the additional `files`. If both have a file of the same name, the file
-    of `target` is kept.
-    """
+    """Return `target` with additional `files`, except files with a name that `target` has too."""
     plans = {**files, **target.files}
     sizes = {name: plan.size for name, plan in plans.items()}
     return replace(target, files=plans, checkpoint=replace(target.checkpoint, files=sizes))
@@ -122,10 +119,8 @@ def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
 
 
 def _flat_keys(source: Checkpoint) -> dict[str, Key]:
-    """Return the key of each tensor in the output, keyed by flat key.
-
-    A tensor keeps the flat key that it has in the source. If it has none there, it gets the flat
-    key that a zerotools job would use.
+    """Return {flat key in the output: key} for each tensor. A tensor without a flat key in the
+    source gets the flat key that a zerotools job would use.
     """
     known = native_of(source).flat_keys
     return {known.get(key) or _flat_key(key): key for key in source.tensors}

@@ -1,7 +1,7 @@
 """Find the models in a DCP, and choose one of them.
 
-The state dict of a model is flat, so the names of its weights are the last parts of paths. The part
-before them is a section, such as `("app", "model")`. Tensors at the top level belong to the section
+The state dict of a model is flat, so the name of a weight is the last part of its path. The part
+before it is a section, such as `("app", "model")`. Tensors at the top level belong to the section
 `.`; if only the state dict of a model was saved, this is the only section.
 
 An optimizer shows which section is a model: its state has the same names, or, if it uses numbers,
@@ -133,8 +133,8 @@ def _section(path: Path, values: Iterable[FlatValue]) -> Section:
 def _without_counters(
     leaves: list[Section], optimizers: Sequence[OptimizerSection]
 ) -> list[Section]:
-    """If weights and optimizer state are in one dict, move the run's counters, such as `step`,
-    into separate sections.
+    """Move the run's counters, such as `step`, into separate sections if they are at the top level
+    or in the dict of an optimizer, next to weights.
     """
     trained = {name for optimizer in optimizers for name in optimizer.trained}
     found = []
@@ -156,9 +156,8 @@ def _parted(section: Section, flats: set[str]) -> Iterator[Section]:
 
 
 def _whole_models(models: list[Section]) -> list[Section]:
-    """Merge each section that has the name of a model with all sections inside it.
-
-    A section inside it that holds a copy of the model, such as an EMA, stays separate.
+    """Merge each section that has the name of a model with all sections inside it, except copies of
+    the model such as an EMA.
     """
     called = {section.path for section in models if is_model_word(section.word)}
     parts: dict[Path, list[Section]] = {}
@@ -224,10 +223,8 @@ def _has(section: Section, optimizer: OptimizerSection) -> bool:
 
 
 def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Section:
-    """Return the section with the parameter names that its optimizer uses.
-
-    Only the names of a saved PEFT adapter are changed, because PEFT shortens them. Any other
-    section is returned unchanged.
+    """Return the section with the parameter names that its optimizer uses. Only the names of a
+    saved PEFT adapter differ, because PEFT shortens them.
     """
     for optimizer in optimizers:
         renamed = names_in_model(section.known, optimizer.trained)
@@ -240,9 +237,9 @@ def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Sec
 def _owners(optimizer: OptimizerSection, models: Sequence[Section]) -> list[Section]:
     """Return the models that the optimizer may train.
 
-    If the optimizer names its parameters, a model must contain these names; if several models do,
-    the models with the most matching shapes are returned. If the optimizer numbers its parameters,
-    a model must have a separate tensor with the shape of each numbered parameter.
+    If the optimizer names its parameters, these are the models that contain the names; of several
+    such models, those with the most matching shapes. If the optimizer numbers its parameters, a
+    model must have a separate tensor with the shape of each numbered parameter.
     """
     if optimizer.trained:
         named = [section for section in models if _has(section, optimizer)]
@@ -397,8 +394,8 @@ def _are_rivals(optimizers: Sequence[OptimizerSection]) -> bool:
 def optimizers_of_model(sections: Sections, model: Section) -> list[OptimizerSection]:
     """Return the optimizers that train the model.
 
-    If two of them have state for the same parameters, only the one with a general name such as
-    `optimizer` is returned.
+    If two of them have state for the same parameters, return only the one with a general name such
+    as `optimizer`; an empty list if not exactly one has such a name.
     """
     mine = [
         optimizer
@@ -450,8 +447,8 @@ def _listed(sections: Sections, listed: Sequence[Section]) -> str:
 
 
 def _section_summary(sections: Sections, section: Section) -> str:
-    """Return a text that describes a section, such as `generator (12 tensors, 3,500 elements,
-    float32, trained by optimizer_g)`.
+    """Return a description such as `generator (12 tensors, 3,500 elements, float32, trained by
+    optimizer_g)`.
     """
     count = len(section.tensors)
     elements = 0

@@ -81,7 +81,6 @@ def find_optimizers(values: Sequence[FlatValue]) -> list[OptimizerSection]:
 
 
 def _of_groups(value: FlatValue) -> Path | None:
-    """Return the path of an optimizer if `value` belongs to its param groups, else None."""
     for at, part in enumerate(value.path):
         if part == GROUPS and at < len(value.path) - 1:
             return value.path[:at]
@@ -91,9 +90,7 @@ def _of_groups(value: FlatValue) -> Path | None:
 
 
 def _owner(value: FlatValue, optimizers: Mapping[Path, None]) -> Path | None:
-    """Return the path of the optimizer that has this value in its `state` or `param_groups`, or
-    None.
-    """
+    """Return the path of the optimizer with `value` in its `state` or `param_groups`, or None."""
     for at, part in enumerate(value.path):
         if value.path[:at] not in optimizers:
             continue
@@ -153,8 +150,8 @@ def _direct_names(values: Iterable[FlatValue]) -> dict[Path, set[str]]:
 
 
 def _name_and_role(value: FlatValue, depth: int, known: set[str]) -> tuple[str, str] | None:
-    """Return the parameter's name and the role from a flat key `P.state.<name>.<role>`. Names and
-    roles may contain dots.
+    """Return the parameter's name and the role in a flat key `P.state.<name>.<role>`, or None.
+    Names and roles may contain dots.
     """
     parts = value.path[depth:]
     if parts[0] == STATE:

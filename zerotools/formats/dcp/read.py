@@ -126,8 +126,6 @@ def _record(path: Path) -> JobRecord | None:
 
 
 def _had_record(path: Path) -> bool:
-    """Return whether the manifest of the checkpoint lists job.json, which means that this file must
-    exist."""
     try:
         return (path / MANIFEST).is_file() and RECORD in read_manifest(path)
     except BadFile:
@@ -135,9 +133,7 @@ def _had_record(path: Path) -> bool:
 
 
 def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
-    """Return {flat key: flat key of an earlier weight} for each weight that shares the bytes of an
-    earlier weight.
-    """
+    """Return {flat key: flat key of an earlier weight with the same bytes}."""
     first: dict[Item, str] = {}
     found: dict[str, str] = {}
     for flat, saved in metadata.tensors.items():
@@ -222,7 +218,6 @@ def _origin(
 
 
 def _job_sidecars(path: Path) -> dict[str, Path]:
-    """Return the model's config and tokenizer files next to a job's record."""
     there = {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_file()}
     own = {name: entry for name, entry in there.items() if not _OWN.fullmatch(name)}
     return {**model_sidecars(path), **own}

@@ -71,8 +71,8 @@ def is_shard(source: Checkpoint, path: Path) -> bool:
 def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
     """Return whether every rank of the run held a whole copy of this tensor, instead of a shard.
 
-    The record of a job lists such tensors. Without a record, a tensor counts as replicated if
-    several ranks saved it as one chunk although it has more than one row.
+    For a job, this is known from its record. Without a record, a tensor counts as replicated if it
+    is 0-d, or if several ranks saved it as one chunk although it has more than one row.
     """
     if not tensor.shape:
         return True
@@ -86,8 +86,8 @@ def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
 def lay_out_each(
     source: Checkpoint, destination: Path, lay_out: Callable[[Checkpoint, Path], Target]
 ) -> Target:
-    """Plan the output of a checkpoint that consists of several directories: call `lay_out` for each
-    of them, below `destination`.
+    """Plan the output of a checkpoint in several directories: call `lay_out` for each of them,
+    below `destination`.
     """
     plans: dict[str, FilePlan] = {}
     tensors: dict[Any, Tensor] = {}
@@ -113,9 +113,6 @@ def lay_out_each(
 
 
 def _part(source: Checkpoint, keys: frozenset[str]) -> Checkpoint:
-    """Return a copy of `source` that contains only the tensors and values with the flat keys
-    `keys`.
-    """
     native = native_of(source)
 
     def of(table: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -53,9 +53,7 @@ def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
 def _check_names(
     source: Checkpoint, found: list[str], dropped: Container[str], section: str | None
 ) -> None:
-    """Check that the flat keys still identify the same model after the optimizer's flat keys are
-    removed.
-    """
+    """Check that the other flat keys get the same names without the optimizer's flat keys."""
     parts = [with_prefix(prefix, load_metadata(source.root / prefix)) for prefix in found]
     left = _without(joined_metadata(parts, source.root), dropped)
     names = name_tensors(left, source.root, section).keys

@@ -101,8 +101,8 @@ def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[
     """Return the names of the buffers: weights without optimizer state that several ranks saved as
     one chunk.
 
-    FSDP shards all parameters, including frozen ones, but no buffers. Return None if no weight is
-    sharded: then buffers cannot be distinguished from frozen parameters.
+    FSDP shards all parameters, including frozen ones, but no buffers. Return None if no trained
+    weight is sharded: then buffers cannot be distinguished from frozen parameters.
     """
     trained = {name for group in groups for name in group.params}
     whole: list[str] = []
@@ -195,8 +195,8 @@ def _is_ordered(checkpoint: Checkpoint) -> bool:
 
 
 def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
-    """Match `pattern` with the part of a flat key after the prefix of an optimizer that trains the
-    model. Return None if the pattern does not match.
+    """Match `pattern` with the part of a flat key after the prefix of an optimizer of the model.
+    Return None if the pattern does not match.
     """
     for prefix in native_of(checkpoint).optimizers:
         if flat.startswith(prefix) and (match := pattern.fullmatch(flat, len(prefix))):
@@ -205,9 +205,7 @@ def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Ma
 
 
 def _name(checkpoint: Checkpoint, name: str | int) -> str | None:
-    """Return the name of a parameter from its name or number in the optimizer; None if the name is
-    unknown.
-    """
+    """Return the name of a parameter that the optimizer names or numbers; None if it is unknown."""
     if isinstance(name, str) and not _NUMBER.fullmatch(name):
         return name
     numbered = native_of(checkpoint).numbered
@@ -236,7 +234,6 @@ def _numbered(
 
 
 def _groups_by_options(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
-    """Return one param group for each set of parameters that have equal options."""
     groups: dict[Any, tuple[dict[str, Any], list[str]]] = {}
     for (_, name), options in found.items():
         same = frozenset((option, _hashable(value)) for option, value in options.items())
@@ -245,8 +242,8 @@ def _groups_by_options(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGr
 
 
 def _hashable(value: Any) -> Any:
-    """Return a hashable value that represents an option's value. Equal plain values of the same
-    type give equal results, and so do tuples of them.
+    """Return a hashable value that represents an option's value: equal for equal plain values of
+    the same type, and for tuples and lists of them.
 
     Any other value is equal only to itself, because a comparison could run forever on a crafted
     file.
