@@ -71,8 +71,8 @@ def _staged(inner: Mapping[str, Any], stage: int | None) -> dict[str, Any]:
 
 
 def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
-    """Return the state that DeepSpeedZeroOptimizer (stages 1 and 2) saves, made from the state of
-    another optimizer class.
+    """Return the state of another optimizer class in the form of DeepSpeedZeroOptimizer (stages 1
+    and 2).
     """
     saved, model = logical.optimizer_state, logical.model
     clip = saved.get(state_dict_keys.CLIP_GRAD, _clipping(model.get(state_dict_keys.DS_CONFIG)))
@@ -92,10 +92,10 @@ def _clipping(config: Any) -> float | None:
 
 
 def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
-    """Return the two lists of frozen parameters, shapes and values, under the keys that they have
-    in the model file of stages 1 and 2. A list that must be left out is None.
+    """Return the two lists of frozen parameters, shapes and values, under the keys of the model
+    file of stages 1 and 2. None means that the list is left out.
 
-    If the list exists, DeepSpeed looks up every frozen parameter of its model in it. So the list is
+    DeepSpeed looks up every frozen parameter of its model in a list that exists. So both lists are
     left out if the run was saved with `exclude_frozen_parameters`.
     """
     module = as_listed(logical.model.get(state_dict_keys.MODULE) or {}, logical.frozen)

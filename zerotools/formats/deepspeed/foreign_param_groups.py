@@ -114,7 +114,7 @@ def _type_of(foreign: ForeignCheckpoint, group: ParamGroup, role: str) -> DType 
         raise Unsupported(
             f"{foreign.source.origin.path}: {role} of one param group has the dtypes "
             f"{', '.join(sorted(map(str, found)))}, but DeepSpeed stores only one dtype for a "
-            "group"
+            "group; convert only the weights, with --weights-only"
         )
     return found.pop() if found else None
 
@@ -124,7 +124,7 @@ def _roles(foreign: ForeignCheckpoint, group: ParamGroup) -> list[str]:
     parameter.
 
     Raises:
-        Unsupported: one parameter of the group lacks a role that another parameter has.
+        Unsupported: a parameter with state lacks a role that another parameter of the group has.
     """
     have = {name: _roles_of(foreign, name) for name in group.params}
     found = list(dict.fromkeys(role for roles in have.values() for role in roles))
@@ -133,7 +133,8 @@ def _roles(foreign: ForeignCheckpoint, group: ParamGroup) -> list[str]:
             raise Unsupported(
                 f"{foreign.source.origin.path}: {name} has the optimizer state "
                 f"{', '.join(roles)}, but others of its param group have {', '.join(found)}; "
-                "DeepSpeed stores the same state for all parameters of a group"
+                "DeepSpeed stores the same state for all parameters of a group; convert only the "
+                "weights, with --weights-only"
             )
     return found
 
@@ -175,7 +176,7 @@ def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]
             raise Unsupported(
                 f"{foreign.source.origin.path}: {name} has {role} {scalar.value}, but others of "
                 f"its param group have {found[role].value}; DeepSpeed stores only one number "
-                "for a group"
+                "for a group; convert only the weights, with --weights-only"
             )
     return found
 
@@ -187,8 +188,8 @@ def _number(
     scalar: Scalar,
     known_storages: dict[str, bytes],
 ) -> StoredTensor | int | float:
-    """Return a number in the optimizer state in the form that the run's optimizer stores: a 0-d
-    tensor or a Python number.
+    """Return a number in the form that the run's optimizer stores: a 0-d tensor or a Python
+    number.
     """
     if scalar.dtype is None or (role == "step" and steps_are_numbers(foreign.config)):
         whole = float(scalar.value).is_integer() and role == "step"

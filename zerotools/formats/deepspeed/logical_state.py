@@ -1,9 +1,9 @@
 """The logical state: the part of a ZeRO checkpoint that belongs to one model-parallel rank, without
 partitions.
 
-It consists of the trees of the model file and the optimizer file, and of the param groups. Each
-group lists its parameters in the optimizer's order. For each part of a group, the logical state has
-the dtypes of the flat buffers and the remaining optimizer state.
+It has the trees of the model file and the optimizer file, and the param groups with their
+parameters in the optimizer's order. For each part of a group, it has the dtypes of the flat buffers
+and the remaining optimizer state.
 
 It is read from DeepSpeed's files (`logical_state_of`), or made from another format
 (`logical_state_from` in `writing/lay_out_converted.py`). `change_stage` converts it to another
@@ -216,7 +216,7 @@ def _groups(
         if len({len(groups) for groups in own}) > 1:
             raise BadFile(
                 f"{optim.file.path}: the flat groups {numbers} belong to one param group, but are "
-                "divided among different numbers of ranks"
+                "divided among different numbers of ranks; take another checkpoint"
             )
         shapes, experts = _ordered(own, round_robin=round_robin)
         parts = [_part(group) for groups in own for group in groups]
@@ -241,10 +241,9 @@ def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
 def _ordered(
     flat: Sequence[Sequence[FlatGroup]], *, round_robin: bool
 ) -> tuple[Shapes, list[dict[str, str]]]:
-    """Return the shapes of a param group in the optimizer's order, and for each expert-parallel
-    rank a mapping from these names to the names over all ranks.
-
-    The shapes are keyed by the names in the files of the first expert-parallel rank.
+    """Return the shapes of a param group in the optimizer's order, keyed by the names in the files
+    of the first expert-parallel rank, and a mapping from these names to the names over all ranks
+    for each expert-parallel rank; no mappings if all ranks share the parameters.
     """
     shapes = {name: shape for groups in flat for name, shape in groups[0].shapes.items()}
     orders = [
@@ -266,7 +265,7 @@ def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]])
     if sorted(number for numbers in found for number in numbers) != [*range(count)]:
         raise BadFile(
             f"{optim.file.path} has {count} flat groups, but its param_groups list {found}: "
-            "each flat group must be in one param group"
+            "each flat group must be in one param group; take another checkpoint"
         )
     return found
 
@@ -298,8 +297,8 @@ def join_parts(parts: Sequence[StatePart]) -> StatePart:
     """Join several parts of a param group into one part.
 
     Raises:
-        Unsupported: the parts have different values of a number, such as `step`; a joined part can
-            hold only one.
+        Unsupported: the parts have different dtypes, or different values of a number such as
+            `step`; a joined part can hold only one.
     """
     first = parts[0]
     for part in parts[1:]:

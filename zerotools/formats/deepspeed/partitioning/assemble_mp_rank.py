@@ -96,7 +96,6 @@ def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
 
 
 def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
-    """Yield the masters and the optimizer state, put together from the flat buffers."""
     stacked: dict[Key, list[tuple[ExpertBlock, Tensor]]] = {}
     for group in groups:
         _check_swapped(group)
@@ -130,13 +129,14 @@ def _group_shapes(
     if shapes is None:
         raise Unsupported(
             f"{model.file.path} has no param_shapes, so the names and shapes of the weights in "
-            "the flat buffers are not known; DeepSpeed before 0.3.14 did not save param_shapes"
+            "the flat buffers are not known (DeepSpeed before 0.3.14 did not save param_shapes); "
+            "load it with a newer DeepSpeed and save it again"
         )
     if len(shapes) == 1 and len(present[0].masters) > 1:
         raise Unsupported(
             f"{present[0].file.path} has {len(present[0].masters)} param groups but one list of "
             "shapes for all of them (DeepSpeed before 0.5.4), so their offsets in the flat "
-            "buffers are not known"
+            "buffers are not known; load it with a newer DeepSpeed and save it again"
         )
     return shapes
 

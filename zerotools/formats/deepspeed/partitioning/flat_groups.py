@@ -236,10 +236,10 @@ def _parts(
     first: OptimStates,
     naming: ExpertNaming,
 ) -> Iterator[FlatGroup]:
-    """Yield the flat group with this number. If expert-parallel ranks have different experts, yield
-    one flat group for each expert-parallel rank.
+    """Yield the flat group with this number: one for each expert-parallel rank if these ranks have
+    different experts.
 
-    The expert numbers in the files are local to a rank.
+    The files number the experts of each rank from 0; the names here have numbers over all ranks.
     """
     ranks = ranks_of_group(number, optim_states, first)
     if ranks == len(optim_states):
@@ -280,9 +280,7 @@ def _blocks(
     stacked: StackedExperts,
     first: OptimStates,
 ) -> dict[str, ExpertBlock]:
-    """Return the blocks of AutoEP's experts that the ranks of `expert_rank` hold, keyed by the name
-    of the weight.
-    """
+    """Return {name of a weight: block of AutoEP's experts that the ranks of `expert_rank` hold}."""
     found = {}
     for name, shape in shapes.items():
         every = stacked.blocks(name)
@@ -323,8 +321,8 @@ def _group(
 def ranks_of_group(
     number: int, optim_states: Sequence[OptimStates | None], first: OptimStates
 ) -> int:
-    """Return the number of ranks that share the flat buffer of a group. Fewer ranks share a group
-    of experts than share other groups.
+    """Return the number of ranks that share the flat buffer of a group; for a group of experts,
+    this is not all ranks.
     """
     count = first.partition_count
     if isinstance(count, list) and number < len(count) and type(count[number]) is int:
@@ -362,8 +360,8 @@ def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
 
 
 def _factors(first: OptimStates) -> tuple[int, ...]:
-    """Return the factors that the group's alignment may have: it is padded to a multiple of factor
-    * ranks. The likely factor comes first: 2 since DeepSpeed 0.5.2, 1 before.
+    """Return the possible factors of the padding, the likely one first: a group is padded to a
+    multiple of factor * ranks. The factor is 2 since DeepSpeed 0.5.2, and 1 before.
     """
     version = first.fields.tree.get(DS_VERSION)
     if isinstance(version, str) and version_of(version) < (0, 5, 2):
@@ -388,8 +386,8 @@ _ROUND_ROBIN_AT_STAGE_1 = (0, 13)
 
 
 def round_robin_order(count: int, ranks: int) -> list[int]:
-    """Return, for each position in a flat buffer in round robin order, the index in the optimizer's
-    order of the parameter at this position.
+    """Return the round robin order: for each position in a flat buffer, the index of its parameter
+    in the optimizer's order.
     """
     return [i for first in range(ranks) for i in range(first, count, ranks)]
 
@@ -403,8 +401,8 @@ def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
 
 
 def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | None) -> bool:
-    """Return whether a run with the settings `zero` assigns its parameters to the ranks in turn
-    (round robin order).
+    """Return whether a run with the settings `zero` uses round robin order, which deals the
+    parameters to the ranks in turn.
 
     Stage 1 of DeepSpeed before 0.13 ignores the setting `round_robin_gradients`.
     """
@@ -416,10 +414,10 @@ def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | Non
 def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
     """Return the parameter names of a group in the optimizer's order.
 
-    `param_shapes` lists them in the order of the flat buffer. Under `round_robin_gradients` the two
-    orders differ: parameter i of the group goes to list i mod N, and the buffer has one list after
-    another. Only `ds_config` shows whether this option was on. `param_slice_mappings` lists the
-    names in the optimizer's order, so it must agree with the result.
+    `param_shapes` has the order of the flat buffer. Under `round_robin_gradients` the two orders
+    differ: parameter i of the group goes to list i mod N, and the buffer has one list after
+    another. Only `ds_config` shows whether this option was on. The result must agree with
+    `param_slice_mappings`, which has the optimizer's order too.
 
     Source: DeepSpeed `runtime/zero/stage_1_and_2.py`: `_round_robin_reorder`,
     `_create_param_mapping`, and the `param_padding` of `__init__`.
@@ -461,7 +459,5 @@ def alignment_of(precision: DType) -> int:
 
 
 def paddings_of(shapes: Shapes, alignment: int) -> list[int]:
-    """Return the number of padding elements after each parameter; it is 0 for the last
-    parameter.
-    """
+    """Return the number of padding elements after each parameter: 0 after the last parameter."""
     return [-prod(shape) % alignment for shape in list(shapes.values())[:-1]] + [0] * bool(shapes)

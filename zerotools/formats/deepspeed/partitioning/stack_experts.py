@@ -14,8 +14,8 @@ from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, Stac
 
 
 def in_whole(tensor: Tensor, block: ExpertBlock) -> Tensor:
-    """Return the tensor of all experts, of shape (block.total, ...), with chunks only for one
-    block: `tensor`, of shape (block.count, ...).
+    """Return `tensor`, a block of experts of shape (block.count, ...), as the tensor of all
+    experts, of shape (block.total, ...). Only the elements of the block have chunks.
     """
     shape = (block.total, *tensor.shape[1:])
     chunks = tensor.chunks

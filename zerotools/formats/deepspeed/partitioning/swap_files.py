@@ -111,7 +111,6 @@ def _folder(directory: Path, rank: int, ranks: int) -> str:
 
 
 def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
-    """Return a problem if a partition's swap file is missing or too short, else None."""
     path, needed = directory / partition.file, partition.numel * partition.dtype.itemsize
     try:
         size = path.stat().st_size

@@ -76,18 +76,16 @@ def _saved_step(optim: OptimStates) -> float | None:
 
 def updates_of(model: ModelStates) -> int | None:
     """Return the number of steps in which the run changed its weights, or None if the model file
-    does not record it.
-
-    If the file has the value 0, None is returned, because files that were converted from files
-    without a count have 0 too.
+    does not record it. A recorded 0 gives None too, because conversion from files without a count
+    writes 0.
     """
     steps = model.global_steps
     return None if not steps else steps - (model.fields.maybe(SKIPPED_STEPS, int) or 0)
 
 
 def could_be_of(step: float | None, model: ModelStates) -> bool:
-    """Return whether an optimizer that counted `step` steps can belong to the run that wrote the
-    model file.
+    """Return whether an optimizer with `step` steps can belong to the run that wrote the model
+    file; True if the steps of one of them are unknown.
     """
     updates = updates_of(model)
     return step is None or updates is None or step - updates in (0, 1)
@@ -95,9 +93,8 @@ def could_be_of(step: float | None, model: ModelStates) -> bool:
 
 def extra_step_note(model: ModelStates, optim: OptimStates) -> str | None:
     """Return a note if the optimizer counts one step more than the run, although the DeepSpeed
-    version in the files gives both the same count.
-
-    In this case an older version began the run, or the files are from two saves.
+    version in the files counts both equally: an older version began the run, or the files are of
+    two saves.
     """
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None or step != updates + 1 or _steps_first(model):
@@ -155,9 +152,9 @@ def _values_of_save(optim: OptimStates) -> Iterator[tuple[str, Any]]:
 def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
     """Yield a problem if the model file and its optimizer files are not from the same save.
 
-    An optimizer with fewer steps than the run is accepted, because it may have been restarted
-    during the run. At stages 1 and 2, the comparison of weights with masters finds files from
-    different saves.
+    An optimizer with fewer steps than the run may have been restarted during the run. At stages 1
+    and 2, this problem does not prevent an output, because the comparison of weights with masters
+    finds files from different saves.
     """
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None:
@@ -183,9 +180,8 @@ def _of_another_save(
 
 
 def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | None:
-    """Return two phrases if the learning rates of the schedule and of the optimizer differ: the
-    first has the schedule's rates, the second the optimizer's. Return None if the rates are equal
-    or unknown.
+    """Return two phrases, with the learning rates of the schedule and of the optimizer; None if the
+    rates are equal or unknown.
     """
     schedule = model.fields.tree.get(LR_SCHEDULER)
     last = schedule.get(LAST_RATES) if isinstance(schedule, dict) else None
@@ -217,8 +213,8 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
 def compare_parameters(
     models: Sequence[ModelStates], optim_states: Sequence[OptimStates | None]
 ) -> Iterator[Problem]:
-    """Yield a problem for each file of one model-parallel rank if it does not list the same
-    parameters as the first model file of this rank.
+    """Yield a problem for each file of one model-parallel rank that lists other parameters than the
+    first model file of this rank.
     """
     first = models[0]
     for model in models[1:]:
@@ -257,8 +253,8 @@ def _of_other_parameters(
 
 
 def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
-    """Yield a problem for each file that contains another rank, layer or expert than its name
-    says.
+    """Yield a problem for each file that torch saved under the name of another rank, layer or
+    expert.
     """
     for file in files:
         folder = saved_as(file)
@@ -316,8 +312,8 @@ def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
 
 
 def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
-    """Return values of a file that differ between the files of two ranks: the checksums of its
-    data.
+    """Return the checksums of a file's data, which differ between the files of two ranks; an empty
+    tuple if all checksums are equal.
 
     Files from before torch 1.6 have no checksums. For such a file, return the keys of its storages,
     which are memory addresses in the rank's process.
@@ -362,8 +358,7 @@ def _files_of(tensor: Tensor) -> set[str]:
 def _models(source: Checkpoint, mp_shard: MpShard) -> Iterator[str]:
     """Yield the names of the model files that record a step, so that the steps can be compared.
 
-    At stage 3, the model file of a rank can have partitions of frozen parameters. Such a file is
-    yielded only if it also records its rank.
+    At stage 3, a model file with partitions of frozen parameters must also record its rank.
     """
     first = mp_shard.model.file
     if not is_rank_file(first.name):

@@ -123,8 +123,8 @@ def save_of(
 
 
 def _families(listing: TagListing, mp_rank: int) -> Iterator[dict[int, str]]:
-    """Yield {data-parallel rank: optimizer file}, once for each spelling of the file names that
-    occurs, such as with and without the prefix of bf16 runs.
+    """Yield {data-parallel rank: optimizer file} for each spelling of the file names, such as with
+    and without the prefix of bf16 runs.
     """
     for spelling in sorted({spelling for _, _, spelling in listing.optim_files}):
         names = {
@@ -277,7 +277,7 @@ def _contradicts_itself(save: SaveFiles) -> bool:
 
 
 def bf16_optim_states(save: SaveFiles) -> bool:
-    """Return whether the names of the optimizer files have the prefix of a bf16 run."""
+    """Return whether an optimizer file of the save has the prefix of a bf16 run in its name."""
     return any(has_bf16_prefix(name) for name in save.optim_files.values())
 
 

@@ -1,7 +1,7 @@
 """Check that all layer files of a pipeline, and all expert files, exist.
 
-No file lists the layer files. A layer without parameters has no layer file, and neither has a tied
-layer that a later stage uses through a separate function. So this module uses the names of the
+No file lists the layer files. A layer without parameters has no file, nor does a tied layer that
+the pipeline calls through a separate function (`forward_fn`). So this module uses the names of the
 trained parameters, which begin with the number of their layer. These names are in `param_shapes`
 or, without ZeRO, in the `param_slice_mappings` of BF16_Optimizer, where tied layers are called
 `tied_modules.KEY`. Runs in fp16 and fp32 without ZeRO record no names; for them, the number of
@@ -75,8 +75,8 @@ def doubtful_layers(
     """Yield (model file, sentence) for each stage after the first that trained a tied weight but
     has no layer file with this weight.
 
-    Either this layer file is lost, or the stage uses the layer file of another stage. In both cases
-    the weight itself is in the other stage's file, so it is not lost.
+    Either this file is lost, or the stage uses the layer file of another stage. Another stage's
+    file has the weight in both cases, so the weight is not lost.
     """
     if mp_shards[0].model.module is not None:
         return

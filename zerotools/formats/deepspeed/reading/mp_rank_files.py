@@ -135,8 +135,8 @@ def _listed(
 
 
 def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Return the tensors of a rank that has no masters, with two changes: the weights in `trained`
-    are not marked as frozen, and a weight that no file has is added as a hole.
+    """Return the tensors of a rank without masters: the weights in `trained` are not frozen, and a
+    weight that no file has becomes a hole.
     """
     held = {key.name for key in mp_shard.tensors} | mp_shard.aliases.keys()
     holes = {
@@ -152,8 +152,8 @@ def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 
 def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Return the tensors of a rank that lost its optimizer files. The masters of the weights in
-    `trained` are added as holes; 16-bit weights are kept if they exist.
+    """Return the tensors of a rank that lost its optimizer files: the masters of the weights in
+    `trained` become holes, and existing 16-bit weights are kept.
     """
     copies = {
         Key(name, "param16"): tensor
@@ -169,10 +169,8 @@ def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 
 def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
-    """Return whether a tensor of a layer or expert file belongs to this rank.
-
-    Without a pipeline, all tensors belong to the rank. In a pipeline, the rank's files list its
-    parameters.
+    """Return whether a tensor of a layer or expert file belongs to this rank. In a pipeline, the
+    rank's files list its parameters; otherwise, every tensor belongs to the rank.
     """
     return model.module is not None or EXPERTS in name or name in trained or not trained
 
@@ -180,9 +178,6 @@ def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
 def _optim_states(
     directory: Path, save: SaveFiles, sequence_ranks: int, problems: list[Problem]
 ) -> list[OptimStates | None]:
-    """Return the optimizer file of every data-parallel rank, in rank order; None for a missing
-    file.
-    """
     names, lowest = save.optim_files, save.lowest
     if lowest is None:
         return []
@@ -287,7 +282,6 @@ def stage_3_models(
 
 
 def _rank_file(listing: TagListing, mp_rank: int, dp_rank: int) -> str:
-    """Return the name of a rank's model file at stage 3."""
     own = dp_rank % listing.sequence_ranks if listing.sequence_ranks > 1 else mp_rank
     return model_file(own, dp_rank)
 
@@ -452,11 +446,9 @@ def _with_unnamed_experts(
 def _holders(
     ranks: int, optim_states: Sequence[OptimStates | None], data_first: bool
 ) -> Iterator[OptimStates | None]:
-    """Yield one optimizer file for each partition of a group; None if all files with this
-    partition are missing.
+    """Yield one optimizer file for each partition of a group, or None if all its files are missing.
 
-    All expert-parallel ranks use the same names for their experts, so one file per partition is
-    enough.
+    One file is enough, because all expert-parallel ranks use the same names for their experts.
     """
     size = len(optim_states)
     placement = ExpertPlacement(size, max(1, size // ranks), data_first)

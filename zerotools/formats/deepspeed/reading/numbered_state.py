@@ -51,7 +51,7 @@ CUR_SCALE = "cur_scale"
 
 def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
     """Return the tensors of the optimizer state, with masters under the role `param`, and the
-    param groups.
+    param groups; None if the files have no such state.
 
     The files have no parameter names, so the tensors and the groups use names that are made from
     the parameters' numbers.

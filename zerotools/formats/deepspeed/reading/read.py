@@ -215,10 +215,9 @@ def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterat
 def _lost_optimizers(
     directory: Path, listing: TagListing, models: Sequence[ModelStates]
 ) -> Iterator[Problem]:
-    """Yield a problem for each rank without an optimizer file, if other ranks have one.
-
-    If the model files list the trained parameters, no problem is yielded, because the missing
-    masters are already reported.
+    """Yield a problem for each rank without an optimizer file, if other ranks have one and the
+    model files do not list the trained parameters. With this list, the missing masters are already
+    reported.
     """
     present = {mp_rank for mp_rank, *_ in listing.optim_files}
     for mp_rank, model in zip(listing.mp_ranks, models, strict=False):
@@ -246,8 +245,8 @@ def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> Non
 
 
 def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | None:
-    """Return the user's rules for tensor-parallel weights or, if there are none, the rules in the
-    files.
+    """Return the user's rules for tensor-parallel weights, else the rules in the files, else
+    None.
     """
     if layout is not None:
         return read_layout(layout)

@@ -64,8 +64,8 @@ def mics_keys(zero: Mapping[str, Any]) -> list[str]:
 
 
 def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
-    """Return the whole number at `key` of the configuration. If the value is absent, None or
-    "auto", return `default`, as DeepSpeed does.
+    """Return the whole number at `key` of the configuration; `default`, as in DeepSpeed, if the
+    value is absent, None or "auto".
     """
     value = zero.get(key, default)
     if value is None or value == "auto":
@@ -83,8 +83,8 @@ PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
 
 
 def computed_type(stored: DType | None) -> DType:
-    """Return the dtype that a run computes in if its weights are stored in dtype `stored`: `stored`
-    if that is a 16-bit dtype, else fp32.
+    """Return the dtype that a run computes in: `stored`, the dtype of its weights, if this has 16
+    bits, else fp32.
     """
     return stored if stored in (FLOAT16, BFLOAT16) else FLOAT32
 

@@ -251,7 +251,7 @@ class ExpertNaming:
         config: Any,
         stacked: StackedExperts | None = None,
     ) -> ExpertNaming:
-        """Derive the naming from the names on one rank, the names over all ranks, and the
+        """Derive the naming from the names on one rank (`local`), over all ranks, and the
         configuration.
         """
         counts = _counts(local), _counts(global_name)
@@ -340,9 +340,9 @@ def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int
         ds_zero_partition_groups   in optimizer files of stage 3: the ranks that share each
                                    sub-group (`partition_groups_on`)
 
-    At stage 3, each model file names its rank's expert-parallel rank. At stages 1 and 2, the only
-    model file names the first one. A key that `tree` does not have, because the version of
-    DeepSpeed did not write it, is not added.
+    At stage 3, each model file names the expert-parallel rank that it belongs to. At stages 1 and
+    2, the only model file names the first one. A key that `tree` lacks is not added, because the
+    version of DeepSpeed did not write it.
 
     Source: DeepSpeed 0.19.8 `runtime/engine.py`: `_save_moe_checkpoint`; `runtime/zero/stage3.py`:
     `_zero3_partition_group_metadata`; `checkpoint/autoep_affine.py`, `checkpoint/affine.py`.

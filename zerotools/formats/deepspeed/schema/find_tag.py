@@ -84,10 +84,8 @@ def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
 
 
 def is_universal(path: Path, tag: str | None) -> bool:
-    """Return whether the tag of `path` is a universal checkpoint.
-
-    Return False if the tag cannot be determined, because the reader of ZeRO checkpoints reports
-    that error.
+    """Return whether the tag of `path` is a universal checkpoint; False if the tag cannot be
+    determined. The reader of ZeRO checkpoints reports this error.
     """
     try:
         found = find_tag(path, tag)
@@ -97,8 +95,8 @@ def is_universal(path: Path, tag: str | None) -> bool:
 
 
 def run_directory(source: Checkpoint) -> Path | None:
-    """Return the parent directory of the tag if it belongs to the run, else None. It belongs to the
-    run if the user named this directory, or if it contains a file `latest`.
+    """Return the parent directory of the tag if it belongs to the run: the user named it, or it
+    contains a file `latest`. Else return None.
     """
     directory, asked = source.root.parent, source.origin.path
     is_own = asked != source.root or any((directory / name).is_file() for name in LATEST)

@@ -86,8 +86,8 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
 
 
 def loss_scaler_of(saved: Mapping[str, Any]) -> LossScale | None:
-    """Return the loss scaler in an optimizer file. The scaler of a bf16 or fp32 run multiplies by
-    1.
+    """Return the loss scaler in an optimizer file, or None. The scaler of a bf16 or fp32 run
+    multiplies by 1.
     """
     scaler = saved.get(LOSS_SCALER)
     if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):

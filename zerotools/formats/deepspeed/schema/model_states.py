@@ -2,7 +2,7 @@
 
 The keys depend on the version. `param_shapes` lists, per param group (stage 3: per sub-group), the
 trainable parameters in the order of the flat buffer. Nothing else in a checkpoint records this
-order. Before 0.6.0 it was in the optimizer file.
+order. Before 0.6.0, `param_shapes` was in the optimizer file.
 
 Source: DeepSpeed `runtime/engine.py`, `_save_checkpoint` and `_get_zero_param_shapes`.
 """
@@ -148,8 +148,8 @@ def as_listed(module: Mapping[str, Value], listed: Iterable[str]) -> dict[str, V
 
 
 def parse_groups(fields: Fields) -> list[Shapes] | None:
-    """Parse `param_shapes`: a list with one mapping of names to shapes for each group or sub-group.
-    Up to DeepSpeed 0.5.3, it is a single mapping instead of a list.
+    """Parse `param_shapes`: a list with one mapping of names to shapes for each group or sub-group
+    (up to DeepSpeed 0.5.3, a single mapping). Return None if it is absent.
     """
     value = fields.tree.get(state_dict_keys.PARAM_SHAPES)
     if value is None:

@@ -205,7 +205,7 @@ def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None
 
 
 def _alignment_paddings(fields: Fields) -> list[list[int]] | None:
-    """Return, for each group, the number of padding elements after each parameter."""
+    """Return, for each group, the padding elements after each parameter; None if not recorded."""
     found = fields.maybe(state_dict_keys.ALIGNMENT_PADDINGS, list)
     for group in found or []:
         if not isinstance(group, list) or not all(type(n) is int and n >= 0 for n in group):

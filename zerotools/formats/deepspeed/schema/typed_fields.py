@@ -66,11 +66,10 @@ class Fields:
         return value
 
     def rank_count(self, key: str) -> int | None:
-        """Return the number of ranks that is stored at `key`; None if it is absent. One file is
-        expected per rank.
+        """Return the number of ranks that is stored at `key`; None if it is absent.
 
         Raises:
-            BadFile: the number is too large, or negative.
+            BadFile: the number is negative, or larger than the number of ranks of any run.
         """
         value = self.maybe(key, int)
         if value is not None and not 0 <= value <= MOST_RANKS:

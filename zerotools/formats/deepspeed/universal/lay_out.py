@@ -82,9 +82,9 @@ class _Files:
         known: Mapping[str, bytes] = MappingProxyType({}),
         source: TorchFile | None = None,
     ) -> None:
-        """Add a file with the tree `tree`, which has three kinds of tensors. Tensors in `made` are
-        copied from the source one by one. `known` maps a storage to its bytes, for tensors with
-        known bytes. All other tensors are copied from the source's file `source`."""
+        """Add a file with the tree `tree`. Its tensors in `made` are copied from the source one by
+        one, `known` has the bytes of some storages, and the rest is copied from the file `source`.
+        """
         file = f"{self.tag}/{name}"
         output = FileDraft.of(tree, source, made.values(), known=known).at(file)
         self.plans[file] = output.plan({})

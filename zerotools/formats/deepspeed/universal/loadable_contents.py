@@ -281,8 +281,7 @@ def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str,
 
 
 def is_writable(value: Any, file: TorchFile | None) -> bool:
-    """Return whether a tree can be pickled into the output. If it contains tensors, these must be
-    stored in `file`."""
+    """Return whether a tree can be pickled into the output, with its tensors copied from `file`."""
     return not any(
         isinstance(part, TensorRef) or (file is None and isinstance(part, StoredTensor | Storage))
         for part in walk_values(value)

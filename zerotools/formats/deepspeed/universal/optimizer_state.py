@@ -103,7 +103,6 @@ def _named(
     shapes: tuple[tuple[str, ...], ...],
     model: ModelStates,
 ) -> list[tuple[str, ...]]:
-    """Return the parameter names of each param group, in the optimizer's order."""
     if is_ours(tree):
         return list(shapes)
     if integer_of(tree.get(state_dict_keys.ZERO_STAGE)) == 3:
@@ -138,8 +137,8 @@ def misplaced_values(saved: UniversalState, model: ModelStates) -> Iterator[Prob
     """Yield a problem for each parameter with values that `ds_to_universal` may have stored under
     the name of another parameter.
 
-    If the run used round robin, `ds_to_universal` wrongly assumes the optimizer's order. But if
-    parameters are aligned, DeepSpeed records their real positions, so the names are right.
+    If the run used round robin, `ds_to_universal` wrongly assumes the optimizer's order. But with
+    aligned parameters, DeepSpeed records their real positions, so the names are right.
     """
     aligned = saved.tree.get(state_dict_keys.ALIGNMENT_PADDINGS)
     if is_ours(saved.tree) or not _is_round_robin(saved.tree, model):

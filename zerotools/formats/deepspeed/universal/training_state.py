@@ -63,10 +63,8 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
 
 
 def _precision(recorded: DType | None, config: Any) -> DType | None:
-    """Return the dtype that the run computes in.
-
-    fp32 is returned only if there is a configuration. Without one, fp32 may be only the dtype of
-    the masters, so the result is None.
+    """Return the dtype that the run computes in; None instead of fp32 without a configuration,
+    because fp32 may then be only the dtype of the masters.
     """
     return recorded if recorded != FLOAT32 or config else None
 

@@ -29,9 +29,8 @@ class FlatBuffer:
     """One flat buffer of the output, over all ranks that share it.
 
     Attributes:
-        state_part: the optimizer state for the parameters of the buffer. If the parameters come
-            from several parts of the source, only one state is kept, because the other values of
-            these parts are equal.
+        state_part: the optimizer state for the parameters of the buffer. It is that of one part of
+            the source, even if several are joined: their values are equal except for partitions.
         geometry: the layout over the ranks that share the buffer.
         expert_placement: the layout over all ranks.
         experts: for each expert-parallel rank, the names of the buffer's parameters, if they differ

@@ -165,9 +165,8 @@ def counted_steps(training: TrainingState) -> int | None:
 
 
 def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSettings) -> DType | None:
-    """Return the dtype that the run computes in.
-
-    Raise BadRequest if the configuration and the source have different dtypes.
+    """Return the dtype that the run computes in; None if it is unknown. Raise BadRequest if the
+    configuration and the source have different dtypes.
     """
     asked, known = configured_precision(settled.ds_config), training.precision
     trains = any(key.role not in ("param", "buffer", LOOSE) for key in source.tensors)

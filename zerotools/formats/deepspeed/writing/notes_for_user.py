@@ -60,9 +60,8 @@ def _elastic(mp_shard: MpShard, settings: ZeroSettings) -> list[str]:
 
 
 def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
-    """Return a note that every rank gets the client state of rank 0.
-
-    The note is needed at stage 3, where DeepSpeed saves the client state of each rank.
+    """Return a note, at stage 3, that every rank gets the client state of rank 0. At other stages,
+    DeepSpeed does not save the client state of each rank, and the list is empty.
     """
     kept = ", ".join(mp_shard.model.client_state)
     if not kept or layout.kind != STAGE_3:

@@ -1,4 +1,4 @@
-"""Write one new `.pt` file: its tree, the partitions that are copied, and bytes of the source.
+"""Plan one new `.pt` file from its tree, partitions that are copied, and bytes of the source.
 
 The tree is the source's tree with a few values replaced. So every object of an unknown class, every
 number and every small tensor stays the same. The storages of tensors that are not replaced are
@@ -31,11 +31,10 @@ Gaps = Iterable[tuple[int, int]]
 def new_partition(
     key: str, dtype: DType, numel: int, *, requires_grad: bool = False
 ) -> StoredTensor:
-    """Return a flat tensor, alone in a new storage. Its elements are filled in when tensors are
+    """Return a flat tensor, alone in a new storage. Its elements are written when tensors are
     copied.
 
-    `key` must be unique in its tree. It must not be a number, so that it differs from all keys of
-    the source.
+    `key` must be unique in its tree, and must not be a number, like all keys of the source.
     """
     storage = Storage(key, dtype, numel)
     return StoredTensor(storage, dtype, 0, (numel,), (1,), requires_grad)

@@ -170,8 +170,8 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
 
 
 def _autoep_size(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> int | None:
-    """Return the number of AutoEP's expert-parallel ranks in the output. It comes from the user's
-    configuration or, without one, from the source.
+    """Return the number of AutoEP's expert-parallel ranks in the output, from the user's
+    configuration or else from the source; None without AutoEP.
     """
     if logical.autoep_size is None:
         return None
@@ -205,9 +205,8 @@ def _check_precision(logical: LogicalState, settings: ZeroSettings) -> None:
 def _class_of(
     logical: LogicalState, settings: ZeroSettings, stage: int | None
 ) -> tuple[str, int | None]:
-    """Return the kind of the optimizer files (the class that writes them) and their ZeRO stage.
-
-    BF16_Optimizer can also load files of STAGE_1_AND_2.
+    """Return the kind of the optimizer files (the class that writes them) and their ZeRO stage,
+    which BF16_Optimizer may not have (None). BF16_Optimizer can also load files of STAGE_1_AND_2.
     """
     if stage is None:
         return logical.kind, logical.stage

@@ -78,7 +78,7 @@ def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
 
 
 def may_have_weights_in_model_files(source: Checkpoint) -> bool:
-    """Return whether the model files may have the weights. They may at stages 1 and 2 and without
+    """Return whether the model files may have the weights: True at stages 1 and 2, and without
     ZeRO.
     """
     kinds = {optim.kind for shard in native_of(source).mp_shards for optim in _present(shard)}
@@ -90,8 +90,8 @@ def _present(mp_shard: MpShard) -> Iterator[OptimStates]:
 
 
 def _same(source: Checkpoint, key: Key, tensor: Tensor) -> Key | None:
-    """Return the key that a kept tensor has in the source. In the source, a 16-bit weight that has
-    a master has the role `param16`. Return None if the source has no such tensor.
+    """Return the key that a kept tensor has in the source, or None if the source lacks the tensor.
+    A 16-bit weight that has a master in the source has the role `param16` there.
     """
     for role in ("param16", "param") if key.role == "param" else (key.role,):
         held = source.tensors.get(Key(key.name, role))
@@ -101,8 +101,7 @@ def _same(source: Checkpoint, key: Key, tensor: Tensor) -> Key | None:
 
 
 def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
-    """Plan a new model file for a run without ZeRO, because the model file contains the
-    optimizer."""
+    """Plan a new model file for a run without ZeRO, where the model file contains the optimizer."""
     saved, file = mp_shard.model.optimizer, mp_shard.model.file
     if saved is None:
         return {}
@@ -113,8 +112,9 @@ def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
 
 
 def _without_state_of(optim: OptimStates) -> Any:
-    """Return the tree of an optimizer file without its state, only with its masters. Return None if
-    the file has no state."""
+    """Return the tree of an optimizer file with masters but without state; None if it has no
+    state.
+    """
     outer = optim.file.tree
     saved: Mapping[str, Any] = optim.fields.tree
     left = without_state(saved)

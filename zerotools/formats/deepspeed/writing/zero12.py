@@ -105,7 +105,6 @@ def lay_out_zero12(
 
 
 def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
-    """Return one flat buffer for each param group, in the order of the files."""
     buffers = []
     for group in logical.groups:
         placement = layout.placement_of(group)
@@ -252,8 +251,8 @@ def _group_paddings(kind: str, buffer: FlatBuffer, rank: int) -> int:
 
 
 def _mapping(content: PartitionContents, order: Sequence[str], kind: Opaque) -> Ordered:
-    """Return the positions of the parameters in a partition, keyed by name. The names are in the
-    optimizer's order, which may differ from the order in the buffer.
+    """Return the positions of the parameters in a partition, keyed by name in the optimizer's
+    order, which may differ from the order in the buffer.
     """
     places = {name: (start, count) for name, start, count in content.parts}
     return new_state_dicts.slice_mapping(

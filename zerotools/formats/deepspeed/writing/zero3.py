@@ -102,16 +102,13 @@ def lay_out_zero3(
 
 
 def _differing_ranks(layout: TargetLayout) -> range:
-    """Return one rank for each different tree. Without AutoEP, this is only rank 0, because all
-    ranks have equal trees.
-    """
+    """Return one rank for each different tree: only rank 0 without AutoEP."""
     return range(layout.dp_size if layout.autoep_size is not None else 1)
 
 
 def _on_rank(
     tree: dict[str, Any], layout: TargetLayout, buffers: Sequence[FlatBuffer], rank: int
 ) -> dict[str, Any]:
-    """Return the tree of the optimizer file as rank `rank` writes it."""
     if layout.autoep_size is None:
         return tree
     placements = [buffer.expert_placement for buffer in buffers]
@@ -126,7 +123,6 @@ def _on_rank(
 
 
 def _gaps(buffer: FlatBuffer) -> list[list[tuple[int, int]]]:
-    """Return, for each rank, the padding (start, count) in its partition of the buffer."""
     parts = partition_contents(buffer.geometry)
     return [
         list(parts[buffer.part_of(rank)].gaps) for rank in range(buffer.expert_placement.dp_size)
@@ -189,9 +185,7 @@ def _tree(
 
 
 def _model_tree(tree: dict[str, Any], layout: TargetLayout, rank: int) -> dict[str, Any]:
-    """Return the contents of the model file of rank `rank`: `tree`, with only the experts of this
-    rank.
-    """
+    """Return `tree`, the content of the model file, with only the experts of rank `rank`."""
     placement = layout.autoep_placement
     return tree if placement is None else model_tree_on(tree, placement, rank)
 
