@@ -73,9 +73,7 @@ def _scalar(text: str) -> Any:
 
 
 def _arguments(model: dict[str, Any]) -> dict[str, Any]:
-    """Return the run's arguments, under the names that Megatron-LM's training script uses for
-    them.
-    """
+    """Return the run's arguments under the names of Megatron-LM's training script."""
     heads, groups = model.get("num_attention_heads"), model.get("num_query_groups")
     tied = model.get("share_embeddings_and_output_weights")
     more = {

@@ -149,8 +149,8 @@ def _buckets(stored: Mapping[Key, Tensor]) -> _Buckets:
 
 
 def _is_special(facts: MegatronFacts) -> bool:
-    """Return whether the model has a feature for which this module does not try to find the order
-    of the parameters.
+    """Return whether the model has a feature with which this module does not try to find the
+    order.
     """
     virtual = ("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage")
     return any(facts.args.get(name) not in (None, 1) for name in virtual) or bool(
@@ -166,8 +166,8 @@ def _params(
     weights: Mapping[Key, Tensor],
     facts: MegatronFacts,
 ) -> list[_Param]:
-    """Return one rank's parameters in the order in which its model creates them. Return an empty
-    list if one of them is unknown.
+    """Return one rank's parameters in the order in which its model creates them; an empty list if
+    one of them is unknown.
     """
     shapes = {key.name: tensor.shape for key, tensor in weights.items() if key.role == "param"}
     layers = facts.count("num_layers") or 0
@@ -200,8 +200,8 @@ def _params(
 
 
 def _placed(params: Sequence[_Param], buckets: Sequence[Tensor]) -> list[_Param]:
-    """Return the parameters with their positions in the buckets. Return an empty list if a
-    parameter does not begin and end with a chunk.
+    """Return the parameters with their positions in the buckets; an empty list if a parameter does
+    not begin and end with a chunk.
     """
     found = []
     bucket, end = 0, 0
@@ -251,9 +251,8 @@ def _pieces(
 
 
 def _of_rank(bucket: Tensor, param: _Param, rank: int, ranks: int) -> Iterator[StoredPiece]:
-    """Yield the pieces, in this bucket, of a parameter of tensor-parallel rank `rank`.
-
-    The position of a piece is its position in the whole tensor.
+    """Yield the pieces, in this bucket, of a parameter of tensor-parallel rank `rank`, with their
+    positions in the whole tensor.
     """
     source = cast(ItemChunks, bucket.chunks)
     strides = row_major_strides(param.shape)

@@ -38,8 +38,8 @@ class MegatronFormat(Format):
     needs_map = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """Return the checkpoint of an iteration. `path` is the directory of the iteration, or the
-        directory of one rank inside it.
+        """Return the checkpoint of an iteration, or None. `path` is the directory of the iteration,
+        or the directory of one rank inside it.
 
         A torch_dist directory is also a DCP, but the DCP is not a separate checkpoint.
         """
@@ -50,7 +50,7 @@ class MegatronFormat(Format):
 
     def find_in_run(self, path: Path, names: set[str]) -> Found | None:
         """Return the iteration that the tracker file (latest_checkpointed_iteration.txt) names,
-        else the newest iteration.
+        else the newest iteration; None if there is no iteration.
         """
         iterations = sorted(
             (name for name in names if ITERATION.fullmatch(name) and (path / name).is_dir()),

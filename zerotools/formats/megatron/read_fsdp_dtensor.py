@@ -112,8 +112,7 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
 def _of_run(
     path: Path, metadata: Metadata, values: BlobTrees, whole: Mapping[str, bool]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) for each value of the run, such as the arguments. Lost values are left
-    out."""
+    """Yield (name, value) for each value of the run that is not lost, such as the arguments."""
     for name in (name for name in _OF_RUN if name in values):
         file, found = path / metadata.blobs[name].file, None
         if whole[name]:
@@ -135,10 +134,8 @@ def _of_run(
 def _with_lost_arguments(
     problems: Iterable[Problem], metadata: Metadata, whole: Mapping[str, bool]
 ) -> Iterator[Problem]:
-    """Yield `problems`; a problem with the file that holds the arguments is changed so that it
-    prevents any output.
-
-    Without the arguments, it is unknown which weights are tied.
+    """Yield `problems`. A problem with the file of the arguments is changed: it prevents any
+    output, because only the arguments show which weights are tied.
     """
     item = metadata.blobs.get("args")
     for problem in problems:
@@ -162,8 +159,8 @@ def _keys(metadata: Metadata) -> dict[str, Key]:
 
 
 def _whole(path: Path, stored: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Return the tensors with the two halves of each gated layer joined. Each half has a step; only
-    one of the two steps is kept.
+    """Return the tensors with the two halves of each gated layer joined. Both halves have a step;
+    one of the steps is kept.
     """
     numbers = {key: tensor for key, tensor in stored.items() if not tensor.shape}
     found = join_halves(path, {key: t for key, t in stored.items() if key not in numbers})
@@ -230,9 +227,7 @@ def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterat
 
 
 def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
-    """Yield a problem for the first tensor that exists for fewer experts than the run's arguments
-    say.
-    """
+    """Yield a problem for the first tensor that fewer experts have than the run's arguments say."""
     wanted = facts.count("num_experts")
     found: dict[tuple[str, str, str], set[int]] = {}
     for key in keys:

@@ -160,7 +160,7 @@ def _with_ordered_adapters(
 
 
 def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:
-    """Return the flat keys, without the keys that share the bytes of an earlier key."""
+    """Return the flat keys, except keys that share the bytes of an earlier key."""
     seen: set[tuple[Item, tuple[int, ...]]] = set()
     found = []
     for flat, saved in tensors.items():
@@ -184,9 +184,7 @@ def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
 
 
 def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
-    """Return the param groups of an optimizer that stores flat buckets. The files have these groups
-    next to the buckets of each rank.
-    """
+    """Return the param groups that the files store next to the flat buckets of each rank."""
     tree = state.get(_GROUPS)
     found = tree[0] if isinstance(tree, list) and tree else None
     return (found,) if isinstance(found, Mapping) else ()
@@ -205,7 +203,7 @@ def _layout(stored: Mapping[Key, Tensor]) -> str:
 
 def _unread(metadata: Metadata) -> str:
     """Return a note for the user on optimizer state that is left out because it has no parameter
-    names; empty if there is no such state.
+    names; an empty string if there is no such state.
     """
     flat: Iterable[str] = (*metadata.tensors, *metadata.blobs)
     if not any(map(BUCKETS.match, flat)):
@@ -232,8 +230,8 @@ def _backend(path: Path) -> str:
 
 
 def _common(path: Path) -> tuple[TorchFile | None, MegatronFacts, list[Problem]]:
-    """Return the opened common.pt, the values that common.pt or Megatron-Bridge's files next to it
-    record, and problems.
+    """Return the opened common.pt (None if it cannot be opened), the values that it or
+    Megatron-Bridge's files record, and problems.
     """
     common, problems, tree = None, list[Problem](), dict[Any, Any]()
     if (path / COMMON).exists():

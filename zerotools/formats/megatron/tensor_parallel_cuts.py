@@ -114,7 +114,7 @@ def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any
 
 def _whole(name: str, module: str, leaf: str) -> Cut:
     """Return the split of a tensor that all ranks hold whole, such as a norm, the router or expert
-    counters. Raise Unsupported if the name does not show that the tensor is of such a kind.
+    counters. Raise Unsupported if the name is not the name of such a tensor.
     """
     known = "norm" in module or leaf.startswith("layer_norm_") or module in _WHOLE
     if not known:
@@ -126,10 +126,8 @@ def _down(
     name: str, module: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any]
 ) -> Cut:
     """Return the split of a down projection weight of latent attention, according to its number of
-    rows.
-
-    The weight is split in Megatron's own layers, and whole on each rank in Transformer Engine's
-    layers.
+    rows: Megatron's own layers split it, and Transformer Engine's layers hold it whole on each
+    rank.
     """
     sizes = ("q_lora_rank",) if "linear_q_" in name else ("kv_lora_rank", "qk_pos_emb_head_dim")
     counts = [args.get(size) for size in sizes]

@@ -44,8 +44,8 @@ def keys_of(saved: Mapping[str, DType]) -> dict[str, Key]:
     tensors.
 
     A master has the role `param`, and a 16-bit weight that has a master has the role `param16`. A
-    key that names no parameter has the role `state`. A second copy of a weight in the same dtype
-    has the role `state` too.
+    key that names no parameter, and a second copy of a weight in the same dtype, have the role
+    `state`.
     """
     states = {flat: match for flat in saved if (match := _STATE.fullmatch(flat)) is not None}
     masters = {
@@ -112,9 +112,9 @@ def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
 class Stack(NamedTuple):
     """The key of a stored tensor that contains several layers or experts.
 
-    The key has no layer or expert numbers. `parts` are the texts between which these numbers are
-    inserted to get the name of a single tensor: `("decoder.layers.", ".mlp.linear_fc2.weight")`.
-    One number is inserted for each leading axis.
+    The key has no layer or expert numbers. A single tensor in it has such a number for each leading
+    axis in its name. `parts` are the texts before, between and after these numbers:
+    `("decoder.layers.", ".mlp.linear_fc2.weight")`.
     """
 
     parts: tuple[str, ...]

@@ -153,8 +153,8 @@ def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str,
 
 
 def iteration_problem(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
-    """Return a list with a problem if the iteration in the directory's name differs from the
-    iteration in the file `name`, else an empty list.
+    """Return a list with a problem if the directory's name has another iteration than the file
+    `name`, else an empty list.
     """
     named = _ITERATION.fullmatch(path.name)
     if named is None or facts.iteration is None or int(named[1]) == facts.iteration:
@@ -232,8 +232,8 @@ class MegatronNative:
         file: the file that holds the numbers in the trees that are stored as tensors.
         unread: a sentence that says which state is left out, and why; empty if no state is left
             out.
-        groups: a function that reads the param groups of a checkpoint in which each group lists its
-            parameters; for other checkpoints, a function that returns no groups.
+        groups: a function that reads the param groups; it returns none if the saved groups do not
+            list their parameters.
     """
 
     facts: MegatronFacts

@@ -91,8 +91,8 @@ def _groups(
 def _common_step(
     found: Sequence[tuple[Group, int | float | None]], trained: Mapping[str, Any]
 ) -> dict[str, int | float]:
-    """Return the step of each parameter, keyed by name, if all param groups have the same step;
-    else an empty dict. This function is used if the groups of the parameters are unknown.
+    """Return {parameter: step} if all param groups have the same step, else an empty dict. Used if
+    it is unknown which group a parameter belongs to.
     """
     steps = {step for _, step in found}
     step = steps.pop() if len(steps) == 1 else None

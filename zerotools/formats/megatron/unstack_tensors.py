@@ -60,8 +60,8 @@ def unstack_tensors(
 def _each(
     path: Path, key: Key, tensor: Tensor, shape: tuple[int, ...]
 ) -> tuple[dict[Key, Tensor], int]:
-    """Return the single tensors in one stored tensor, and the number of stored pieces that these
-    single tensors consist of.
+    """Return the single tensors in one stored tensor, and the number of stored pieces in them
+    all.
     """
     stack = stack_of(key.name) if key.role != "state" else None
     axes = stack.axes if stack is not None and len(shape) > stack.axes else 0
@@ -242,8 +242,8 @@ def reorder_gated_lora(
 
 
 def _in_order(source: ItemChunks, rows: int) -> list[StoredPiece]:
-    """Return the blocks of `rows` rows in a new order, as pieces: first the blocks with even
-    numbers, then the blocks with odd numbers.
+    """Return the blocks of `rows` rows in a new order, as pieces: the blocks with even numbers,
+    then those with odd numbers.
     """
     found = []
     half = max((box.stop[0] for box in source.boxes), default=0) // 2

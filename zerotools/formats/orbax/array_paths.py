@@ -80,14 +80,14 @@ class ArrayPath(OpenablePath):
 
 
 class FarArrayPath(ArrayPath, StorePath):
-    """The same in an object store."""
+    """An `ArrayPath` in an object store."""
 
     def open_source(self) -> Any:
         return DecodedChunks(self) if self._is_array else StorePath.open_source(self)
 
 
 def array_path(directory: Path) -> ArrayPath:
-    """Return the path of an item for which `NAME.zarr2` stands for an array."""
+    """Return the directory of an item as a path in which `NAME.zarr2` stands for an array."""
     return FarArrayPath(directory) if isinstance(directory, StorePath) else ArrayPath(directory)
 
 
@@ -116,15 +116,16 @@ def _parts(path: Path) -> tuple[str, int]:
 
 
 def _directory(path: ArrayPath) -> Path:
-    """Return the directory of the item as an ordinary path: the name of an array may end with
-    `.zarr2`, and then its directory has the name of a virtual file.
+    """Return the directory of the item as an ordinary path, in which a real array directory may
+    have a name that ends with `.zarr2`.
     """
     return StorePath(path.parent) if isinstance(path, StorePath) else Path(path.parent)
 
 
 def _described_by(path: ArrayPath) -> Path:
-    """Return the file that provides the file status (`stat`) of a decoded array: the OCDBT database
-    or the array's metadata file."""
+    """Return the file that provides `stat` for a decoded array: OCDBT database or array
+    metadata.
+    """
     directory = _directory(path)
     if (database := directory / DATABASE).is_file():
         return database
@@ -164,8 +165,8 @@ class DecodedChunks:
     def fetch(
         self, ranges: Sequence[tuple[int, int]]
     ) -> Callable[[], Sequence[Sequence[memoryview]]]:
-        """Begin to decode the chunks that contain the `ranges`, each [begin, end), as
-        `FarSource.fetch`.
+        """Begin to decode the chunks in the `ranges`, each [begin, end), and return a function that
+        waits for the bytes, as `FarSource.fetch` does.
         """
         decoding = _decoders().submit(self._decode, ranges)
 
@@ -186,8 +187,8 @@ class DecodedChunks:
         self._spool.close()
 
     def _decode(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Decode the chunks that contain the `ranges`, if they are not decoded yet. A chunk that
-        another thread is decoding is awaited.
+        """Decode the chunks that contain the `ranges`, or wait for another thread that decodes
+        them.
         """
         slot = self._array.slot_bytes
         numbers = {
@@ -244,8 +245,8 @@ class DecodedChunks:
 
 
 class _DecodingMemory:
-    """The memory of the chunks that are being decoded. A thread waits until its chunk fits, or is
-    the only one.
+    """The memory of the chunks that are being decoded. A thread waits until the memory has space
+    for its chunk, or until no other chunk is being decoded.
     """
 
     def __init__(self, most: int) -> None:

@@ -18,7 +18,7 @@ _STEP_NAME = re.compile(r"(?:.*_)?(\d{1,18})")
 
 
 def step_of(directory: Path) -> int | None:
-    """Return the step number in the name of `directory` or of its parent directory."""
+    """Return the step number in the name of `directory` or of its parent directory, or None."""
     absolute = directory.absolute()
     found = (_STEP_NAME.fullmatch(each.name) for each in (absolute, absolute.parent))
     return next((int(each[1]) for each in found if each is not None), None)

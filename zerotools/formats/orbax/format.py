@@ -48,8 +48,8 @@ class OrbaxFormat(Format):
     sidecar_names = frozenset({TREE, STEP, COMMITTED, DATABASE, "_sharding"})
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """Return the item (saved tree) in `path`. If `path` is the directory of a step, return the
-        item that holds the model.
+        """Return the item (saved tree) in `path` or, if `path` is the directory of a step, the item
+        that holds the model. Return None if its save did not finish.
         """
         if _fault(path, names) is not None:
             return None
@@ -65,7 +65,7 @@ class OrbaxFormat(Format):
         return Found(path / taken, (note,) if others else ())
 
     def find_in_run(self, path: Path, names: set[str]) -> Found | None:
-        """Return the newest finished step in the directory of a `CheckpointManager`."""
+        """Return the newest finished step in the directory of a `CheckpointManager`, or None."""
         steps = sorted(
             (number, name)
             for name in names
@@ -139,8 +139,7 @@ def _saves_in(path: Path, names: Iterable[str]) -> Iterator[Path]:
 
 
 def _is_our_output(item: Path) -> bool:
-    """Return whether zerotools wrote the item. In this case, the directory of the step gets no
-    commit_success.txt."""
+    """Return whether zerotools wrote the item. Then its step has no commit_success.txt."""
     from zerotools.io.output.output_marker import MARKER
 
     return (item / MARKER).is_file()
@@ -151,7 +150,7 @@ def _fault(path: Path, names: set[str]) -> str | None:
     None if there is no such evidence.
 
     Orbax renames a directory when it is complete. An object store cannot rename, so there Orbax
-    writes commit_success.txt last. Newer releases write this file everywhere. Before, Orbax writes
+    writes commit_success.txt last; newer releases write this file everywhere, and older ones write
     the time of the commit into _CHECKPOINT_METADATA. An OCDBT database is complete when the
     databases of all processes have been merged.
     """
@@ -175,8 +174,8 @@ def _fault(path: Path, names: set[str]) -> str | None:
 
 
 def _fault_of_step(path: Path) -> str | None:
-    """Return a phrase that names the evidence that the save of the step with an item is not
-    finished; None if there is no such evidence. `path` is the directory above the item.
+    """Return a phrase that names the evidence that the save of the step in the directory `path` did
+    not finish; None if there is no such evidence.
     """
     if UNFINISHED in path.name:
         return f"the name of its directory has {UNFINISHED}"

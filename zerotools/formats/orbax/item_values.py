@@ -37,9 +37,9 @@ _KNOWN = 4
 
 
 class ItemValues:
-    """The values of the item in `directory`. Several threads may read them.
+    """The stored values of the item in `directory`, by key. Several threads may read them.
 
-    `files` has the status of every file of the item, keyed by relative name. `stamp` is that of the
+    `files` has the status of every file of the item, keyed by relative name. `stamp` identifies the
     file `signed_by`, which changes whenever the item is saved again.
 
     Raises:
@@ -106,7 +106,7 @@ class ItemValues:
             yield ArrayDecoder(self.directory, name, zarr, self._descriptions[key])
 
     def _read_descriptions(self, keys: Sequence[str]) -> None:
-        """Read and keep the descriptions of arrays, because each is used again when the array is
+        """Read the descriptions of arrays, and keep them for the time when the arrays are
         opened.
         """
         for key in keys:
@@ -132,7 +132,7 @@ class ItemValues:
         return self._arrays[name, zarr]
 
     def groups(self, keys: Sequence[str]) -> Iterator[tuple[list[str], int]]:
-        """Yield the keys in the groups in which `read` reads them, and the bytes of each group."""
+        """Yield the groups of keys that `read` reads together, and the bytes of each group."""
         group: list[str] = []
         size = 0
         for key in keys:

@@ -50,11 +50,11 @@ _POLYNOMIAL = 0x82F63B78
 
 
 class _Damaged(Exception):
-    """The reason why a manifest or a node cannot be decoded, as a phrase."""
+    """A manifest or a node cannot be decoded; the argument is the reason, as a phrase."""
 
 
 class _OtherVersion(Exception):
-    """The version of a manifest or a node, which is not 0."""
+    """A manifest or a node has a version other than 0; the argument is this version."""
 
 
 class _Node(NamedTuple):
@@ -131,8 +131,8 @@ class _Body:
         return [self.number() for _ in range(count)]
 
     def texts(self, shared: Sequence[int], more: Sequence[int]) -> list[bytes]:
-        """Read texts. Text i is the first `shared[i]` bytes of the text before it, followed by
-        `more[i]` bytes.
+        """Read texts. Text i is the first `shared[i]` bytes of the previous text, followed by
+        `more[i]` bytes that are read.
         """
         texts = [b""]
         for same, new in zip(shared, more, strict=True):
@@ -143,8 +143,8 @@ class _Body:
         return texts[1:]
 
     def files(self, base: str) -> list[tuple[str, str]]:
-        """Read the table of data files. Return the path of each, and the part of it with which all
-        paths in a node of this file begin.
+        """Read the table of data files. Return (path, prefix) of each file; all paths in a node in
+        this file begin with the prefix.
         """
         count = self.number()
         shared = [0, *self.numbers(count - 1)] if count else []
@@ -206,7 +206,7 @@ def _newest_root(files: OpenFiles, root: Path, memory: _Memory) -> Iterator[_Nod
 
 
 def _open_manifest(files: OpenFiles, name: str, memory: _Memory) -> tuple[_Body, bool]:
-    """Return the body of a manifest behind its configuration, and whether the versions are in
+    """Return the body of a manifest after its configuration, and whether the versions are in
     another, numbered manifest.
     """
     with files.source(name) as source:

@@ -51,9 +51,8 @@ _WORDS = {_type_word(dtype): dtype for dtype in DTYPES if dtype.name not in _UNS
 class PlainArray:
     """An array in the directory `name` of an item; `chunk` is the shape of a chunk.
 
-    A chunk may be cut off by the end of the array only along the first dimension in which a full
-    chunk has more than one element. So the elements of every chunk are at the beginning of its
-    file.
+    The end of the array may cut off a chunk only along the first dimension in which a full chunk
+    has more than one element. So the elements of every chunk are at the beginning of its file.
     """
 
     name: str

@@ -71,7 +71,6 @@ def read(directory: Path, format_name: str) -> Checkpoint:
 
 
 def _plain_arrays(directory: Path, tree: SavedTree) -> dict[TreeValue, PlainArray]:
-    """Return the arrays with elements that have known positions in files."""
     if tree.zarr != 2 or not tree.has_all_chunks or (directory / DATABASE).is_file():
         return {}
     arrays = ((value, read_plain_array(directory, value.name)) for value in tree.arrays)
@@ -88,8 +87,8 @@ def _of_plain(array: PlainArray, sizes: Mapping[str, int]) -> _FoundArray:
 def _coded_arrays(
     values: ItemValues, wanted: Sequence[TreeValue], tree: SavedTree
 ) -> dict[TreeValue, _FoundArray]:
-    """Return the arrays that TensorStore decodes. If `tree.has_all_chunks` is True, Orbax wrote
-    every chunk, so absent chunks are lost.
+    """Return the arrays that TensorStore decodes. Absent chunks are lost if
+    `tree.has_all_chunks`.
     """
     found = {}
     for value, decoder in _decoders(values, wanted, tree.zarr):

@@ -146,7 +146,7 @@ class ArrayDecoder:
 
 
 def _key_encoding(metadata: Any, zarr: int) -> tuple[tuple[str, ...], str]:
-    """Return the parts with which the key of every chunk begins, and the separator of parts."""
+    """Return the first parts of every chunk's key, and the separator of parts."""
     if zarr == 2:
         return (), metadata.get("dimension_separator") or "."
     encoding = metadata["chunk_key_encoding"]
@@ -196,8 +196,7 @@ def named_errors(directory: Path, name: str, what: str) -> Iterator[None]:
 
 
 def _reason(text: str) -> str:
-    """Return the last cause in a message of TensorStore, without the places in files that follow
-    it."""
+    """Return the last cause in a message of TensorStore, without the source positions after it."""
     causes = text.partition("; at byte")[0].split(": ")
     return next((cause for cause in reversed(causes) if " " in cause), text)[-_LONGEST_REASON:]
 

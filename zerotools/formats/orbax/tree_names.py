@@ -120,8 +120,8 @@ def _is_auxiliary_variable(path: Words) -> bool:
 
 
 def _field_of(path: Words, tails: Mapping[Words, str]) -> int | None:
-    """Return the index in `path` of the key of an optimizer's field, after which the path of a
-    weight follows. Return None if `path` does not end with the path of a weight.
+    """Return the index in `path` of the optimizer's field that is followed by the path of a weight;
+    None if `path` does not end with such a path.
     """
     ends = (at for at in range(len(path) - 1) if _without_markers(path[at + 1 :]) in tails)
     return next((at for at in ends if path[at] != _PARAMS), None)

@@ -53,8 +53,7 @@ class Header:
     Attributes:
         starts: if the file has the blocks of one rank: tensor name -> the index in the whole tensor
             at which the block begins. None if all tensors are whole.
-        unread: name of a tensor that is not read because its dtype is unknown -> a sentence that
-            says this.
+        unread: name of a tensor with an unknown dtype -> a sentence for the user that says this.
     """
 
     entries: Mapping[str, HeaderEntry]
@@ -149,8 +148,7 @@ def _metadata(path: Path, value: Any) -> dict[str, str]:
 
 
 def _span(path: Path, name: str, value: Any, data_begin: int) -> tuple[int, int]:
-    """Return the position in the file of a tensor's first byte, and of the byte after its last
-    byte."""
+    """Return the positions in the file of a tensor's first byte and of the byte after its end."""
     if not isinstance(value, dict):
         raise BadFile(
             f"{path}: {name!r} in its header is not a JSON object; copy or download the file again"

@@ -82,8 +82,8 @@ def name_of_next(names: Iterable[str]) -> str:
 
 
 def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
-    """Yield a problem for each shard number that is missing among the files, and for each model
-    file that is not a shard.
+    """Yield a problem for each shard number that is missing among the files, and for each file of
+    the model that has no shard.
     """
     matches = [match for name in names if (match := SHARD.fullmatch(name))]
     numbers = {int(match[1]) for match in matches}
@@ -112,11 +112,11 @@ def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
 def problems_from_other_files(
     root: Path, last: str, tensors: Mapping[Key, Tensor]
 ) -> Iterator[Problem]:
-    """Yield a problem for each tensor, or part of a tensor, that is in none of the shards although
-    another file shows that it exists: an index, NeMo's list of names or config.json.
+    """Yield a problem for each tensor, or part of a tensor, that no shard has although another file
+    shows that it exists: an index, NeMo's list of names or config.json.
 
-    `last` is the last shard; a problem names it as the file. A checkpoint with such a problem
-    cannot be exported.
+    A problem names the last shard, `last`, as its file, so the checkpoint cannot be exported. Only
+    if the index counts more bytes, which may be due to another dtype, does it name no file.
     """
     index = _json(root / INDEX)
     listed = (
@@ -137,10 +137,8 @@ def problems_from_other_files(
 
 
 def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
-    """Return whether another file shows where the tensors end. Without such a file, a missing last
-    shard would not be noticed.
-
-    These are the files that `problems_from_other_files` compares.
+    """Return whether the index or config.json shows where the tensors end. Otherwise, a missing
+    last shard would not be noticed.
     """
     about = _json(root / INDEX).get("metadata")
     counts = (
@@ -170,9 +168,8 @@ def _vocabularies(root: Path) -> Iterator[tuple[Path, int]]:
 def _short_total(
     root: Path, last: str, about: Any, tensors: Mapping[Key, Tensor]
 ) -> Iterator[Problem]:
-    """Yield a problem if the shards have fewer elements, or fewer bytes, than the index records.
-
-    The number of bytes in the index depends on the dtype that the model had when it was saved.
+    """Yield a problem if the shards have fewer elements or bytes than the index records. The
+    recorded bytes depend on the dtype that the model had when it was saved.
     """
     if not isinstance(about, dict):
         return
@@ -235,8 +232,8 @@ class _Cut:
 
     @property
     def is_ended(self) -> bool:
-        """True if the last part that was found is smaller than the first part. Then it is certainly
-        the end of the tensor.
+        """True if the last part is smaller than the first, which proves that it is the tensor's
+        end.
         """
         return self.last < self.first
 
@@ -267,13 +264,13 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
     tensors.
 
     Torch's writer makes one file for each rank and each file of the model: rank 1's part of the
-    tensors in file 1 of 3 is in `shard-00002-model-00001-of-00003`. A rank writes a piece of every
-    tensor that is split over the ranks, even an empty piece. So a file is certainly missing if a
-    tensor has fewer pieces than tensors in other files. The shape of a tensor that lost its last
-    pieces is unknown.
+    tensors in file 1 of 3 is in `shard-00002-model-00001-of-00003`. Every rank writes a piece,
+    perhaps an empty one, of every tensor that is split over the ranks. So a file is certainly
+    missing if a tensor has fewer pieces than tensors in other files. The shape of a tensor that
+    lost its last pieces is unknown.
 
-    Other files may never have existed, because a tensor that every rank holds whole is written by
-    only one rank.
+    Other files may never have existed, because only one rank writes a tensor that every rank holds
+    whole.
     """
     files: dict[int, dict[int, str]] = {}
     for name in names:

@@ -132,8 +132,8 @@ def _model(source: Checkpoint, file: OneFile) -> Ordered:
 def _optimizer(
     source: Checkpoint, training: TrainingState, file: OneFile, drops: _Drops
 ) -> dict[str, Any] | None:
-    """Return the state dict of a torch optimizer. Parameters are numbered in the order of the
-    param groups.
+    """Return the state dict of a torch optimizer, with parameters numbered in the order of the
+    param groups; None if there are no param groups.
     """
     state = _state_by_name(source, training)
     if not training.groups:
@@ -159,7 +159,8 @@ def _optimizer(
 
 
 def _names_in_file(training: TrainingState) -> dict[str, str]:
-    """Return the name that the reader of this file will give to each parameter in the param groups.
+    """Return {parameter in the param groups: the name that the reader of this file will give it}.
+
     If one parameter has no name, the file contains no names, and the reader makes each name from a
     number.
     """
@@ -170,9 +171,7 @@ def _names_in_file(training: TrainingState) -> dict[str, str]:
 
 
 def _renamed(source: Checkpoint, training: TrainingState) -> dict[Key, Key]:
-    """Return {key in the source: key in the file} for optimizer state that has another key in the
-    file.
-    """
+    """Return {key in the source: other key in the file} for the optimizer state."""
     called = _names_in_file(training)
     keys = (key for key in source.tensors if key.role not in (*WEIGHTS, "param16", LOOSE))
     renamed = {key: Key(called.get(key.name, key.name), key.role) for key in keys}
@@ -197,7 +196,6 @@ def _check_grouped(source: Checkpoint, training: TrainingState, state: Iterable[
 def _state_by_name(
     source: Checkpoint, training: TrainingState
 ) -> dict[str, dict[str, Tensor | Scalar]]:
-    """Return the optimizer state (tensors and plain numbers) of each parameter, keyed by name."""
     known = {key.name for key in source.tensors if key.role == "param"}
     known |= {name for group in training.groups for name in group.params}
     found: dict[str, dict[str, Tensor | Scalar]] = {}
@@ -209,9 +207,8 @@ def _state_by_name(
 
 
 def _common_steps(training: TrainingState) -> dict[str, float]:
-    """Return the step of each parameter, keyed by name. If all recorded steps in a param group are
-    equal, every parameter of the group gets this step, because FSDP1 stores only one step for all
-    parameters that it joined.
+    """Return the step of each parameter, keyed by name, for param groups in which all recorded
+    steps are equal. FSDP1 stores only one step for all parameters that it joined.
     """
     steps: dict[str, float] = {}
     for group in training.groups:

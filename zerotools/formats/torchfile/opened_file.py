@@ -87,7 +87,7 @@ def names_by_number(
     groups: Sequence[Any], moments: Moments, weights: Mapping[str, Shape]
 ) -> tuple[dict[int, str], str | None]:
     """Return the names of the parameters that a torch optimizer identifies by number, and a note
-    for the user.
+    for the user, or None.
 
     The groups have names (`param_names`, torch 2.6 and later) if the optimizer was created with
     named parameters. Without names in the groups, the result is empty unless exactly one weight

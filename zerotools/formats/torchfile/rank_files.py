@@ -139,11 +139,8 @@ def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
 
 
 def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
-    """Return the number of ranks.
-
-    If the file names do not contain the number, it is taken from the first file that records it.
-    Later files may be from an older run. If no file records it, it is the highest rank in the file
-    names plus 1.
+    """Return the number of ranks: from the file names, else from the first file that records it,
+    else the highest rank in the file names plus 1. Later files may be from an older run.
     """
     if model.size is not None:
         return model.size
@@ -155,7 +152,7 @@ def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
 
 
 def _within(group: RankGroup, parts: Sequence[OpenedFile], size: int) -> list[OpenedFile]:
-    """Return the opened files of the ranks below `size`, the number of ranks in the run."""
+    """Return the opened files of the ranks below `size`; other files are from a larger run."""
     return [
         part for rank, part in zip(sorted(group.files), parts, strict=True) if rank < size
     ] or list(parts)
@@ -187,8 +184,7 @@ def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
 
 
 def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Problem]:
-    """Yield a problem for each file with tensors that, according to their records, a different rank
-    saved."""
+    """Yield a problem for each file with tensors that, by their own records, another rank saved."""
     ranks = {name: rank for rank, name in model.files.items()}
     for file, contents in parts:
         said = {pieces.rank for pieces in contents.all() if pieces.rank is not None}
@@ -203,10 +199,7 @@ def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Proble
 
 def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
     """Yield a problem for each file that was saved at a different training step than most of the
-    files.
-
-    The optimizer of each rank counts steps for each of its parameters; only one count is read from
-    each file.
+    files. The optimizer counts steps for each parameter; one count is read from each file.
     """
     steps: dict[str, int | float] = {}
     for file, contents in files:
@@ -231,11 +224,10 @@ def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
 
 
 def _other_names(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
-    """Yield a problem if exactly one file has tensor names that differ from the names in all other
-    files.
+    """Yield a problem if exactly one file has other tensor names than all the rest.
 
-    If several files differ, they may be pipeline stages. If there are two files, it is unknown
-    which one is wrong.
+    If several files differ, they may be pipeline stages. With only two files, it is unknown which
+    one is wrong.
     """
     held = {file.name: frozenset(contents.weights) for file, contents in files}
     (usual, count), *rest = Counter(held.values()).most_common(2)

@@ -146,8 +146,7 @@ def _read_file(path: Path) -> Checkpoint:
 
 
 def _refuse_state(path: Path, opened: OpenedFile) -> None:
-    """Raise an error if a file contains only state, such as a step counter, and so is not a
-    model."""
+    """Raise BadFile if a file contains no weights, only state such as a step counter."""
     if opened.contents.moments:
         return
     try:
@@ -285,8 +284,8 @@ def _buffers(contents: FileContents) -> Set[str]:
 
 
 def _notes(name: str, contents: FileContents) -> list[str]:
-    """Return notes that tell the user which key of the file the weights are under, and which other
-    values are next to the weights.
+    """Return notes for the user: the key below which the file has the weights, and the other
+    tensors.
     """
     if contents.wrapper is None:
         return []

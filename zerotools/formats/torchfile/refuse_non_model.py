@@ -75,7 +75,7 @@ def _program(value: Any) -> str | None:
 
 
 def _tables(value: Any) -> Iterator[Mapping[Any, Any]]:
-    """Yield the value and all dicts inside it. A dict that occurs several times is yielded once."""
+    """Yield the value and all dicts inside it, each only once."""
     level, seen = [value], set[int]()
     for _ in range(_LEVELS + 1):
         tables = [each for each in level if isinstance(each, Mapping) and id(each) not in seen]

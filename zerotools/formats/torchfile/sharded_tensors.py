@@ -110,9 +110,7 @@ def _coordinates(mesh: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _ranks(mesh: Mapping[str, Any]) -> int | None:
-    """Return the number of ranks in the run: the size of the whole device mesh that contains this
-    mesh.
-    """
+    """Return the number of ranks in the run: the size of the root mesh that contains this mesh."""
     for _ in range(8):
         root = mesh.get("_root_mesh")
         if not isinstance(root, Opaque):
@@ -167,10 +165,8 @@ class _Placement(NamedTuple):
 
 
 def _splits_before(split_factor: int, sizes: Sequence[int]) -> int:
-    """Return how many of the splits in `sizes` come before a split with this `split_factor`.
-
-    `sizes` has the number of parts that each split makes. The splits that come before make
-    `split_factor` parts together.
+    """Return how many of the first splits in `sizes` make `split_factor` parts together. `sizes`
+    has the number of parts that each split makes.
     """
     before = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
     if before is None:
@@ -347,8 +343,7 @@ def _block(shard: Any, shape: tuple[int, ...]) -> tuple[Box, StoredTensor]:
 
 
 def _dtype(properties: Any) -> DType:
-    """Return the dtype in the state of TensorProperties. It is needed for a rank that holds no
-    shard."""
+    """Return the dtype in the state of TensorProperties, for a rank that holds no shard."""
     state = getattr(properties, "state", None)
     if not isinstance(state, tuple) or not state or not isinstance(state[0], DType):
         raise BadFile("a ShardedTensor without shards has no dtype")

@@ -105,8 +105,8 @@ def is_optimizer(value: Any) -> bool:
 
 
 def _optimizer(value: Any) -> dict[Any, Any] | None:
-    """Return the state dict of a torch optimizer, which may be the only element of a list
-    (Lightning); None if a value is neither.
+    """Return a torch optimizer's state dict: `value` itself or its only element (Lightning). Else
+    None.
     """
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
@@ -133,9 +133,9 @@ def _wrapper(tree: Mapping[Any, Any], sorter: _TensorSorter, *, trained: bool) -
     """Return the key of the dict that contains the weights of a saved tree, or None if the weights
     are at the top of the tree.
 
-    `trained` is True if the tree has an optimizer. In a tree without an optimizer, weights next to
-    the key mean that the whole tree is one larger model, so None is returned. A loss, a counter and
-    the state of a random number generator do not count as weights.
+    `trained` is True if the tree has an optimizer. Without an optimizer, weights next to the key
+    mean that the whole tree is one larger model, and None is returned. A loss, a counter and the
+    state of a random number generator do not count as weights.
     """
     for name in WRAPPERS:
         if isinstance(tree.get(name), dict) and sorter.holds_tensors(tree[name]):
@@ -227,8 +227,8 @@ class _TensorSorter:
         return False
 
     def _holds_weights(self, value: Any) -> bool:
-        """Return whether a tree contains tensors. Unlike `holds_tensors`, count tensors that
-        zerotools does not read.
+        """Return whether a tree contains tensors, including tensors that zerotools does not
+        read.
         """
         for part in walk_values(value):
             self._step()
@@ -278,7 +278,6 @@ def _add(found: dict[Any, PartialTensor], key: Any, pieces: PartialTensor) -> No
 
 
 def _put(tree: dict[str, Any], path: tuple[Any, ...], leaf: Any) -> None:
-    """Set the value at `path` in a tree of nested dicts."""
     *above, last = path or (STATE_ROLE,)
     for part in above:
         inner = tree.setdefault(str(part), {})

@@ -48,10 +48,10 @@ def thin(source: Checkpoint) -> Thinning:
 
 
 def _state_lost(file: TorchFile, left: object) -> set[str]:
-    """Return the names of tensors of other state that are removed together with the optimizers.
+    """Return the names of tensors of other state that are removed together with the optimizers,
+    because the tensors of several optimizers in a file are read as other state.
 
-    If a file has several optimizers, their tensors are read as other state. Raise Unsupported if,
-    without the optimizers, other tensors would be read as the model.
+    Raise Unsupported if, without the optimizers, other tensors would be read as the model.
     """
     before, after = sort_tensors(file.tree), sort_tensors(left)
     if before.wrapper != after.wrapper or before.weights.keys() != after.weights.keys():

@@ -90,8 +90,7 @@ _JOINED = re.compile(r".*\.experts\.weight[12]", re.S)
 def first_layers(
     ranks: list[SavedRank], merged: WholeModel
 ) -> dict[tuple[int, int], dict[str, int]]:
-    """Return a map: (virtual stage, pipeline stage) -> number of the stage's first layer in the
-    whole model.
+    """Return {(virtual stage, pipeline stage): the number of its first layer in the whole model}.
 
     A model may have several kinds of layers, so there is a number for each kind, keyed by the text
     before the layer number in names (`decoder.layers`).

@@ -110,10 +110,8 @@ def read_ranks(path: Path) -> Checkpoint:
 
 
 def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
-    """Add the tensors of each rank to the merged model.
-
-    Optimizer state is added only if, on every rank, it is proved which state belongs to which
-    weight.
+    """Add the tensors of each rank to the merged model. Optimizer state is added only if it is
+    proved on every rank which state belongs to which weight.
     """
     firsts = first_layers(ranks, merged)
     found: list[tuple[RankPlace, list[Local], list[Local]]] = []
@@ -136,8 +134,8 @@ def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
 
 
 def _state(merged: WholeModel, rank: SavedRank, weights: list[Local]) -> list[Local]:
-    """Return the optimizer state for the weights of one rank. The result is empty if it cannot be
-    proved which state belongs to which weight.
+    """Return the optimizer state for the weights of one rank; an empty list if it cannot be proved
+    which state belongs to which weight.
     """
     where = optimizer_of(rank.name)
     try:
@@ -207,8 +205,8 @@ def rank_problems(
 
 
 def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each rank that has no distributed optimizer file although other ranks
-    have one.
+    """Yield a problem for each rank without a distributed optimizer file if other ranks have one,
+    and a single problem if no rank of a run with the distributed optimizer has one.
     """
     lost = [name for name in names if not (path / name).exists()]
     for name in lost if len(lost) < len(names) else ():

@@ -76,9 +76,9 @@ def lay_out(
     has Megatron's tensor names.
 
     Files have at most `shard_bytes` bytes, and chunks at most `chunk_bytes`, unless one row is
-    larger. `expert_parallel` is the number of ranks over which the experts will be split; with more
-    than one rank, experts get a separate optimizer. If it is None, experts get one too, unless
-    Megatron saved the source with one optimizer for all weights.
+    larger. `expert_parallel` is the number of ranks over which the experts will be split. Experts
+    get a separate optimizer if this number is greater than 1, or if it is None and the source is
+    not a Megatron checkpoint with one optimizer for all weights.
 
     Raises:
         BadRequest: the tensor names are not Megatron's, a layer or an expert is missing,
@@ -145,9 +145,7 @@ def _renamed(singles: SingleTensors) -> SingleTensors:
 
 
 def _weights(tensors: Mapping[Key, Tensor]) -> dict[str, Tensor]:
-    """Return the model's weights, keyed by name. If there are 16-bit weights and masters, return
-    the 16-bit weights.
-    """
+    """Return the model's weights, keyed by name: the 16-bit weights, if masters exist too."""
     found = {key.name: t for key, t in tensors.items() if key.role in ("param", "buffer")}
     return found | {key.name: t for key, t in tensors.items() if key.role == "param16"}
 
@@ -164,8 +162,8 @@ def _refuse_other_names(source: Checkpoint, weights: Mapping[str, Tensor]) -> No
 def _are_experts_apart(
     source: Checkpoint, weights: Mapping[str, Tensor], expert_parallel: int | None
 ) -> bool | None:
-    """Return whether experts get a separate optimizer, according to the user's `expert_parallel`;
-    None if the user did not set it.
+    """Return whether the user's `expert_parallel` requires a separate optimizer for experts; None
+    if it is not set.
     """
     if expert_parallel is None:
         return None
@@ -210,8 +208,8 @@ def _prefixes(key: Key, tensor: Tensor, *, has_half: bool, with_state: bool) -> 
 
 
 def _places(name: str, places: StoredPlaces, norms: NormNames) -> Iterator[StoredPlace]:
-    """Yield the position of a weight in the stored tensors and, if it is written under two names,
-    its second position.
+    """Yield the position of a weight in the stored tensors, and the second position of a weight
+    that is written under two names.
     """
     yield places.of(name)
     if (second := norms.second.get(name)) is not None:
@@ -234,9 +232,6 @@ def _iteration(
 
 
 def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
-    """Return the arguments of Megatron's script that the source records, or None if it records
-    none.
-    """
     found = training.client.get("args")
     return found if isinstance(found, Mapping) and "num_layers" in found else None
 
@@ -244,8 +239,8 @@ def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
 def _arguments(
     source: Checkpoint, training: TrainingState, weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return config.json, and the arguments of Megatron's script. These are the arguments of the
-    run or, if they are unknown, arguments made from config.json.
+    """Return config.json, and the arguments of Megatron's script: those of the run or, if unknown,
+    arguments made from config.json. The config is empty if it is not used; None means no arguments.
     """
     run = _run_arguments(training)
     rows = weights[EMBEDDING].shape[0] if EMBEDDING in weights else None

@@ -99,11 +99,10 @@ def _sizes(
 
 
 def _multiple(rows: int | None, vocabulary: Any) -> int | None:
-    """Return a number to a multiple of which Megatron can have padded `vocabulary` to get `rows`.
-    Readers need this number to find the padding rows.
+    """Return a number M, so that Megatron gets `rows` if it pads `vocabulary` to a multiple of M.
+    Readers need M to find the padding rows.
 
-    The result is Megatron's usual number if it fits, else the largest power of two that fits, or
-    None if no number fits.
+    M is Megatron's usual number if it fits, else the largest power of two that fits, or None.
     """
     if rows is None or type(vocabulary) is not int or vocabulary < 1:
         return None
@@ -166,8 +165,8 @@ def _layer_kinds(config: Mapping[str, Any], within: Mapping[str, Tensor]) -> dic
 def _activation(config: Mapping[str, Any]) -> Any:
     """Return the name of the MLP's activation, None if config.json has none.
 
-    The first releases of Gemma 1 name `gelu`, but transformers and Megatron-Bridge compute its
-    approximation by tanh for them.
+    The first releases of Gemma 1 name `gelu`, but transformers and Megatron-Bridge then compute its
+    approximation by tanh.
     """
     found = config.get("hidden_act") or config.get("hidden_activation")
     is_old_name = found == "gelu" and config.get("model_type") == "gemma"

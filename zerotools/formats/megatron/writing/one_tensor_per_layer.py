@@ -94,10 +94,7 @@ def _singles(
 
 class _StackedChunks:
     """The chunks of the most recently used stacked tensors, keyed by the index along the leading
-    axes.
-
-    The chunks are cached because the single tensors in one stacked tensor are planned one after
-    another.
+    axes. They are cached because the single tensors of a stacked tensor are planned in sequence.
     """
 
     def __init__(self) -> None:
@@ -144,7 +141,7 @@ _LATENT = {
 @dataclass(frozen=True)
 class NormNames:
     """The names under which norms are written. `written` maps the name of each norm to its name in
-    the output; `second` maps this name to a second name, if the norm is written twice.
+    the output, and `second` maps this name to the second name of a norm that is written twice.
     """
 
     written: Mapping[str, str]

@@ -117,7 +117,7 @@ def _groups_by_name(
     weights: Mapping[str, Tensor],
     names: Mapping[str, Sequence[str]],
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the options of each weight, keyed by the weight's name."""
+    """Return {name of a weight: options of its param group}."""
     found = {
         new: group.options
         for group in training.groups

@@ -86,7 +86,6 @@ class StoredFiles:
         return {**plans, self.prefix + METADATA: file_of_bytes(metadata_bytes(written, paths))}
 
     def _file(self, nbytes: int) -> PlannedFile:
-        """Return a file that has space for `nbytes` bytes. An empty file always has space."""
         if not self._files or (
             self._files[-1].size and self._files[-1].size + nbytes > self.shard_bytes
         ):
