@@ -34,7 +34,7 @@ _FIRST_WAIT = 10.0
 
 
 def upload_missing(settings: dict[str, Any]) -> int:
-    """Upload the checkpoints that the store lacks. Return the exit status.
+    """Upload the checkpoints that the store lacks. Return 0 if all were uploaded, else 1.
 
     Raises:
         ZerotoolsError: the store refuses further uploads.

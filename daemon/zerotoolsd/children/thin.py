@@ -24,8 +24,8 @@ LOWEST_PRIORITY = 19
 
 
 def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path | None) -> int:
-    """Make the older checkpoints smaller (thin them). Return the exit status. A checkpoint that
-    cannot be thinned is reported.
+    """Make the older checkpoints smaller (thin them). Return 0; 1 if a checkpoint could not be
+    thinned, which is printed.
 
     Raises DaemonError if the daemon does not respond.
     """

@@ -3,7 +3,7 @@
 A process belongs to the attempt if the attempt's records prove it (`attempts.orphan_processes`). If
 NVML lists no process for the memory, the possible holders are named. A possible holder has the
 device file of a GPU open, and belongs to the attempt or is an orphan of the same user that began
-during the attempt.
+after the attempt had begun.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ def _below(running: Roots, table: Mapping[int, Process]) -> set[int]:
 
 
 def _may_be(process: Process, traces: Traces, table: Mapping[int, Process]) -> bool:
-    """Return whether a process may belong to the attempt: it began after the attempt, lost its
-    parent, and has the attempt's user.
+    """Return whether a process may belong to the attempt: it began after the attempt had begun,
+    lost its parent, and has the attempt's user.
     """
     if process.is_over or not traces.oldest or process.start_ticks < traces.oldest:
         return False

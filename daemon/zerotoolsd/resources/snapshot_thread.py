@@ -156,8 +156,8 @@ class SnapshotCache:
         return {uuid: xids for uuid, xids in found.items() if xids}
 
     def unaccounted(self, uuids: Sequence[str]) -> dict[str, int]:
-        """Return, for each of these GPUs, the bytes that no process held in the newest snapshot:
-        UUID to bytes. GPUs without this value are left out.
+        """Return, for each of these GPUs, the bytes that no process held in the newest snapshot,
+        keyed by UUID. GPUs for which this is unknown are left out.
         """
         gpus = () if self._newest is None else self._newest.gpus
         found = {gpu.uuid: unaccounted_bytes(gpu) for gpu in gpus if gpu.uuid in uuids}

@@ -116,9 +116,7 @@ class NodeStep:
         write_record(self._attempt_directory / STOP, {"reason": "killed", "kill": True})
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the record of each node, in the order of the node numbers. Call this after
-        srun has ended.
-        """
+        """Return the records of the nodes, in the order of their numbers, after srun has ended."""
         return [self._record(node) or self._lost(node) for node in range(self.nodes)]
 
     def _record(self, node: int) -> dict[str, Any] | None:

@@ -272,8 +272,9 @@ def submit_once(
     """Submit the job to Slurm if this was not done before. Return the directory of the job.
 
     If a watcher has already reported the end of the last submission, the job is submitted again,
-    for its next attempt. Raises BadRequest, SlurmUnreachable and Unsupported if the job could not
-    be submitted.
+    for its next attempt.
+
+    Raises BadRequest, SlurmUnreachable and Unsupported if the job could not be submitted.
     """
     claim = partial(jobs.claim_output, spec)
     directory, _ = submit_job(commands, home, spec, key=key, attended=True, claim=claim)
