@@ -1,7 +1,7 @@
 """Computes the reference log-probabilities of preference pairs (DPO), with the initial weights.
 
-All ranks compute them once and keep them in the output directory. So memory needs no second model,
-and a restart does not compute them again.
+All ranks compute them once and keep them in the output directory. So the initial model need not
+stay in memory next to the trained one, and a restart does not compute them again.
 
     <output_dir>/reference/weights                    the digest of the initial weights
     <output_dir>/reference/<data>-<weights>.f32       two fp32 numbers for each pair, in order

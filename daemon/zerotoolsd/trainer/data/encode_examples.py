@@ -1,4 +1,6 @@
-"""Encodes the examples of a job with its tokenizer, and counts them. Rank 0 does this once."""
+"""Encodes the examples of a job with its tokenizer, and counts them. The first rank of each node
+does this once.
+"""
 
 from __future__ import annotations
 

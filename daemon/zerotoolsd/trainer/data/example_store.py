@@ -1,9 +1,9 @@
 """Stores encoded examples in two files: the ids of all examples, and an index with the position of
 each example.
 
-Rank 0 writes both files while it reads the text, so the memory that it needs does not grow with the
-data. All ranks read the files. A preference pair is stored as two examples: the chosen answer, then
-the rejected answer.
+The first rank of a node writes both files while it reads the text, so the memory that it needs does
+not grow with the data. All ranks of the node read the files. A preference pair is stored as two
+examples: the chosen answer, then the rejected answer.
 """
 
 from __future__ import annotations

@@ -311,9 +311,8 @@ class SourceReader:
 def _lost_note(status: int) -> str:
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
     return (
-        f"a process that tokenised for rank 0 {how}; rank 0 does the work of this process. If "
-        "memory is short, set limits.memory or memory.host in the job, so that fewer processes "
-        "start"
+        f"a process that tokenised data {how}; its rank does the work of this process. If memory "
+        "is short, set limits.memory or memory.host in the job, so that fewer processes start"
     )
 
 

@@ -157,7 +157,7 @@ class DataReading:
             try:
                 return self._opened(sources)
             finally:
-                # Also where all refuse it: rank 0 removes what another may be about to open.
+                # Also if all refuse it: the first rank removes files that others may still open.
                 self.group.gathered(None)
 
     def _check_alike(self, sources: Sequence[ReadSource]) -> None:

@@ -3,9 +3,9 @@
 A step with a finite loss and gradient norm updates the weights. Any other step:
 
     with a loss scale (fp16)       is skipped, because gradients overflow if the scale is too high.
-                                   The scale is lowered. Training has diverged if gradients overflow
-                                   at the smallest scale, or in MAX_OVERFLOWS steps in a row at a
-                                   fixed scale
+                                   A dynamic scale is lowered. Training has diverged if gradients
+                                   overflow at the smallest scale, or in MAX_OVERFLOWS steps in a
+                                   row at a fixed scale
     without a loss scale           is skipped, up to `train.stop_after_nan` - 1 times in a row
     if the weights were updated    training has diverged. This happens only with DeepSpeed, which
                                    updates the weights before the trainer sees the loss
@@ -41,7 +41,7 @@ class DivergencePolicy:
     def skips(self, step: int, loss: float, grad_norm: float, *, scaled: bool) -> bool:
         """Return whether step `step`, counted from 0, must be skipped.
 
-        `scaled` is True if the job has a loss scale that can be lowered.
+        `scaled` is True if the job has a loss scale (fp16).
 
         Raises:
             Diverged: the loss or the gradient norm is not finite, and no more steps may be skipped.

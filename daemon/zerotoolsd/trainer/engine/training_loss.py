@@ -81,7 +81,8 @@ def _learned_rows(model: Any, examples: Sequence[Example]) -> torch.Tensor:
 def _as_attended(model: Any, examples: Sequence[Example]) -> Sequence[Example]:
     """Join packed sequences into one sequence, if the model uses a flash_attention package.
 
-    With these packages, transformers separates segments only in a batch of one sequence.
+    With these packages, transformers finds the segments of packed examples only in a batch of one
+    sequence.
     """
     if is_flash(model) and len(examples) > 1 and any(example.segments for example in examples):
         return [join_examples(examples)]

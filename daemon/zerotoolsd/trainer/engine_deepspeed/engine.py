@@ -193,8 +193,10 @@ class DeepSpeedEngine:
             self.engine.train()
 
     def write(self, staging: Path) -> None:
-        """Write this rank's part of a checkpoint in DeepSpeed's layout; with offload to NVMe only
-        the weights, because such a checkpoint cannot be resumed in this layout.
+        """Write this rank's part of a checkpoint in DeepSpeed's layout.
+
+        With offload to NVMe, only the weights are written, because DeepSpeed could not resume the
+        rest.
         """
         if on_nvme(self.config):
             self.files.write_weights(staging)

@@ -159,7 +159,8 @@ def check_disk_space(
     """Check that the disk has enough space for `offload.optimizer = "disk"`, before anything is
     built.
 
-    Rank 0 checks it for all ranks. `free_bytes` returns the free bytes at a path.
+    Rank 0 checks its own disk, for the state of all ranks. `free_bytes` returns the free bytes at a
+    path.
 
     Raises:
         BadRequest: `path` cannot be used, or has too little space for the optimizer's state. It is

@@ -142,9 +142,10 @@ def _is_count(value: object) -> bool:
 
 
 def _plain_rope(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config `tree` with plain rotary embeddings.
+    """Return the config `tree` with plain rotary embeddings, which do not change what a token can
+    see.
 
-    Rotary angles hide no token, and scaled rotary embeddings need lists as long as a head.
+    Scaled rotary embeddings would need lists as long as a head.
     """
     if not any(isinstance(value, float | str) for value in tree.values()):  # by kind of layer
         return {name: value and _plain_rope(value) for name, value in tree.items()}

@@ -170,8 +170,8 @@ class WordIds:
         return not _unsettled().search(text) and not self.is_changed(text)
 
     def _parts(self, text: str) -> list[str] | None:
-        """Split a text into words and added tokens; return None if the split pattern is not valid
-        for it.
+        """Split a text into words and added tokens; None if the split pattern is not valid for the
+        text.
         """
         pieces = [text]
         for split in self._splits:
