@@ -4,6 +4,16 @@ Opening a FIFO waits for a writer that may never come, and a device such as /dev
 Neither is part of a checkpoint, so both are refused by their type before they are opened: opening a
 device can itself have effects.
 
+A file next to a checkpoint may be a symbolic link: the Hub's cache consists of links, and people
+link tokenizers. But the author of the checkpoint chose the targets of its links, and an output may
+be published: with `tokenizer.json -> /home/ada/.ssh/id_ed25519`, a private key would get into it.
+So a link is followed into an output only
+
+- inside its own directory;
+- to a blob of the Hub's cache: `models--gpt2/snapshots/1f/vocab.json -> ../../blobs/9c`;
+- to a file of the same name, if its path has no hidden directory and models usually give this name
+  to such a file (`chosen_name=False`): `vocab.json -> /models/vocab.json`.
+
 Standard library only: the training process imports this module in the job's Python environment,
 which may lack the other dependencies of zerotools.
 """
@@ -121,6 +131,28 @@ def check_regular(path: Path) -> None:
     with named_if_gone(path):
         status = path.stat()
     _check(path, status)
+
+
+def refused_link_target(path: Path, *, chosen_name: bool) -> Path | None:
+    """Return the target of the link `path` if it must not be followed; None if the file may be
+    copied.
+
+    `chosen_name` is True if the author of the checkpoint chose the name of the file, such as
+    `id_ed25519`. Then a link to a file of the same name in another directory is not followed.
+    """
+    if not path.is_symlink():
+        return None
+    target = path.resolve()
+    if target.is_relative_to(path.parent.resolve()) or _is_blob(target):
+        return None
+    hidden = any(part.startswith(".") for part in target.parts)
+    return target if chosen_name or hidden or target.name != path.name else None
+
+
+def _is_blob(target: Path) -> bool:
+    """Return whether the path is a blob of a model in the cache of the Hub."""
+    places = target.parents
+    return len(places) > 2 and places[0].name == "blobs" and places[1].name.startswith("models--")
 
 
 def _check(path: Path, status: os.stat_result) -> None:

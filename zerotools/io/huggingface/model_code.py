@@ -15,8 +15,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.read_json import read_json
-from zerotools.io.files.regular_files import read_regular
-from zerotools.io.output.files_without_tensors import refused_link_target
+from zerotools.io.files.regular_files import read_regular, refused_link_target
 
 SUFFIX = ".py"
 CONFIGS = (

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.regular_files import refused_link_target
 from zerotools.io.huggingface.model_code import CONFIGS, SUFFIX, code_files
-from zerotools.io.output.files_without_tensors import refused_link_target
 
 _Found = TypeVar("_Found")
 CONFIG = "config.json"

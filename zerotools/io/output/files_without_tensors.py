@@ -1,15 +1,7 @@
 """Output files without tensors: known bytes, or the bytes of another file.
 
 Files next to a checkpoint's shards are copied too, so that the output can replace the checkpoint. A
-file next to a checkpoint may be a symbolic link: the Hub's cache consists of links, and people link
-tokenizers. But the author of the checkpoint chose the targets of its links, and an output may be
-published: with `tokenizer.json -> /home/ada/.ssh/id_ed25519`, a private key would get into it. So a
-link is followed only
-
-- inside its own directory;
-- to a blob of the Hub's cache: `models--gpt2/snapshots/1f/vocab.json -> ../../blobs/9c`;
-- to a file of the same name, if its path has no hidden directory and models usually give this name
-  to such a file (`chosen_name=False`): `vocab.json -> /models/vocab.json`.
+link to a file outside is not copied (`refused_link_target`).
 """
 
 from __future__ import annotations
@@ -21,7 +13,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes
-from zerotools.io.files.regular_files import source_file
+from zerotools.io.files.regular_files import refused_link_target, source_file
 from zerotools.io.output.output_marker import MARKER
 
 
@@ -47,28 +39,6 @@ def carried_file(path: Path) -> FilePlan:
     with source_file(path) as source:
         size = source.status().st_size
     return FilePlan(size, carried=[CarriedBytes(0, path, 0, size)])
-
-
-def refused_link_target(path: Path, *, chosen_name: bool) -> Path | None:
-    """Return the target of the link `path` if it must not be followed; None if the file may be
-    copied.
-
-    `chosen_name` is True if the author of the checkpoint chose the name of the file, such as
-    `id_ed25519`. Then a link to a file of the same name in another directory is not followed.
-    """
-    if not path.is_symlink():
-        return None
-    target = path.resolve()
-    if target.is_relative_to(path.parent.resolve()) or _is_blob(target):
-        return None
-    hidden = any(part.startswith(".") for part in target.parts)
-    return target if chosen_name or hidden or target.name != path.name else None
-
-
-def _is_blob(target: Path) -> bool:
-    """Return whether the path is a blob of a model in the cache of the Hub."""
-    places = target.parents
-    return len(places) > 2 and places[0].name == "blobs" and places[1].name.startswith("models--")
 
 
 def sidecar_files(source: Checkpoint) -> dict[str, FilePlan]:
