@@ -114,7 +114,7 @@ class MemoryLayout:
 
     @property
     def replicates_weights(self) -> bool:
-        """True if engine `torch` has groups of ranks, each with a copy of the weights."""
+        """True if engine `torch` has several copies of the weights, one for each group of ranks."""
         return self.stage < 2 or self.shard_size is not None
 
     @property

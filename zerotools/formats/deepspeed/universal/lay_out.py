@@ -6,9 +6,9 @@
     OUT/<tag>_universal/zero/optimizer_state.pt
     OUT/<tag>_universal/zero/<parameter>/{fp32,exp_avg,...,step}.pt
 
-Each file of a parameter is a dict with the tensor in its full shape, and every stage can load it.
-Before DeepSpeed 0.19.2, stage 3 loads only files with a flat tensor and no dict. Stages 1 and 2
-cannot load such files.
+Each file of a parameter is a dict with the tensor in its full shape, which every stage of DeepSpeed
+0.19.2 and later can load. At stage 3, earlier versions load only a flat tensor without a dict. It
+is written if the output is for stage 3 alone, because stages 1 and 2 cannot load it.
 """
 
 from __future__ import annotations
