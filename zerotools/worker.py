@@ -95,7 +95,7 @@ class Worker:
         self._listens = False
 
     def report(self, step: int, **metrics: Any) -> None:
-        """Implement the function `report` of this module."""
+        """See the function `report`."""
         if self._run_dir is None:
             return
         now = time.monotonic()
@@ -114,7 +114,7 @@ class Worker:
         self._write(self._step, {**fields, "host_bytes": resident_bytes()})
 
     def report_evaluation(self, step: int, **metrics: Any) -> None:
-        """Implement the function `report_evaluation` of this module."""
+        """See the function `report_evaluation`."""
         if self._run_dir is None or self._rank:
             return
         number = int(step)
@@ -148,12 +148,12 @@ class Worker:
         return self._run_dir is not None
 
     def phase(self, name: str) -> None:
-        """Implement the function `phase` of this module."""
+        """See the function `phase`."""
         self._phase = str(name)
         self._send({})
 
     def should_stop(self) -> bool:
-        """Implement the function `should_stop` of this module."""
+        """See the function `should_stop`."""
         if self._run_dir is None:
             return False
         self._listen()
@@ -173,7 +173,7 @@ class Worker:
         self._told = True
 
     def checkpoint_written(self, path: Any, step: int | None = None) -> None:
-        """Implement the function `checkpoint_written` of this module."""
+        """See the function `checkpoint_written`."""
         if self._run_dir is None or self._rank:
             return
         where = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # links stay as they are
@@ -183,7 +183,7 @@ class Worker:
             self._metrics.sync()
 
     def finished(self) -> None:
-        """Implement the function `finished` of this module."""
+        """See the function `finished`."""
         if self._run_dir is None or self._rank:
             return
         self._phase = "done"
@@ -192,7 +192,7 @@ class Worker:
             self._metrics.sync()
 
     def resume_from(self) -> str | None:
-        """Implement the function `resume_from` of this module."""
+        """See the function `resume_from`."""
         return self._resume_from
 
     def close(self) -> None:

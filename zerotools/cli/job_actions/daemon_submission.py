@@ -217,8 +217,7 @@ def submit_array(
     as_json: bool,
 ) -> int:
     """Queue all jobs of an array, or none of them, and report the array. With `dry_run` nothing is
-    queued: the keys of all jobs are checked here, and the daemon checks the first job.
-    """
+    queued: this command checks the keys of all jobs, and the daemon checks the first job."""
     try:
         members = members_of(given_of(submission.spec), sweep, count)
         specs = [job_from_dict(each.tree, source=each.label or "job") for each in members]

@@ -159,7 +159,7 @@ def find_jobs(
 
 
 def job_numbers(client: DaemonClient, reference: str) -> list[int]:
-    """Return the numbers of the jobs that `reference` means, finished members of an array included.
+    """Return the numbers of the jobs that `reference` means, including finished jobs of an array.
 
     Raises:
         BadRequest: the job does not exist.

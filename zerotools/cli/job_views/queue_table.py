@@ -285,10 +285,9 @@ def gpu_holders(
 
 
 def _listed(head: str, holders: Mapping[str, str], columns: int) -> list[str]:
-    """Return lines with the GPUs of all holders. Names are shortened, by the widths in
-    `HOLDER_NAMES`, until two lines are enough. More lines are needed if even the shortest names do
-    not fit.
-    """
+    """Return lines with the GPUs of all holders. If two lines are not enough, names are shortened
+    by the widths in `HOLDER_NAMES`, and further lines are added only if even short names do not
+    fit."""
     lines = list[str]()
     for longest in (columns, *HOLDER_NAMES):
         texts = [f"{where} {render.shorten(who, longest)}" for who, where in holders.items()]

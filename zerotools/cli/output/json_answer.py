@@ -36,9 +36,8 @@ class JsonAnswer:
         self._text = json.dumps(tree, indent=2)
 
     def write(self) -> None:
-        """Print the object. If no object was set, print the errors on one line, because the command
-        may print JSON Lines.
-        """
+        """Print the object. If no object was set, print the errors on one line, because the output
+        of the command may be JSON Lines."""
         if self._text is not None:
             if self.errors:
                 last_key = json.dumps({"errors": self.errors}, indent=2).removeprefix("{")

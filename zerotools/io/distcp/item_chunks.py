@@ -62,7 +62,7 @@ class Items:
         self.chunk = lru_cache(maxsize=4096)(partial(_chunk, root, self._files, ends))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the arguments of the constructor; unpickling opens the files again."""
+        """Pickle only the arguments of the constructor, because open files cannot be pickled."""
         return Items, self._made_of
 
     def __del__(self) -> None:
@@ -348,7 +348,8 @@ class DerivedChunks(ItemChunks):
         return map(self._made, self._pieces())
 
     def items(self) -> Iterator[Item]:
-        """Yield the item that contains each chunk. The same item may come several times."""
+        """Yield the item that contains each chunk. An item with several chunks is yielded several
+        times."""
         return (piece.source.item(piece.number) for piece in self._pieces())
 
     def item(self, number: int) -> Item:

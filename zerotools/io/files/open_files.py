@@ -270,7 +270,7 @@ class ThreadFiles:
         """Return these files, prepared for reads of the byte ranges that `reads` returns.
 
         If the files are in an object store, the bytes of all ranges are requested in parallel, and
-        have arrived when this returns. Files of this machine are returned unchanged.
+        this method waits for them. Files of this machine are returned unchanged.
 
         Raises:
             BadFile: for the same reasons as `OpenFiles.read_into`.

@@ -215,7 +215,7 @@ class WrittenApart:
     when: str
 
     def sentence(self) -> str:
-        """Return the note on these files."""
+        """Return a sentence about these files."""
         more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
         return (
             f"{', '.join(self.names[:3])}{more}: {self.when}, so they are from another save, "

@@ -53,7 +53,7 @@ class Extreme(NamedTuple):
     """One element in a comparison of two arrays, for example the one with the largest distance.
 
     Attributes:
-        value: the distance.
+        value: the distance; 0 in `Distance.first` and `Distance.first_unmatched`.
         place: the index of the element in row-major order.
         ours, theirs: the elements of the two arrays at this index.
     """
@@ -96,11 +96,12 @@ class Distance:
         differing: the number of elements with different bits.
         both_nan: the number of elements with different bits that are NaN in both arrays.
         unmatched: the number of elements that are NaN or infinite in only one array, or infinite
-            with two signs.
+            with different signs.
         outside: the number of elements that differ by more than the allowance.
         max_abs, max_ulp: the largest distances between elements that are finite in both arrays;
             `max_ulp` is None for integers.
         first, first_unmatched: the first differing element, and the first unmatched one.
+        difference: the norm of the difference of the elements that are finite in both arrays.
         norm, other_norm: the norms of the finite elements of the first and of the second array.
     """
 
@@ -140,7 +141,7 @@ class Distance:
         return self.difference.value / self.norm.value if self.norm.value else None
 
     def __add__(self, other: Distance) -> Distance:
-        """Return the distance over both parts of the arrays together."""
+        """Return the differences between two arrays, of which `self` and `other` are two parts."""
         return Distance(
             self.elements + other.elements,
             self.differing + other.differing,

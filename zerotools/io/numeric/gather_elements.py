@@ -59,7 +59,8 @@ class Scratch:
 
     @property
     def extra_bytes(self) -> int:
-        """The number of bytes of memory that the worker may take in addition to these buffers."""
+        """The number of bytes of memory that the worker may take in addition to its present
+        buffers."""
         return max(self.read.nbytes, self._wide_bytes)
 
     def reserve(self, nbytes: int) -> Array:

@@ -98,9 +98,8 @@ def _block_scaled(scheme: quantisation_schemes.BlockScaled, box: Box, inputs: In
 
 
 def _scale(values: Array, scales: Array, start: int, block: tuple[int, ...]) -> None:
-    """Multiply values by their scales as `_times` does. Raises BadFile if a scale of 0 makes
-    elements 0 that were not.
-    """
+    """Multiply values by their scales as `_times` does. Raises BadFile if elements other than 0
+    become 0 because their scale is 0."""
     before = None if scales.all() else np.count_nonzero(values)
     _times(values, scales, start, block)
     if before is not None and np.count_nonzero(values) < before:

@@ -67,7 +67,7 @@ class ValueStatistics:
         return self.norm / math.sqrt(self.finite) if self.finite else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the documented form (docs/reference/inspect-json.md)."""
+        """Return the statistics as JSON, in the form of docs/reference/inspect-json.md."""
         found = self.magnitudes
         return {
             "min": self.least,
@@ -162,7 +162,7 @@ class StatisticsSum:
         self._zeros += zeros
 
     def merge(self, other: StatisticsSum) -> None:
-        """Add the numbers of another sum."""
+        """Add all numbers that were added to `other`."""
         other._settle()
         self._elements += other._elements
         self._zeros += other._zeros

@@ -68,9 +68,8 @@ class Journal:
             sync_directory(directory)
 
     def add(self, file: str, noted: Any) -> None:
-        """Record that the output file `file` is complete; it was flushed before. `noted` is a JSON
-        value that is stored with it.
-        """
+        """Record that the output file `file`, which the caller has flushed, is complete. `noted` is
+        a JSON value that is stored with it."""
         with self._lock:
             self._append({"file": file, "noted": noted})
             self.done[file] = noted

@@ -41,10 +41,7 @@ _WITHOUT_MARKER = "remove it to continue without the digests of the written file
 @dataclass(frozen=True)
 class Written:
     """The record of an output: the files that `command` wrote, with their sizes in bytes and their
-    digests in hexadecimal, keyed by name.
-
-    `algorithm` is the kind of digest.
-    """
+    digests in hexadecimal, keyed by name. `algorithm` is the algorithm of the digests."""
 
     command: str
     algorithm: str

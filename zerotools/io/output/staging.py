@@ -232,7 +232,7 @@ class Staging:
 
 
 def _make_durably(path: Path) -> None:
-    """Make a directory and its missing parents, and flush them to the disk."""
+    """Make a directory and its missing parents, and flush the changed directories to the disk."""
     missing = [each for each in (path, *path.parents) if not os.path.lexists(each)]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)

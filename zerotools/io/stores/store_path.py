@@ -30,7 +30,8 @@ class StorePath(RemotePath):
 
     @classmethod
     def of(cls, scheme: str, words: Sequence[str]) -> StorePath:
-        """Return the path for the scheme and the words of a URL, which were checked before."""
+        """Return the path for a scheme and the parts of a URL after it, which the caller has
+        checked."""
         return cls(scheme + _SIGN, *words)
 
     def __str__(self) -> str:

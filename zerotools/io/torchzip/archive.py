@@ -198,8 +198,8 @@ def _records(window: FileRange) -> Iterator[ZipEntry]:
 
 
 def _descriptor(window: FileRange, begin: int) -> tuple[int, int, int] | None:
-    """Search the descriptor of the record with bytes from `begin` on. Return (CRC-32, size of the
-    bytes, end of the descriptor), or None.
+    """Search for the descriptor of the record that has its bytes from `begin` on. Return (CRC-32,
+    size of the bytes, end of the descriptor), or None.
 
     A descriptor matches if the size in it agrees with its own position.
     """

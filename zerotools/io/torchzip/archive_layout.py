@@ -63,7 +63,7 @@ def lay_out(
     `storages[i]` bytes.
 
     `crcs` has the CRC-32 of each storage with known bytes, keyed by number. The CRC-32 of other
-    storages is computed when the archive is written. `folder` is the directory of all records.
+    storages is computed when the archive is written. All records are in the directory `folder`.
     Layouts of the same `pickle` share its bytes.
     """
     writer = _Writer(folder)

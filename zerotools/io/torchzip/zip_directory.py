@@ -45,7 +45,7 @@ class ZipEntry(NamedTuple):
 
     `header` is the offset of its local header in the window. `limit` is the offset of the next
     header or of the zip directory. `has_crc` is False if the archive was written without checksums,
-    as after `torch.serialization.set_crc32_options(False)`: then all of them are 0.
+    as after `torch.serialization.set_crc32_options(False)`: then `crc` is 0 in all records.
     """
 
     name: str

@@ -14,7 +14,8 @@ _BETWEEN = "   "
 
 
 def gpu_charts(data: ScreenData, columns: int) -> list[Line]:
-    """Return both charts next to each other, in `ROWS` rows; empty if no past values are known."""
+    """Return the two charts next to each other, in `ROWS` rows; empty if no past values are
+    known."""
     busy, used = list[Sequence[float | None]](), list[Sequence[float | None]]()
     for gpu in data.snapshot.gpus:
         if series := data.past.get(f"gpu.{gpu.uuid}.utilization_percent"):

@@ -128,7 +128,7 @@ def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: st
 
 
 def reason_of(job: Job, now: float) -> str:
-    """Return why the job waits, its phase if it runs, or how it ended."""
+    """Return why the job waits, the phase of a running job, or how the job ended."""
     if job["state"] in TERMINAL:
         return plain(job["reason"] or outcome(job)).removeprefix(f"{job['state']} ")
     return plain(reason_text(job, now)) or phase_words(job, now)

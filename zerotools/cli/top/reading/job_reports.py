@@ -270,7 +270,7 @@ class ReportReader:
         return None
 
     def _read_page(self, log: _AttemptLog) -> bool:
-        """Read the next records. Return False if all records that exist so far are read."""
+        """Read the next records. Return False if no records are left for now."""
         records, is_end = log.page()
         for record in records:
             self._add_record(record, log)

@@ -66,12 +66,13 @@ def typed(state: ViewState, text: str) -> ViewState:
 
 
 def _filter_of(state: ViewState) -> str:
-    """Return the filter of the page: of the jobs, or of the lines of a log."""
+    """Return the filter of the page, which selects jobs or the lines of a log."""
     return state.find if state.page == LOG else state.only
 
 
 def _filtered(state: ViewState, words: str) -> ViewState:
-    """Return the state with `words` as the filter of the page. A log shows its end again."""
+    """Return the state with `words` as the filter of the page. The page of a log then shows its
+    end."""
     if state.page == LOG:
         return replace(state, find=words, top=None)
     return replace(state, only=words)
