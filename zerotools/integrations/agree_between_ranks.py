@@ -2,8 +2,8 @@
 
 Ranks get the request to stop at different times. If one rank stopped a step before the other ranks,
 they would wait for it forever. So all ranks decide together, by an all-reduce. To keep this cheap,
-the all-reduce happens about once a second, after steps that all ranks compute from the same
-numbers. In this example the first step takes 5 s, and each later step 0.1 s:
+the all-reduce happens about once a second: from the time of a step, all ranks compute the same next
+step for it. In this example the first step takes 5 s, and each later step 0.1 s:
 
     after step      1     2     12
     rank 0 asked    no    no    no

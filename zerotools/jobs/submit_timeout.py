@@ -43,7 +43,7 @@ def reads_data(spec: JobSpec) -> bool:
 
 def answer_seconds(spec: JobSpec, *, model: bool = False) -> float:
     """Return the number of seconds that the daemon may need to check the job, in addition to the
-    time for any request. If `model` is true, the time to check the model is included.
+    time limit that all requests have. If `model` is true, the time to check the model is included.
     """
     asks = model or spec.resume_from is not None or reads_data(spec)
     config = DEEPSPEED_SECONDS + INTERPRETER_SECONDS if spec.engine == "deepspeed" else 0.0

@@ -151,7 +151,7 @@ class SeriesDiff:
 def diff_series(
     paths: Sequence[StrPath], *, progress: ProgressWanted = None, **options: Unpack[DiffKeywords]
 ) -> SeriesDiff:
-    """Compare each of several checkpoints with the next, as `diff` does with `changes`.
+    """Compare each of several checkpoints with the next, as `diff` does with `changes=True`.
 
     Raises:
         BadRequest: there are fewer than two paths, the option `adapter` was given, or for the

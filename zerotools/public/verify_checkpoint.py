@@ -229,7 +229,7 @@ def verify(
 
 
 def _same_command(path: StrPath, reading: Mapping[str, object]) -> str:
-    """Return the zerotools command that checks the checkpoint with the same options."""
+    """Return the `zerotools verify` command with the options of this call."""
     given = ((f"--{name}", str(value)) for name, value in reading.items() if value)
     return shlex.join(["zerotools", "verify", str(path), *chain.from_iterable(given)])
 

@@ -1,7 +1,7 @@
 """The checkpoints of zerotools jobs, for every engine.
 
-training_record            job.json: the state of a training checkpoint besides its tensors
-base_model_record          the files of the base model of adapters
+training_record            job.json: the state of a training checkpoint except its tensors
+base_model_record          the files of the base model, for checkpoints of adapters
 foreign_checkpoint_record  the job record of a checkpoint that another program saved
 manifest                   MANIFEST.json: size and SHA-256 of every file
 checkpoint_dirs            directory names, the checkpoint to resume from, the `latest` hint

@@ -167,7 +167,7 @@ class JobRecord:
             the model was evaluated at this step.
         hub: for each tensor with another name or shape in a Hugging Face directory, its blocks
             there (`core.hub_layout`).
-        engine: the engine that wrote the tensors, in its layout.
+        engine: the engine that wrote the checkpoint; the tensors have its layout.
         weights_only: True if the checkpoint has only weights, so that the run cannot continue from
             it.
         made_from: the source of the tensors if another program saved them, else None. With a

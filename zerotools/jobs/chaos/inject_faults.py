@@ -2,7 +2,7 @@
 
 The kinds of faults have a random order. Every kind occurs once before any kind is repeated, so even
 a short test injects most kinds. The same seed gives the same kinds in the same order. The processes
-and files that a fault affects depend on the machine.
+and jobs that a fault affects depend on the machine.
 """
 
 from __future__ import annotations

@@ -486,7 +486,8 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/unpause")
 
     def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Remove the files of finished jobs.
+        """Remove the files of finished jobs. `wanted` is the body of the request, which selects the
+        jobs.
 
         Return `{"jobs": [...], "kept": [...], "dry_run": bool}`: the removed and the kept jobs.
         """

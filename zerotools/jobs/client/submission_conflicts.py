@@ -44,7 +44,7 @@ class Places(NamedTuple):
 def submission_conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadRequest]:
     """Yield an error for each job that cannot be queued together with another job in `jobs`.
 
-    May wait for a file system that hangs.
+    If a file system hangs, this function waits for it.
     """
     named = [
         each

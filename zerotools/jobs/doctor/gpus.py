@@ -118,7 +118,8 @@ def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
 def check_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
     """Check the settings `gpus.exclude` and `gpus.prefer`.
 
-    `choice` is the daemon's report on these settings; None if the daemon does not run or is older.
+    `choice` is the daemon's report on these settings; None if no daemon runs, or if it is too old
+    for this report.
     """
     for entry in (choice or {}).get("unknown", ()):
         yield warning(
@@ -149,8 +150,8 @@ def check_gpu_locks(
 ) -> Iterator[DoctorFinding]:
     """Check the lock files of GPUs.
 
-    `reported` is the daemon's report on the locks. Without a report (the daemon does not run, or is
-    older), the files in `directory` are checked.
+    `reported` is the daemon's report on the locks. Without a report (no daemon runs, or it is too
+    old), the files in `directory` are checked.
     """
     what = "GPUs of several users"
     if reported is not None:
@@ -189,7 +190,7 @@ def check_memory_nodes(
     """Check the memory nodes (NUMA) of the GPUs. For a machine with one node, yield no finding.
 
     `reported` is the daemon's report on the nodes of the machine, and on the nodes that the daemon
-    may use. Without a report (the daemon does not run, or is older), this process reads the nodes.
+    may use. Without a report (no daemon runs, or it is too old), this process reads the nodes.
     """
     topology = _topology(reported) or read()
     if not topology.is_divided:

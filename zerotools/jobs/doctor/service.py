@@ -38,8 +38,9 @@ def check_service(
 ) -> Iterator[DoctorFinding]:
     """Check how the daemon starts processes.
 
-    `launch` is the daemon's report on how it starts processes; None if the daemon does not run or
-    is older. `uid` is the user of the daemon. `root` is the directory that contains /run and /var.
+    `launch` is the daemon's report on how it starts processes; None if no daemon runs, or if it is
+    too old for this report. `uid` is the user of the daemon. `root` is the directory that contains
+    /run and /var.
     """
     if launch is None:
         return
@@ -112,8 +113,8 @@ def check_fork_servers(
 ) -> Iterator[DoctorFinding]:
     """Check the fork servers. If they are switched off, yield no finding.
 
-    `warm` and `launch` are reports of the daemon; both are None if the daemon does not run or is
-    older.
+    `warm` and `launch` are reports of the daemon; None if no daemon runs, or if it is too old for
+    them.
     """
     if warm is None or not warm.get("enabled"):
         return

@@ -2,8 +2,8 @@
 every key.
 
 Every source of a key adds a claim, which is its value for the key. Sources are the job file, the
-configs, and (as weak claims) the defaults of their launchers. If two claims for one key differ, the
-import fails. Otherwise the job gets the claimed values.
+configs, and (as weak claims) the defaults of their launchers. If two claims for one key differ, and
+neither is weak, the import fails. Otherwise the job gets the claimed values.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def job_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 
 def tree_of(table: Any) -> dict[str, Any]:
-    """Return a table of the job file as JSON values, with the rules of `job_to_dict`."""
+    """Return a table of the job file as JSON values, as `job_to_dict` does."""
     tree: dict[str, Any] = {}
     for name, is_table, writes_none, _ in _layout(table.__class__):
         value = getattr(table, name)
@@ -449,8 +449,8 @@ def _absolute(
 def shared_keys(spec: JobSpec) -> dict[str, Any]:
     """Return the values that must be the same on all nodes: the keys in `SHARED`, without paths.
 
-    Paths may differ, because each node may have its own copy of the model or the data. The contents
-    are compared later.
+    Paths may differ, because each node may have its own copy of the model or the data. The files at
+    these paths are compared later.
     """
     found: dict[str, Any] = {}
     for name in SHARED:

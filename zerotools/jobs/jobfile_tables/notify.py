@@ -22,9 +22,7 @@ LONGEST_URL = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class NotifySpec:
-    """`[notify]`: notifications about the job; see [be told what becomes of a
-    job](../how-to/notifications.md).
-    """
+    """`[notify]`: messages about the job; see [notifications](../how-to/notifications.md)."""
 
     on: tuple[str, ...] = key(
         f"The changes to report: some of {', '.join(f'`{each}`' for each in NOTICES)}.",

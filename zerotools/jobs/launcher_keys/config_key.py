@@ -1,6 +1,4 @@
-"""The declaration of one key of a config: its type, its default, and its treatment by the
-import.
-"""
+"""The declaration of one key of a config: its type, its default, and how the import treats it."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ class ValueKind(Enum):
 
 
 class KeyAction(Enum):
-    """The treatment of a config key by an import."""
+    """The way in which the import treats a key of a config."""
 
     READ = "read"  # a reader interprets it
     TUNING = "tuning"  # DeepSpeed's own way to the same results
@@ -39,7 +37,7 @@ class ConfigKey:
 
     Attributes:
         kind: the type of the value.
-        action: the treatment of the key by an import.
+        action: how the import treats the key.
         why: the reason that the report shows.
         default: DeepSpeed's default.
         stage3: true if the key has an effect only at ZeRO stage 3.

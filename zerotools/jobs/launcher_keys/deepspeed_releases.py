@@ -128,7 +128,8 @@ def installed_release(python: str | None) -> Release | None:
     interpreter).
 
     DeepSpeed is not imported. Return None if DeepSpeed is not installed, or if the interpreter does
-    not answer within some seconds. The check is repeated when the job is queued.
+    not answer within some seconds. None is no error, because the release is checked again when the
+    job is queued.
     """
     if python is None:
         return _own()

@@ -197,7 +197,8 @@ class Estimate:
         }
 
     def configs(self, way: Way) -> dict[str, Any]:
-        """Return the config files for the configuration `way`: launcher -> its file."""
+        """Return the config files for the configuration `way`, keyed by the program that reads the
+        file."""
         micro, layout = way.work.micro, way.row.layout
         tables = {**self._model_table(way), **self.tables, **way.lora_table}
         batch = self.batch or self._batch_of_step
@@ -208,10 +209,8 @@ class Estimate:
         }
 
     def job_of(self, way: Way) -> dict[str, Any]:
-        """Return the job file for the configuration `way`: all keys of the job, with the
-        changes of `way`. For an estimate without a job file, return only the keys that the
-        estimate knows.
-        """
+        """Return the keys of the job file with the changes of the configuration `way`. Without a
+        job file, return only the keys that the estimate knows."""
         if self.job is None:
             tree: dict[str, Any] = self.configs(way)["job"]
             return tree

@@ -2,8 +2,8 @@
 
 Each argument, and each variable as `NAME=VALUE`, may have 131,071 bytes plus a NUL
 (`MAX_ARG_STRLEN`, 32 pages of 4 KiB). All arguments and variables together, with a pointer to each,
-may need a quarter of the stack limit (fs/exec.c). This is usually 2 MiB of 8 MiB, but at least 128
-KiB and at most 6 MiB.
+may need at most a quarter of the stack limit (fs/exec.c). The quarter is usually 2 MiB of 8 MiB,
+but at least 128 KiB and at most 6 MiB.
 """
 
 from __future__ import annotations

@@ -103,9 +103,8 @@ def _key(line: str) -> str | None:
 
 
 def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
-    """Make each line empty that is not YAML and stands before the first known key or after the last
-    known key. Lines with code fences become empty everywhere.
-    """
+    """Make lines empty that are not YAML, before the first known key and after the last one. Lines
+    with code fences become empty everywhere."""
     known = {name.split(".")[-1] for name in keys.known}
     config = [i for i, line in enumerate(lines) if _key(line) in known]
     for i, line in enumerate(lines):

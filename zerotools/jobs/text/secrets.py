@@ -117,7 +117,7 @@ def longest_first(known: Iterable[str]) -> LongestFirst:
 
 
 def mask_text(text: str, known: Iterable[str] = ()) -> str:
-    """Return `text` in which all possible secrets, and all secrets in `known`, are replaced."""
+    """Return `text` with all possible secrets, and all secrets in `known`, replaced."""
     return result_of(_masked_text(text, longest_first(known)))
 
 
@@ -153,19 +153,15 @@ def _is_given(found: re.Match[str]) -> bool:
 
 
 def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[str]:
-    """Return the words of a command, in which all possible secrets, and all secrets in `known`, are
-    replaced.
-    """
+    """Return the words of a command with all possible secrets, and all secrets in `known`,
+    replaced."""
     shown: list[str] = mask_tree(list(arguments), known)
     return shown
 
 
 def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
-    """Return the values of the variables with a secret's name.
-
-    This is a generator that works in steps of some milliseconds, so that the caller can do other
-    work between the steps.
-    """
+    """A generator that returns the values of the variables with a secret's name. It yields after
+    some milliseconds of work, so that the caller can do other work."""
     found = list[str]()
     for count, (name, value) in enumerate(values.items(), 1):
         found += [value] if is_secret_name(name) else []
@@ -182,11 +178,8 @@ def secret_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
-    """Return the same values as `secret_arguments`.
-
-    This is a generator that works in steps of some milliseconds, so that the caller can do other
-    work between the steps.
-    """
+    """A generator that returns the values of `secret_arguments`. It yields after some milliseconds
+    of work, so that the caller can do other work."""
     found = list[str]()
     for count, (before, word) in enumerate(zip(("", *arguments), arguments, strict=False), 1):
         if count % _NAMES_AT_ONCE == 0:
@@ -200,18 +193,14 @@ def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
 
 
 def mask_tree(tree: Any, known: Iterable[str] = ()) -> Any:
-    """Return a copy of `tree` in which values with a secret's name, and secrets within texts, are
-    replaced.
-    """
+    """Return a copy of `tree` with secrets replaced: values that have a secret's name, and secrets
+    within texts."""
     return result_of(mask_steps(tree, known))
 
 
 def mask_steps(tree: Any, known: Iterable[str] = ()) -> Steps[Any]:
-    """Return the same copy as `mask_tree`.
-
-    This is a generator that works in steps of some milliseconds, so that the caller can do other
-    work between the steps.
-    """
+    """A generator that returns the copy of `mask_tree`. It yields after some milliseconds of work,
+    so that the caller can do other work."""
     found = longest_first(known)
     if found:
         together = "\0".join(_texts_in(tree))

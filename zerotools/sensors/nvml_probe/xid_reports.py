@@ -1,4 +1,4 @@
-"""The XIDs that the driver reports while the probe listens."""
+"""Collects the XIDs (error numbers) that the driver reports."""
 
 from __future__ import annotations
 

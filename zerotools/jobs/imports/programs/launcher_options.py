@@ -68,7 +68,7 @@ def ranks_of(
     """Return the number of ranks that the launcher's `options` request; None if they do not state a
     number.
 
-    Also return whether the launcher starts one rank for each GPU, because no number is stated.
+    Also return True if the launcher starts one rank for each GPU because no number is stated.
 
     `visible` is CUDA_VISIBLE_DEVICES, if set. Every option is reported in `findings`, except the
     options of accelerate, which another function reads.

@@ -62,8 +62,8 @@ def read_as_of(
     *,
     lenient: bool = False,
 ) -> RunSettings:
-    """Convert the arguments in `run` from arguments of `program` to arguments of the Trainer, and
-    return the converted settings.
+    """Convert the arguments in `run`, which `program` defines, to arguments of the Trainer. Return
+    the converted settings.
 
     `loose` are the words of the command that are not named arguments. If they name a YAML file, it
     is read, and corrected if `lenient` is true.

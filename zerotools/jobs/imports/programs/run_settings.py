@@ -108,8 +108,8 @@ class YamlSettings:
     def __init__(self, document: Document, owner: str, needed: str, others: Mapping[str, str]):
         """Begin to read the YAML document of the program `owner`.
 
-        Raises BadRequest if the document does not have the key `needed`, so that it is for another
-        program. The message names this program: `others` maps a key to the program that has it.
+        Raises BadRequest if the document does not have the key `needed`. `others` maps a key of
+        another program to advice, which the message gives if the document has this key.
         """
         self.findings = Findings()
         add_repairs(self.findings, document)

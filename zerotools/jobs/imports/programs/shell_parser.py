@@ -542,7 +542,7 @@ class _Scanner:
 
 
 def _split_at_blanks(text: str) -> list[str]:
-    """Split `text` at blanks that are not inside a substitution."""
+    """Split `text` at blanks that are not inside a command substitution or an expansion."""
     parts, last = [], 0
     for found in _BLANK_OR_WHOLE.finditer(text):
         if found[0].isspace():

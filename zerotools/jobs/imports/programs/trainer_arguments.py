@@ -55,8 +55,8 @@ def translate_settings(run: RunSettings, claims: Claims, findings: Findings) -> 
     report to `findings`.
 
     The batch size is read later by `read_batch_of`, because accelerate may set the number of ranks.
-    The config files that the settings name are also read later, because the Trainer arguments
-    replace `"auto"` in these files.
+    The config files that the settings name are also read later, because their `"auto"` values come
+    from the Trainer arguments.
     """
     findings.extend(run.findings)
     given = _named(run, findings)

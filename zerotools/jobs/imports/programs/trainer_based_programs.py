@@ -1,4 +1,5 @@
-"""Read the arguments of programs that are built on the Trainer but have other names or defaults.
+"""Read the arguments of programs that are built on the Trainer, but have other argument names or
+defaults.
 
 These are finetune.py of alpaca-lora and programs derived from it, finetune.py of Qwen, and the
 programs of DeepSpeed-Chat, MedicalGPT, TRL (including the command `trl sft`) and the alignment

@@ -28,7 +28,7 @@ They are written in lower case.
 class ConfigValue:
     """A value in a config, with its key and position.
 
-    If the value was interpreted in a way that the text does not show, `note` explains this.
+    `note` says how the value differs from the text, such as "was in quotes"; empty if it does not.
     """
 
     name: str
@@ -94,9 +94,8 @@ def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]
 
 
 def typed_value(kind: ValueKind, value: Any) -> tuple[Any, str]:
-    """Return `value` converted to the type `kind`, and a note if the value had to be corrected
-    (such as a number in quotes), else an empty string. Raises ValueError.
-    """
+    """Return `value` converted to the type `kind`, and a note on a correction, such as "was in
+    quotes" (empty without a correction). Raises ValueError."""
     if value == AUTO or kind is ValueKind.ANY or value is None:
         return value, ""
     match kind:

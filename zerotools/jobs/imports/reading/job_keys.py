@@ -72,10 +72,10 @@ def look_up(tree: Mapping[str, Any], key: str) -> Any:
 
 
 def set_key(tree: JobTree, key: str, value: Any) -> None:
-    """Set the dotted `key` in the job `tree` to `value`, and make the tables that contain it.
+    """Set the dotted `key` in the job `tree` to `value`, and add missing tables.
 
-    If the key of such a table has a value that is not a table, nothing is changed: the job is
-    refused later because of this value.
+    If `tree` has another value in place of a table, nothing is changed: the job is refused later
+    because of this value.
     """
     *tables, name = key.split(".")
     for table in tables:
