@@ -64,7 +64,7 @@ def upload_missing(settings: dict[str, Any]) -> int:
 
 
 def fetch_start_checkpoint(settings: dict[str, Any]) -> int:
-    """Fetch the checkpoint to continue from. Return the exit status.
+    """Fetch the checkpoint to continue from, and return 0.
 
     Raises:
         ZerotoolsError: the checkpoint cannot be fetched, or another run uses the destination.

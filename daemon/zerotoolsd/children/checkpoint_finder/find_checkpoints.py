@@ -271,7 +271,7 @@ _TENSORS = ".safetensors"
 
 
 def check_candidate(found: Candidate) -> Completeness:
-    """Return whether the candidate `found` is a complete checkpoint.
+    """Check whether the candidate `found` is a complete checkpoint.
 
     Raises OSError for a transient error of the disk or the file server.
     """
@@ -301,8 +301,8 @@ def _guarded(look: Callable[[], Completeness], path: Path) -> Completeness:
 
 
 def _of_separate_files(found: Candidate) -> Completeness | None:
-    """Return whether `found`, a directory of safetensors files without an index, is complete; None
-    if it is another kind of candidate.
+    """Check whether `found`, a directory of safetensors files without an index, is complete. Return
+    None if it is another kind of candidate.
 
     zerotools reads such a directory as one model, with each tensor name in one file. Here each file
     may be a separate model, such as a model and its average.

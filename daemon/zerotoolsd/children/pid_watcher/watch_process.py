@@ -3,8 +3,8 @@
 This process is not the parent of the watched process. So a cancel, or the end of this process or of
 the supervisor, does not affect the watched process. Only the job's time limit ends the watched
 process: it gets SIGTERM, as in other jobs, and all its descendants get SIGKILL shortly before the
-grace period is over. The exit status of this process is 0 if the watched process ended with 0 or is
-not watched any more. Otherwise it is 1, and a sentence is printed.
+grace period is over. The exit status of this process is 0 if the watched process ended with 0 or at
+the time limit, or is not watched any more. Otherwise it is 1, and a sentence is printed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     """Watch the process that the arguments `PID START BOOT KILL_AFTER` describe. Return the exit
     status.
 
-    The process is killed KILL_AFTER seconds after the time limit.
+    A process that still runs KILL_AFTER seconds after the time limit is killed.
     """
     pid, start, boot, kill_after = arguments
     watch = ProcessWatch(int(pid), int(start), float(kill_after))

@@ -69,8 +69,8 @@ class LivenessReader:
         self._probe = probe
 
     def alive(self) -> list[str]:
-        """Return the names of the other processes of the attempt that may be alive, such as
-        `n2`.
+        """Return the hosts of the other processes of the attempt that may be alive, such as `n2`,
+        and `node-1` for the supervisor of node 1.
         """
         now = self._server_time()
         found = []
@@ -125,7 +125,7 @@ def _pid_namespace() -> str:
 
 
 def _is_process(record: object) -> bool:
-    """Return whether the process in `record` was started in the current boot and is alive."""
+    """Return whether the process with the pid and the start time in `record` is alive."""
     if not isinstance(record, dict) or type(record.get("pid")) is not int:
         return False
     process = read_process(record["pid"])

@@ -78,8 +78,8 @@ class NodeStep:
         return read_record(self._run_dir(0) / RUN)
 
     def is_over(self) -> bool:
-        """Return whether srun has ended. If one node has ended by itself, ask the other nodes
-        to end.
+        """Return whether srun has ended. If a node has failed, end the other nodes after
+        PEER_SECONDS.
         """
         assert self._srun is not None
         if self._srun.poll() is not None:

@@ -1,8 +1,9 @@
 """Submits one job to Slurm and watches it until its end.
 
 The job runs without this process: if the watcher is killed, the daemon starts a new watcher, which
-continues. If Slurm's controller does not respond, the watcher waits. Its exit status is 0 if the
-job succeeded, or ended on request. Otherwise it is 1, and a sentence is printed.
+continues. While Slurm's controller does not respond, the watcher waits. Its exit status is 0 if the
+job succeeded, EXIT_STOPPED if it ended on request, EXIT_NOT_READY if it could not be submitted
+because Slurm does not respond, and otherwise EXIT_BAD_JOB.
 
 A job is submitted only once, even if this process is restarted. The name of the job's directory is
 made from the daemon's data, so the restarted process finds the directory.
