@@ -273,8 +273,8 @@ FREE, UNKNOWN = LeakedMemory(LeakVerdict.FREE), LeakedMemory(LeakVerdict.UNKNOWN
 def normal_bytes(limit: int, baseline: int | None) -> int:
     """Return how many bytes of a GPU may be in use by no process without counting as a leak.
 
-    The result is the larger of `limit` and `baseline`, the bytes that were in use before the
-    attempt.
+    The result is the larger of `limit`, and `baseline` (the bytes in use before the attempt) plus
+    TOLERANCE.
     """
     return max(limit, 0 if baseline is None else baseline + TOLERANCE)
 

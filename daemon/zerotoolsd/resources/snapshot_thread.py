@@ -70,7 +70,8 @@ class SnapshotCache:
     ) -> Snapshot:
         """Return a snapshot that is at most `most_age_seconds` old.
 
-        The method waits for the GPUs at most `patience_seconds` (default: PATIENCE_SECONDS).
+        The method waits for the GPUs at most `patience_seconds` (default: PATIENCE_SECONDS). After
+        that, the snapshot has the last known GPUs.
         """
         patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
         if self._reading is None and self._clock() - self._taken_at <= most_age_seconds:

@@ -23,7 +23,9 @@ from zerotools.core.errors import BadRequest
 
 
 class UnknownAccount(BadRequest):
-    """A uid belongs to no user of this machine, so no job of this uid can run."""
+    """A uid belongs to no user of this machine, or its user cannot be looked up. So no job of this
+    uid can run.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

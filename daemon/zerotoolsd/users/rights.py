@@ -162,8 +162,8 @@ class Rights:
     ) -> Decision:
         """Decide whether `caller` may do `action` with the job `job_id` of `owner`.
 
-        If `owner` is None, the action is not about one job, and jobs of other users are masked in
-        the response.
+        If `owner` is None, the action is not about one job. Then jobs of other users are masked in
+        the response, or only administrators may do the action.
         """
         if self.is_administrator(caller) or action.reach is Reach.NOBODY:
             return Decision(Access.ALLOWED)
