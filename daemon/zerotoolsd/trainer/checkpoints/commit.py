@@ -76,7 +76,7 @@ class Committer:
 
     def commit(self, staging: Path, record: JobRecord) -> Committed:
         """Add the record and the manifest to `staging`, and rename this directory to its final
-        name.
+        name. Then check its structure, and `tidy` the output directory.
 
         Before this call, all ranks have written their files into `staging`. Raises OSError.
         """

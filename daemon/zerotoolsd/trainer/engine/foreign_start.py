@@ -73,7 +73,8 @@ def make_foreign_start(path: Path, spec: JobSpec, meta_model: MetaModel) -> Fore
     """Read the checkpoint of another program at `path`, and compare it with the job `spec`.
 
     Raises:
-        BadRequest: the checkpoint is of another model or optimizer, or has no optimizer state.
+        BadRequest: the checkpoint is of another model or optimizer, has no optimizer state, or is
+            already at the last step; or the job trains adapters.
         BadFile: the checkpoint is damaged.
         Unsupported: zerotools cannot continue from this kind of checkpoint.
     """

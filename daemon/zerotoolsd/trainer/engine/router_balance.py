@@ -106,8 +106,8 @@ def rows_of_tokens(
 
 
 def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:
-    """Return the auxiliary loss of `model`; None if the config of the model has no such loss, or
-    the job disables it.
+    """Return the auxiliary loss of `model`; None if the model's config has no such loss or the
+    coefficient 0, or if the job disables it.
 
     Raises:
         Unsupported: transformers does not add such a loss to this model.

@@ -18,9 +18,10 @@ def learning_rate(train: TrainSpec, step: int) -> float:
     `schedule_form` selects one of two sets of curves. "transformers" selects the curves of
     `transformers.get_scheduler` (transformers 5, `optimization.py`) for `linear`,
     `cosine_with_min_lr`, `constant_with_warmup` and `warmup_stable_decay`. The first step of a
-    warm-up has the rate 0, and the rate would reach `min_learning_rate` one step after the last
-    step. With "zerotools-0.2", the first step of a warm-up has `learning_rate / warmup_steps`, the
-    last step has `min_learning_rate`, and a wsd schedule decays linearly.
+    warm-up has the rate 0 (wsd: `min_learning_rate`), and a decay would reach `min_learning_rate`
+    one step after the last step. With "zerotools-0.2", the first step of a warm-up has
+    `learning_rate / warmup_steps`, a decay ends with `min_learning_rate` in the last step, and a
+    wsd schedule decays linearly.
     """
     peak, floor, warmup = train.learning_rate, train.min_learning_rate, train.warmup_steps
     by_transformers = train.schedule_form == "transformers"

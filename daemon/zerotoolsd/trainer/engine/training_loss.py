@@ -149,7 +149,7 @@ def preference_loss(
 def summed_preference_loss(
     model: Any, pairs: Sequence[Preference], device: torch.device, beta: float
 ) -> LossSum:
-    """Return the sums of `preference_loss` and the number of pairs, without gradients."""
+    """Return the sums of `preference_loss` and the number of counted pairs, without gradients."""
     with torch.no_grad():
         loss, sums = preference_loss(model, pairs, device, beta)
     sequence_part = sequence_part_of(model)

@@ -105,7 +105,5 @@ class LiveState:
         }
 
     def replicated(self) -> tuple[str, ...]:
-        """Return the names of the tensors that every rank would hold completely at any number of
-        ranks.
-        """
+        """Return the names of the tensors for which `is_whole` is True."""
         return tuple(name for name, tensor in self.flat().items() if is_whole(tensor))

@@ -245,7 +245,7 @@ class CopyStream(Protocol):
 
 
 class DirectCopy:
-    """Implements `CopyStream` without a CUDA stream. A copy is complete when the call returns."""
+    """Implements `CopyStream` without a separate CUDA stream. All later operations see the copy."""
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
         target.copy_(source)

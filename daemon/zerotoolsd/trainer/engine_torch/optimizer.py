@@ -26,9 +26,8 @@ _RATIO = "rate_ratio"
 
 @dataclass(frozen=True)
 class UpdateBucket:
-    """Weights that are updated together, with the torch optimizers for them.
-
-    There is one optimizer; with Muon there are two.
+    """Weights that are updated together, with the torch optimizers for them: one, or up to two with
+    Muon.
     """
 
     names: tuple[str, ...]

@@ -75,7 +75,7 @@ class WorldGroup:
         """Call `decide` on rank 0 only, and return its result on every rank.
 
         Raises:
-            ZerotoolsError: the error of `decide`. It is raised on every rank.
+            ZerotoolsError: the error of `decide`, as one of `_KINDS`. It is raised on every rank.
         """
         answer: list[Any] = [None, None]
         if self.rank.leads:
@@ -92,11 +92,12 @@ class WorldGroup:
         return value
 
     def decided_by_node(self, decide: Callable[[], Value]) -> Value:
-        """Call `decide` on the first rank of each node only, and return its result on every rank
-        of the node.
+        """Call `decide` on the first rank of each node only, and return its result on every rank of
+        the node.
 
         Raises:
-            ZerotoolsError: the error of `decide` on any node. It is raised on every rank.
+            ZerotoolsError: the error of `decide` on any node, as one of `_KINDS`. It is raised on
+                every rank.
         """
         if self.rank.nodes == 1:
             return self.decided_by_rank_zero(decide)
