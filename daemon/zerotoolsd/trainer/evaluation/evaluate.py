@@ -43,7 +43,8 @@ class EvaluationResult:
 
     `loss` is the average over all `tokens` of all `sequences`. For preferences, `loss` and
     `rewards` are averages over the pairs. `seconds` is the time in which the loss was computed.
-    `predicted` is the result of text generation; None if the job does not generate text.
+    `predicted` is the result of text generation; None if the job does not generate text, or a stop
+    was requested.
     """
 
     loss: float
@@ -68,11 +69,11 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Evaluates the model of a run after some of its steps.
+    """Evaluates the model of a run after some of its steps: the last, and every `every` steps if
+    set.
 
-    An evaluation follows every `every` steps (None: only the last step), and reads the first
-    `sequences` examples of `pool`. With n data-parallel ranks, each rank evaluates every n-th
-    example.
+    An evaluation reads the first `sequences` examples of `pool`. With n data-parallel ranks, each
+    rank evaluates every n-th example.
     """
 
     pool: ExamplePool

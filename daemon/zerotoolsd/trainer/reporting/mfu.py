@@ -60,11 +60,11 @@ def make_utilization(
 
 
 def flops_per_token(config: Any, parameters: tuple[int, int], sequence_length: int) -> float | None:
-    """Return the number of operations per token, forward and backward; None if the formula does
-    not apply.
+    """Return the number of operations per token, forward and backward; None if the formula does not
+    apply.
 
-    The formula does not apply to encoder-decoders, nor to models in which a token uses only some of
-    the weights.
+    A frozen parameter counts 4 operations instead of 6. The formula does not apply to
+    encoder-decoders, nor to models in which a token uses only some of the weights.
     """
     text = config.get_text_config()
     layers, hidden = (getattr(text, name, None) for name in ("num_hidden_layers", "hidden_size"))
