@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 from zerotoolsd.supervisor.procfs import boot_id
 
 SET_SECONDS = 3600.0
-"""If the calendar differs from the expected time by more than this many seconds, the calendar was
-set.
-"""
+"""If the wall clock differs from the expected time by more than this many seconds, it was set."""
 
 
 class Moment(NamedTuple):

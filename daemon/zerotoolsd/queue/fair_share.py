@@ -81,8 +81,9 @@ class UsageReport:
             self._since = hour
 
     def ranks(self, uids: Collection[int], now: float) -> dict[int, int]:
-        """Return the rank of each of the users `uids`: uid to number, from 0. Jobs of users
-        with a lower rank start first.
+        """Return the rank of each of the users `uids`: uid to number, from 0. Jobs of users with a
+        lower rank start first. The result is empty if all users have the same rank, because fair
+        share is off or there is only one user.
         """
         if len(uids) < 2 or not self._is_fair:
             return {}

@@ -233,7 +233,7 @@ _OF_MACHINE = frozenset(
 def open_database(
     state_dir: Path, migrations: Sequence[str] = MIGRATIONS, *, rebuild: bool = False
 ) -> sqlite3.Connection:
-    """Open the database of `state_dir`, and update it to the newest schema.
+    """Return the open database of `state_dir`, updated to the newest schema.
 
     If `state_dir` never had a database, a new one is created. With `rebuild`, a lost database is
     also created again.
@@ -325,8 +325,8 @@ def refuse_older(state_dir: Path, known: int) -> None:
 
 
 def _version_in_header(path: Path) -> int:
-    """Return the `user_version` of the database file. Only bytes 60 to 63 (big-endian) of the file
-    are read, so that its journal stays untouched.
+    """Return the `user_version` of the database file. Only bytes 60 to 63 (big-endian) are read, so
+    that the journal stays untouched. Raises BadFile.
     """
     with path.open("rb") as file:
         header = file.read(100)

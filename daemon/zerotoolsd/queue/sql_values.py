@@ -76,7 +76,7 @@ def _loaded(value: bytes) -> str:
 
 
 def shortened_reason(sentence: str | None) -> str | None:
-    """Return `sentence`. If it has more than LONGEST_REASON characters, leave out the middle."""
+    """Return `sentence` without its middle, if it is longer than LONGEST_REASON characters."""
     if sentence is None or len(sentence) <= LONGEST_REASON:
         return sentence
     half = LONGEST_REASON // 2

@@ -164,8 +164,8 @@ class Store:
 
         The jobs are not new if the user has already submitted them with the idempotency key of the
         first job. `check` is called first in the transaction, and then the `check` of each job. The
-        rows in the result are made one by one, because an array may have 1,000 jobs. Raises the
-        errors of `submit`.
+        rows of new jobs are made when they are read, because an array may have 1,000 jobs. Raises
+        the errors of `submit`.
         """
         parts = [new.parts or JobParts.of(new.spec) for new in jobs]
         with self._transaction():
@@ -476,8 +476,8 @@ class Store:
         return [(row["id"], row["spec"]) for row in rows]
 
     def after(self, job: JobRow, word: str) -> list[JobRow]:
-        """Return the jobs of the same user that depend on `job` and set the key `word` in their job
-        files, the oldest first.
+        """Return the jobs of the same user that depend on `job` and have the text `word` in their
+        job files, the oldest first.
         """
         rows = self._sql(
             # With a join, SQLite would read all jobs in the order of their numbers.

@@ -19,8 +19,8 @@ from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, without_j
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJob:
-    """A running job: its leases of GPUs or its number of `cpu_ranks`, and the host memory that it
-    declared (`host_bytes`).
+    """A running job: its leases of GPUs or its number of `cpu_ranks`, and its declared or expected
+    host memory (`host_bytes`).
 
     Attributes:
         gpu_use: UUID of a GPU -> the memory in bytes that the job uses on it, if known.

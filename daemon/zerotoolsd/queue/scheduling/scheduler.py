@@ -104,8 +104,8 @@ def touch_nothing(job_id: int) -> None:
 def run_pass(
     pending: PendingQueue, given: PassInput, touch: Callable[[int], None] = touch_nothing
 ) -> PassDecisions:
-    """Run one scheduler pass: decide which jobs of `pending` start now. `given` is the state of the
-    machine and of its users.
+    """Run one scheduler pass, and return which jobs of `pending` start now. `given` is the state of
+    the machine and of its users.
 
     `touch` is called with the number of each job that is checked. Raises RequestError.
     """

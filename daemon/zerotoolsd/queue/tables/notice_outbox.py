@@ -124,7 +124,7 @@ class Outbox:
         A recipient gets the notices of a job in order: a notice is due only after each earlier
         notice was delivered, or has failed `_HOLDING_TRIES` times.
 
-        At most a quarter of the result are notices of the same user. Recipients without a failed
+        At most a quarter of `limit` are notices of the same user. Recipients without a failed
         delivery come first, and each recipient gets one notice before any gets a second. So a slow
         address delays neither other users nor other recipients. A notice is also due if it would
         have to wait for more than `_LONGEST_WAIT` seconds, which means that the clock was set back.
