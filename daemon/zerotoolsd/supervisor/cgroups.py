@@ -92,8 +92,8 @@ class AttemptGroup:
 
     @property
     def memory_words(self) -> str | None:
-        """Return the memory limit as text (`32 GiB`) if the kernel killed processes of the
-        group because of it; None otherwise.
+        """Return text such as `its memory limit of 32 GiB` if the kernel killed processes of the
+        group because of the memory limit; None otherwise.
         """
         if not self.memory_kills() or MEMORY not in self.wanted:
             return None
@@ -381,7 +381,7 @@ def _is_marked(place: Path, mark: GetMark) -> bool:
 
 
 def _mount(root: Path) -> tuple[Path, str]:
-    """Return the mount point of cgroup v2, and the path of the group that is mounted there."""
+    """Return the mount point of cgroup v2, and the group mounted there. Raises NotDelegated."""
     try:
         lines = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):

@@ -80,7 +80,7 @@ def open_regular(path: Path) -> int:
 def read_json(path: Path, most_bytes: int = LARGEST) -> dict[str, Any] | None:
     """Return the JSON object in the file `path`; None if the file does not exist.
 
-    Raises ValueError if the file is larger than the limit or does not contain an object.
+    Raises OSError. Raises ValueError if the file is larger than the limit or contains no object.
     """
     try:
         with os.fdopen(open_regular(path), "rb") as file:

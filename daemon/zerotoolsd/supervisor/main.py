@@ -268,8 +268,8 @@ def notify_systemd() -> None:
 
 
 def _end_helpers(known: Collection[int]) -> list[dict[str, Any]]:
-    """Kill the checkpoint finder and the hook commands. Return the records of the processes that
-    survive.
+    """Kill the checkpoint finder and all other remaining processes. Return the records of the
+    processes that survive.
 
     These processes use no GPU. They may hang on a file system that does not respond.
     """

@@ -159,7 +159,9 @@ class Progress:
         return any(phase not in ("init", "load") for phase in self.phases.values())
 
     def drain(self) -> None:
-        """Read all datagrams that have arrived on the socket. Invalid datagrams are ignored."""
+        """Read datagrams from the socket, at most _AT_ONCE. Ignore invalid ones, and those of other
+        users than root and this user.
+        """
         for _ in range(_AT_ONCE):  # a flooding sender does not block the rest
             try:
                 data, more, _, _ = self.socket.recvmsg(MAX_DATAGRAM + 1, _CREDENTIALS_ROOM)
@@ -269,7 +271,7 @@ class Progress:
             log_line(f"{PROGRESS}: {error}")
 
     def close(self) -> None:
-        """Close and remove the socket."""
+        """Close the file, and close and remove the socket."""
         self.socket.close()
         os.close(self._file)
         Path(NOTIFY).unlink(missing_ok=True)

@@ -116,8 +116,8 @@ class Finder:
         return not self._over
 
     def finish(self, progress: Progress) -> None:
-        """Ask the finder for a last search, and wait until the finder ends. Call this after all
-        ranks have ended.
+        """Ask the finder for a last search, and wait for its end, at most LAST_LOOK_SECONDS. Call
+        this after all ranks have ended.
         """
         assert self._process.stdin is not None
         self._process.stdin.close()

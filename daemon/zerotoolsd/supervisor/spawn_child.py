@@ -86,8 +86,8 @@ class BegunProgram:
 
     @property
     def awaited(self) -> str:
-        """Return the step that the child process is doing now, as text: entering a directory,
-        or executing a program.
+        """Return what the child process enters or executes now: its control group, a directory or a
+        program.
         """
         if not self._done_steps:
             return "its control group"
@@ -249,5 +249,5 @@ class SignalWaker:
                 return
 
     def close(self) -> None:
-        """Restore the previous handlers of the signals. The socket gets no more bytes."""
+        """Stop writing to the socket at signals. The signal handlers stay installed."""
         signal.set_wakeup_fd(-1)

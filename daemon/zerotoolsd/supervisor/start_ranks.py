@@ -99,8 +99,8 @@ class SupervisedRank(KnownRank):
 
 
 def become_subreaper() -> None:
-    """Make this process the new parent of every descendant that loses its parent, including
-    descendants that became daemons.
+    """Make this process the new parent of every descendant that loses its parent, also of daemons.
+    Raises OSError.
     """
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")

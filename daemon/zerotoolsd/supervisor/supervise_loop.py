@@ -117,7 +117,7 @@ class RankMonitor:
         return self._signals.asked or Path(REQUEST).exists()
 
     def out_of_time(self) -> bool:
-        """Return whether the grace period of a stop is over although some ranks have not ended."""
+        """Handle a new stop request, and return whether the grace period of a stop is over."""
         self.handle_stop_request()
         return self._stop_by is not None and time.monotonic() >= self._stop_by
 
@@ -140,7 +140,7 @@ class RankMonitor:
 
     @property
     def helpers(self) -> list[int]:
-        """Return the pids of helper processes: the checkpoint finder, py-spy and hook commands."""
+        """Return a list with the pid of the checkpoint finder; an empty list without a finder."""
         return [] if self.finder is None else [self.finder.pid]
 
     def spawn(self) -> None:

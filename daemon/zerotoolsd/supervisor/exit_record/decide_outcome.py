@@ -69,7 +69,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code of the rank that failed first, or the code that all ranks share."""
+        """Return the exit code of the rank that failed first, or of all ranks; None if unknown."""
         return self.status if self.rank is None else self.rank.exit_code
 
 
@@ -402,7 +402,7 @@ def _verdict(
 
 
 def stop_reason(path: Path) -> str | None:
-    """Return the reason of the requested stop, which the supervisor wrote to the file `path`."""
+    """Return the reason of the stop in the supervisor's file `path`; None if it is unreadable."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(_LONGEST_REASON).decode("utf-8")

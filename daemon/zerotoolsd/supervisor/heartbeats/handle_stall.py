@@ -236,7 +236,7 @@ class StackDump:
                 del self._asked[pid]
             elif passed >= ANSWER_SECONDS:
                 del self._asked[pid]
-                log.add("[zerotools: it does not answer the signal that asks for its stacks]\n")
+                log.add("[zerotools: this process does not answer the signal for its stacks]\n")
                 self._start_py_spy(pid, log)
         if not self._running and not self._asked:
             return passed >= _REST_SECONDS

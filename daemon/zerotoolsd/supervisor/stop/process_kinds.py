@@ -2,7 +2,8 @@
 
 A runner starts one program after another and waits for each: a shell, `make`, `xargs`. When its
 program ends, it starts the next one. A filter passes on the output of a program and ends with it:
-`tee`, `grep`. All functions raise OSError if the machine has no descriptors left.
+`tee`, `grep`. All functions except `orphan_pids` and `orphan_filters` raise OSError if the machine
+has no descriptors left.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ class TermEffect(Enum):
 
 def effect_of(pid: int) -> TermEffect:
     """Return the effect that SIGTERM would have on the process `pid` now. A process that blocks
-    SIGTERM shows no effect.
+    SIGTERM and has no handler shows no effect.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()

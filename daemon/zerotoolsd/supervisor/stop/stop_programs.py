@@ -412,7 +412,7 @@ class Stop:
             os.close(held.fd)
 
     def _kill(self, key: Key, held: _SuspendedRunner, effect: TermEffect) -> None:
-        """Send SIGKILL to a stopped runner, so that it never runs its next command."""
+        """End a stopped runner with SIGTERM or SIGKILL, so that it never runs its next command."""
         for child in children_of(held.process.pid):
             self._let_drain(child)
         if (process := read_process(held.process.pid)) is not None and not process.is_over:
@@ -423,9 +423,7 @@ class Stop:
         self._past.add(key)
 
     def _let_drain(self, process: Process) -> None:
-        """Add `process`, a filter that reads from a pipe, to the processes that must end before
-        the stop is over.
-        """
+        """Make the stop wait for the end of `process`, if it is a reader or a filter of a pipe."""
         key = (process.pid, process.start_ticks)
         if key in self._readers or (is_filter(process) and pipe_ends.pipes_read(process.pid)):
             self._drain(process)
