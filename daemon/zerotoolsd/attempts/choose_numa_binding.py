@@ -160,7 +160,7 @@ def _joined(parts: Sequence[_Part], launcher: str) -> _Part:
 
 def _threads(parts: Sequence[_Part], topology: NumaTopology) -> int | None:
     """Return the number of threads of each rank, chosen so that the threads of all ranks fit on
-    their processors.
+    their processors; None if `parts` is empty.
 
     All ranks get the same number, because they do the same amount of work.
     """

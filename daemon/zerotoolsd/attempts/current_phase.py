@@ -96,9 +96,7 @@ def _read(
 
 
 def _name(found: Mapping[str, Any]) -> str | None:
-    """Return the name of the phase of the rank that the others wait for; if that rank is unknown,
-    of the first rank.
-    """
+    """Return the phase of the rank that the others wait for, or of the first rank, or None."""
     ranks = _ranks(found)
     late = next((rank for rank in ranks if rank["rank"] == found.get("awaited")), None)
     chosen = late or next(iter(ranks), None)

@@ -163,8 +163,8 @@ def _numbers(jobs_dir: Path) -> Iterator[int]:
 def _read_job_directory(
     store: Store, jobs_dir: Path, job_id: int, state: str | None
 ) -> FoundJob | str | None:
-    """Return the data in a job's directory that the queue lacks. Return None if there is no such
-    data, or the reason as text if the directory cannot be read.
+    """Return the data in a job's directory that the queue lacks, or the reason as text if the
+    directory cannot be read. Return None if there is no such data, or if a later try may read it.
     """
     own = jobs_dir / str(job_id)
     try:

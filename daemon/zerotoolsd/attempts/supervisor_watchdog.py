@@ -279,8 +279,8 @@ def _identities(attempt: AttemptRow) -> _Watched | None:
 
 
 def _owned(tree: object, uid: int | None) -> tuple[int, int] | None:
-    """Return (pid, start time in clock ticks) from the entry `tree` of a process in a record,
-    if the process belongs to the user `uid`.
+    """Return (pid, start time in clock ticks) of the process in the entry `tree` of a record; None
+    if the entry is invalid or the process does not belong to the user `uid`.
     """
     found = orphan_processes.process_identity(tree)
     return None if found is None or (uid is not None and not is_of_uid(found[0], uid)) else found
