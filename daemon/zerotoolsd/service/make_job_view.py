@@ -148,7 +148,7 @@ def job_view(
 
 
 def _with_last_loss(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return `progress` with the last logged loss, if its last step has no loss."""
+    """Return `progress` with the last logged loss, if it has no loss of its last step."""
     if progress is None or "loss" in progress or "last_loss" not in progress:
         return progress
     return {**progress, "loss": progress["last_loss"]}

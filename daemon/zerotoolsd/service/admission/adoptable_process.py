@@ -76,7 +76,7 @@ def inspect_process(pid: int, daemon_pid: int) -> dict[str, Any]:
 
 
 def _shown(word: bytes) -> str:
-    """Decode an argument of a command for users. The result is never executed."""
+    """Decode an argument of a command to show it to users. The result is never executed."""
     return word.decode("utf-8", "replace").replace("\n", " ")
 
 
@@ -144,7 +144,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _fields(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat after the name. Raises BadRequest without a process."""
+    """Return the fields of /proc/PID/stat after the name. Raises BadRequest if the pid is gone."""
     try:
         text = read_stat(pid)
     except OSError:
