@@ -159,8 +159,8 @@ def refuse_other_origins(request: web.Request) -> None:
 
 
 def identify(request: web.Request) -> WebSession | None:
-    """Return the session of the page that sent the request. Also store the session in the request
-    as `SESSION`.
+    """Return the session of the page that sent the request, and store it in the request as
+    `SESSION`. Return None if the page has no session.
 
     The sessions of all cookies of the request are stored as `COOKIES`. They give no rights, because
     other programs may have these cookies too.

@@ -256,7 +256,7 @@ def _is_same(given: bytes, secret: str) -> bool:
 
 
 def _is_between(now: float, link: _Link) -> bool:
-    """Return whether the link is valid at `now`, and not longer if the clock was set back."""
+    """Return whether the link is valid at `now`. Setting the clock back does not prolong it."""
     return link.until - LINK_SECONDS <= now < link.until
 
 
