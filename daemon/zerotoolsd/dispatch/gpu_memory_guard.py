@@ -72,8 +72,6 @@ class GpuPromises:
 
 @dataclass
 class _Watched:
-    """The samples of one GPU, and the current level of action."""
-
     curve: GpuCurve = field(default_factory=GpuCurve)
     escalation: Escalation = field(default_factory=Escalation)
 

@@ -134,7 +134,6 @@ class LastUploads:
         return sorted(found)
 
     def _missing_upload(self, job_id: int) -> Upload | None:
-        """Return the upload that is missing for the job; None if no upload is missing."""
         if not (attempts := self._store.attempts(job_id)):
             return None
         try:

@@ -262,8 +262,8 @@ class Cleaner:
     async def _remove(
         self, job: JobRow, request: CleanRequest, files: RemovableFiles, who: str
     ) -> None:
-        """Remove a job and its files. If this fails, no other job may use its paths until
-        `finish` has succeeded.
+        """Remove a job and its files. Raises NotRemovable; then no other job may use the job's
+        paths until `finish` has succeeded.
         """
         self._being_removed.add(job.id)
         outputs = request.outputs
