@@ -60,7 +60,8 @@ class DestinationSender:
         return await self._web.send_to(destination, notice)
 
     async def _mail(self, destination: NoticeDestination, notice: Notice) -> str:
-        """Pass an e-mail to the program `sendmail`, which delivers or queues it.
+        """Pass an e-mail to the program `sendmail`, which delivers or queues it. Raises
+        NotDelivered.
 
         Child processes of sendmail may deliver the e-mail later and are not killed. These processes
         may keep the output of sendmail open, so the output is a file and not a pipe.
