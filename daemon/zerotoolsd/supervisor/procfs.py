@@ -98,10 +98,10 @@ def read_stat(pid: int) -> bytes:
 
 
 def zombie_status(pid: int, start_ticks: int) -> int | None:
-    """Return the wait status of the process (`pid`, `start_ticks`), a zombie that has ended and
-    was not reaped.
+    """Return the wait status of the process (`pid`, `start_ticks`), a zombie that has ended and was
+    not reaped. Return None if there is no such zombie.
 
-    Return None if there is no such zombie, or if its status is hidden from this user.
+    For a zombie that this user may not inspect (ptrace(2)), the kernel shows the status 0.
     """
     try:
         text = read_stat(pid)
