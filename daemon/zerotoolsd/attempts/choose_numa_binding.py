@@ -248,8 +248,8 @@ def shown_binding(attempt: AttemptRow) -> tuple[dict[str, Any], ...] | None:
     """Return the bindings of an attempt for clients. Ranks with equal bindings are in one JSON
     object.
 
-    Return None if no rank is bound. An object has `ranks`, `cpus` (in the kernel's list
-    format), `memory_nodes`, and `why`, the reason why the binding is incomplete, or null.
+    Return None if no record of a binding exists. An object has `ranks`, `cpus` (in the kernel's
+    list format), `memory_nodes`, and `why`, the reason why the binding is incomplete, or null.
     """
     record: Mapping[str, Any] = attempt.result or {}
     if attempt.state != ENDED:

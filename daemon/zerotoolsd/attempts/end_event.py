@@ -88,7 +88,7 @@ def _not_ready_at_the_end(attempts: Sequence[AttemptRow]) -> int:
 
 def forced_record(survivors: Iterable[Process], why: str) -> dict[str, Any]:
     """Return a record for a cancelled attempt that has no valid record of its own. `survivors` are
-    its remaining processes.
+    the processes that got SIGKILL.
     """
     boot = boot_id()
     left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in survivors]
