@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 FILE = "web-sessions.json"
 LINK_SECONDS = 120.0
 LINKS_OF_USER, SESSIONS_OF_USER, MOST_USERS = 8, 32, 4096
-"""The largest numbers of links and sessions of one user, and of users.
+"""The largest numbers of links and sessions of one user, and of the links of all users.
 
 The oldest are removed first.
 """
