@@ -5,8 +5,8 @@ of bounded size. The files that identify a checkpoint (an index, `.metadata`, `l
 after all other files, then the manifest of a job, and last the marker (`write_to_store`).
 
 A store takes the bytes of an object in order, but in an archive the CRC-32 of a record comes before
-the record. So records are made and held in memory, as many as fit into `held` bytes, and are sent
-when their CRC-32 is known. A larger record is made twice.
+the record. So records are held in memory until their CRC-32 is known. At most `held` bytes are held
+at a time, and a larger record is made twice: for its CRC-32, and to be sent.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class MadeFiles(Protocol):
 
 
 class FileUpload:
-    """The transfer of the files of `target`, which `made` makes."""
+    """Sends the files of `target`. `made` computes their bytes."""
 
     def __init__(
         self,
@@ -194,9 +194,8 @@ class FileUpload:
         return report
 
     def _in_order(self, names: list[str]) -> tuple[list[str], list[str]]:
-        """Return the names of the files in the order of their upload. Files that identify a
-        checkpoint come last.
-        """
+        """Return the file names in two lists: the second has the files that identify a checkpoint,
+        which are sent last."""
         signs = {*format_of(self._target.checkpoint, self._table).signs, *_LAST}
         last = [n for n in names if PurePosixPath(n).name in signs or n.endswith(_INDEX)]
         return [name for name in names if name not in last], last
@@ -257,8 +256,8 @@ def _tensor_bytes(target: Target) -> Mapping[str, int]:
 
 
 def marker_of(command: str, staging: FarStaging, found: ReadBack) -> bytes:
-    """Return the marker of the output that `command` has written with `staging`. `found` has the
-    digests of files that were read back."""
+    """Return the marker of the output that `command` wrote. `staging` has the sizes of its files,
+    and `found` the digests of files that were read back."""
     files: dict[str, dict[str, Any]] = {}
     for name, each in sorted(staging.done.items()):
         files[name] = {"size": each["size"], "etag": each["etag"]}
@@ -273,7 +272,7 @@ def file_stream(
 ) -> Iterator[bytes]:
     """Yield all bytes of `file`, in blocks of bounded size.
 
-    `note` is as in `ByteSource.read`, but never counts a byte twice. Raises the errors of
+    `note` is as in `ByteSource.read`, and counts no byte twice. Raises the errors of
     `ByteSource.read`.
     """
     patches = _Patches()
@@ -304,11 +303,8 @@ def file_stream(
 
 
 def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int, int]:
-    """Return the byte range of the records, beginning with number `first`, that fit into `held`
-    bytes together.
-
-    Also return the number of the record after this range.
-    """
+    """Return the byte range [begin, end) of the records from number `first` on that fit into `held`
+    bytes, and the number of the next record."""
     begin = end = min(ordered[first].start, *ordered[first].target_offset)
     number = first
     while number < len(ordered):
@@ -320,7 +316,7 @@ def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int,
 
 
 class _Patches:
-    """The checksums that have been computed so far, sorted by their positions in the file."""
+    """The known checksums of records, sorted by the positions where a file stores them."""
 
     def __init__(self) -> None:
         self._known: list[tuple[int, bytes]] = []
@@ -330,8 +326,8 @@ class _Patches:
             insort(self._known, (offset, crc.to_bytes(4, "little")))
 
     def put(self, pieces: Iterator[bytes], at: int) -> Iterator[bytes]:
-        """Yield the blocks `pieces`, which begin at byte `at` of the file, with the known checksums
-        written into them."""
+        """Yield the blocks `pieces` with the known checksums written into them. The first block
+        begins at byte `at` of the file."""
         for piece in pieces:
             first = bisect_left(self._known, (at - 3, b""))
             last = bisect_left(self._known, (at + len(piece), b""))

@@ -17,11 +17,10 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class UploadMemory:
-    """The division of the budget: a quarter for parts that are being sent, a quarter for records
-    that are held until their checksum is known, and half for making tiles.
+    """The division of the memory budget: a quarter for parts that are being sent, a quarter for
+    records that wait for their checksum, and half (`budget`) for making tiles.
 
-    `files` is the number of files that are sent at the same time, and `parts` is the number of
-    parts of each that are sent at the same time.
+    `files` are sent at the same time, with `parts` of each.
     """
 
     files: int
@@ -53,8 +52,8 @@ class UploadMemory:
         return max(1, min(self.parts, self.held_bytes // self.part_bytes(size) - 2))
 
     def part_bytes(self, size: int) -> int:
-        """Return the size in bytes of one part of an object of `size` bytes. It is larger if the
-        object would have more parts than a store allows."""
+        """Return the size in bytes of one part of an object of `size` bytes. Parts are larger if
+        the object would have more of them than a store allows."""
         room = self.held_bytes // (self.parts + 2) // _MIB * _MIB
         usual = max(LEAST_PART, min(USUAL_PART, room))
         return max(usual, -(-size // _MOST_PARTS // _MIB) * _MIB)
