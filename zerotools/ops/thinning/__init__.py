@@ -1,4 +1,4 @@
-"""Remove the optimizer state of a checkpoint in place. No other operation changes its source.
+"""Remove the optimizer state of a checkpoint in place. No other operation changes its input.
 
 select_checkpoints  the checkpoints of a run to thin
 thin_plan           the files to remove and to write, and the bytes that become free

@@ -16,9 +16,9 @@ from zerotools.io.files.source_stamps import Sources
 
 @dataclass(frozen=True)
 class Entries:
-    """All entries of the old directory, keyed by the name relative to `root`.
+    """All entries of the directory `root` with their status, keyed by name relative to `root`.
 
-    The root itself is the entry "". A checkpoint of one file has no other entry.
+    The key "" stands for `root` itself, which is the only entry if `root` is a file.
     """
 
     root: Path
@@ -30,8 +30,7 @@ class Entries:
         return cls(root, _every(root))
 
     def directories(self) -> list[str]:
-        """Return the directories below the root. Each comes after the directory that contains
-        it."""
+        """Return the directories below the root, each after its parent."""
         found = (name for name, each in self.status.items() if stat.S_ISDIR(each.st_mode))
         return sorted(name for name in found if name)
 
@@ -47,10 +46,8 @@ class Entries:
         return self.status[name].st_size if self.is_file(name) else 0
 
     def freed_by(self, name: str) -> int:
-        """Return the number of bytes that become free if the file `name` is removed.
-
-        It is 0 if the file has other hard links.
-        """
+        """Return the number of bytes that become free if the file `name` is removed: 0 if it has
+        other hard links."""
         return self.size_of(name) if self.status[name].st_nlink == 1 else 0
 
     def newest(self) -> float:
@@ -59,10 +56,10 @@ class Entries:
         return max(status.st_mtime_ns for status in files) / 1e9
 
     def check_unchanged(self, root: Path) -> None:
-        """Check that the directory has not changed. `root` is its current path.
+        """Check that the entries are unchanged. `root` is the directory's current path.
 
         Raises:
-            BadFile: a file was written, added or removed there.
+            BadFile: a file was written, added or removed.
         """
         try:
             found = _every(root)
@@ -76,8 +73,7 @@ class Entries:
                 raise BadFile(_changed(root / name, "it was written to"))
 
     def note_in(self, sources: Sources) -> None:
-        """Add every file, with or without tensors, to `sources`, which are the files that must not
-        change.
+        """Add every file, with or without tensors, to `sources`, the files that must not change.
 
         Raises:
             BadFile: a file has changed since it was read.
@@ -86,8 +82,7 @@ class Entries:
             sources.record(self.root / name, self.status[name])
 
     def check_same(self, name: str, path: Path) -> None:
-        """Raise an error if `path`, the new path of the entry `name`, is not the file that had this
-        name when the entries were listed.
+        """Check that `path`, the new path of the entry `name`, is still the listed file.
 
         Raises:
             BadFile: another file has replaced the listed file.
@@ -199,9 +194,9 @@ def _below(directory: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:
-    """Return the values that identify the state of an entry. The modification time of a directory
-    is left out, because its entries are compared anyway. The change time of an inode is left out
-    too, because each new name of the file changes it."""
+    """Return the values that show whether an entry has changed. For a directory the modification
+    time is left out, because its entries are compared too. The change time is left out, because a
+    new hard link to the file changes it."""
     if stat.S_ISDIR(status.st_mode):
         return (stat.S_IFMT(status.st_mode), status.st_ino)
     return (stat.S_IFMT(status.st_mode), status.st_ino, status.st_size, status.st_mtime_ns)

@@ -26,8 +26,8 @@ class DatedCheckpoint:
     """A checkpoint of a run.
 
     Attributes:
-        number: the number at the end of its name, usually its step; None if most other checkpoints
-            have names of another form.
+        number: the number at the end of its name, usually its step; None if the rest of its name
+            differs from that of most checkpoints.
         written: the time of its newest file, in seconds since 1970.
     """
 
@@ -38,17 +38,16 @@ class DatedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The checkpoints to thin, the oldest first, and the checkpoints that stay unchanged, each with
-    the reason.
-    """
+    """The checkpoints to thin, the oldest first, and the others, each with the reason to
+    keep it."""
 
     chosen: tuple[DatedCheckpoint, ...]
     stays: tuple[tuple[Path, str], ...]
 
 
 def checkpoints_in(path: Path, table: FormatTable = FORMATS) -> list[DatedCheckpoint]:
-    """Return the checkpoints in the directory `path`, oldest first. They are sorted by their
-    numbers, or by their times if they have no numbers.
+    """Return the checkpoints in the directory `path`, oldest first: those without a number, sorted
+    by time, then the others, sorted by number.
 
     Raises:
         BadRequest: the directory cannot be listed.
@@ -73,11 +72,11 @@ def select_for_thinning(
     now: float,
     table: FormatTable = FORMATS,
 ) -> Selected:
-    """Return the checkpoints in `path` to thin, and the checkpoints that a rule keeps.
+    """Return the checkpoints in `path` to thin, and the checkpoints that stay unchanged.
 
-    The rules keep the newest `keep_last` checkpoints (None: only the newest), checkpoints with a
-    number that is a multiple of `keep_every`, checkpoints written in the last `older_than` seconds,
-    and checkpoints that `latest` and `best` name.
+    These stay: the newest `keep_last` (None: only the newest), those with a number that is a
+    multiple of `keep_every`, those written in the last `older_than` seconds, those that `latest` or
+    `best` names, and those without a number if others have one.
 
     Raises:
         BadRequest: `path` is not a directory of checkpoints.
@@ -134,8 +133,7 @@ def _written(path: Path) -> float:
 
 
 def _hinted(path: Path) -> dict[str, str]:
-    """Return the checkpoint names that hints such as `latest` contain, each with the name of the
-    hint."""
+    """Return the checkpoint names in files such as `latest`, each with the name of that file."""
     found = {}
     for name in _HINTS:
         try:
@@ -154,5 +152,5 @@ def _hinted(path: Path) -> dict[str, str]:
 
 
 def paths_of(selected: Iterable[DatedCheckpoint]) -> list[Path]:
-    """Return the paths of checkpoints."""
+    """Return the path of each checkpoint."""
     return [each.path for each in selected]

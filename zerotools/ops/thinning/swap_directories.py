@@ -6,10 +6,10 @@
 
 Whenever a run is killed, `runs/global_step10` is a complete checkpoint: unchanged before the
 exchange, thinned after it. The directory next to it then holds an unfinished copy, or the old
-checkpoint. Neither is useful any more, and the next run removes it. The name of the directory
-begins with a dot, and the copy is one level below it, so that tools that search for checkpoints do
-not find the copy. The new copy is flushed to the disk before the exchange, and the exchange is
-flushed before the old checkpoint is removed.
+checkpoint. The next run removes them. The name of the directory begins with a dot, and the copy is
+one level below it, so that tools that search for checkpoints do not find the copy. The new copy is
+flushed to the disk before the exchange, and the exchange is flushed before the old checkpoint is
+removed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ _PROBES = (".probe-1", ".probe-2")
 
 
 class Workspace:
-    """The locked directory next to a checkpoint, in which its thinned copy is made.
+    """The locked directory next to a checkpoint for its thinned copy.
 
-    Use as a context manager.
-
-    `cleared` is the size in bytes of the files of an earlier run that were removed from it.
+    A context manager. `cleared` is the size in bytes of removed files of an earlier run.
     """
 
     def __init__(self, subject: Path, exchange: Exchange = exchange_names) -> None:
@@ -127,8 +125,8 @@ class Workspace:
         """Flush the directories of the copy, exchange the copy with the checkpoint, and remove the
         old checkpoint.
 
-        `check` raises an error if the checkpoint at a path has changed. It is called before and
-        after the exchange. If it raises an error after the exchange, the exchange is undone.
+        `check(path)` raises an error if the checkpoint, now at `path`, has changed. It is called
+        before and after the exchange. An error after the exchange undoes the exchange.
 
         Raises:
             BadFile: the checkpoint has changed. The exchange is not made, or is undone.
@@ -166,9 +164,8 @@ class Workspace:
 
 
 def clear_left(directory: Path) -> int:
-    """Remove the files of interrupted runs in `directory`, even if their checkpoint was deleted.
-    Return the number of bytes that became free. Files of a run in progress are not touched, and
-    files that cannot be removed stay."""
+    """Remove the files of interrupted runs in `directory`, and return the number of bytes that
+    became free. Files of a run in progress stay, and so do files that cannot be removed."""
     cleared = 0
     with suppress(OSError):
         for path in [each for each in directory.iterdir() if is_workspace(each.name)]:
@@ -201,10 +198,7 @@ def _open_up(path: Path) -> None:
 
 def size_left(subject: Path) -> int:
     """Return the size in bytes of the files that an interrupted run left next to a checkpoint.
-
-    Files that are hard links to files of the checkpoint are not counted. The result is 0 if there
-    are no such files.
-    """
+    Files with several hard links are not counted."""
     return _size_of(workspace_of(subject))
 
 

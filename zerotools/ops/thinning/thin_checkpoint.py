@@ -33,9 +33,8 @@ _SLACK = 2**20
 class Thinned:
     """The result of thinning a checkpoint.
 
-    `cleared` is the size in bytes of files of an interrupted run that were removed. `notes` are
-    sentences about problems next to the checkpoint. `checked` is None if the checkpoint was not
-    changed.
+    `cleared` is the size in bytes of removed files of an interrupted run. `notes` are sentences
+    about files that could not be removed. `checked` is None if the checkpoint was not changed.
     """
 
     plan: ThinPlan
@@ -53,13 +52,11 @@ def carry_out_thinning(
     permit: Callable[[Path], None] = lambda _: None,
     exchange: Exchange = exchange_names,
 ) -> Thinned:
-    """Carry out `plan`. If this is interrupted at any time, the checkpoint is still complete:
-    unchanged, or thinned.
+    """Carry out `plan`. After an interruption the checkpoint is complete: unchanged, or thinned.
 
-    With `force`, a checkpoint with problems is thinned too, and the kept data still has these
-    problems. `permit` raises an error if the checkpoint must stay unchanged. It is called before
-    anything is written, and again before the exchange, because the copy takes time. `exchange` is
-    the system call that exchanges two names.
+    With `force`, a checkpoint with problems is thinned too, and the kept data keeps the problems.
+    `permit` raises an error if the checkpoint must stay unchanged. It is called before the copy is
+    made, and again before the exchange. `exchange` is the system call that exchanges two names.
 
     Raises:
         BadRequest: a process is writing a file of the checkpoint, the disk is full, or the
@@ -108,7 +105,6 @@ def _make(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None],
 ) -> CheckedCopy:
-    """Make the thinned copy of the checkpoint and check it. Return the result of the check."""
     copy, links, workers = workspace.copy, workspace.links, budget.workers
     flush = flushing.add
     written = build_thinned_copy(
@@ -118,10 +114,7 @@ def _make(
 
 
 class _Flushing:
-    """Flushes files to the disk in a separate thread while other files are written and checked.
-
-    When the context ends, all files are flushed.
-    """
+    """Flushes files to the disk in a separate thread. At the end of the context all are flushed."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
@@ -189,8 +182,8 @@ class Outcome:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """The size in bytes of the removed tensors, keyed by role. Here fp32 masters have their own
-        role."""
+        """The size in bytes of the removed tensors, keyed by role. Fp32 masters of weights have a
+        role of their own."""
         return {} if self.plan is None else self.plan.dropped
 
     @property
@@ -212,7 +205,8 @@ class Outcome:
 
     @property
     def tensors_compared(self) -> int | None:
-        """The number of tensors that were written again and compared with the old ones."""
+        """The number of tensors in rewritten files that were compared with the old ones; None
+        before the result exists."""
         return None if self._checked is None else self._checked.compared
 
     @property
@@ -221,7 +215,7 @@ class Outcome:
 
     @property
     def all_problems(self) -> tuple[str, ...]:
-        """Sentences about the problems of the checkpoint, and the reason if it was refused."""
+        """Sentences about the problems of the checkpoint, then the reason if it was refused."""
         refusal = () if self.message is None else (self.message,)
         return (*(() if self.plan is None else self.plan.problems), *refusal)
 
@@ -232,7 +226,7 @@ class Outcome:
         return (*plan, *(() if self.done is None else self.done.notes))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the documented form."""
+        """Return the form that docs/reference/thin-json.md documents."""
         plan, done = self.plan, self.done
         checked = None if done is None else done.checked
         return {

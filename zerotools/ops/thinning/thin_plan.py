@@ -42,7 +42,8 @@ class ThinPlan:
 
     Attributes:
         removed: the files that are deleted.
-        rewritten: the files that are written again, and new files. All other files stay unchanged.
+        rewritten: the files that are written again, and new files. All other files stay unchanged,
+            except a job's manifest.
         problems: problems of the checkpoint's structure. A checkpoint with problems is thinned only
             with `force`.
         notes: sentences for the user.
@@ -66,18 +67,18 @@ class ThinPlan:
 
     @property
     def has_work(self) -> bool:
-        """True if there is something to drop."""
+        """True if there is data to remove."""
         return not self.thinning.is_empty
 
     @property
     def has_manifest(self) -> bool:
-        """True if the checkpoint has the manifest of a job. The manifest is written again."""
+        """True if the checkpoint has the manifest of a job, which is then written again."""
         return self.entries.is_file(MANIFEST)
 
     @property
     def dropped(self) -> dict[str, int]:
-        """The size in bytes of the removed tensors, keyed by role. Here fp32 masters have their own
-        role."""
+        """The size in bytes of the removed tensors, keyed by role. Fp32 masters of weights have a
+        role of their own."""
         stays = set(self.thinning.kept.values())
         found: dict[str, int] = {}
         for key, tensor in self.source.tensors.items() if self.has_work else ():
@@ -93,21 +94,22 @@ class ThinPlan:
 
     @property
     def bytes_after(self) -> int:
-        """The size in bytes of all files of the result, without the records of the thinning."""
+        """The size in bytes of all files of the result. A job's manifest counts with its old
+        size."""
         stays = (n for n in self.entries.files() if n not in self.removed | self.rewritten.keys())
         return sum(map(self.entries.size_of, stays)) + self.bytes_to_write
 
     @property
     def bytes_to_write(self) -> int:
-        """The size in bytes of the files that are written again."""
+        """The size in bytes of the files in `rewritten`."""
         return sum(plan.size for plan in self.rewritten.values())
 
     @property
     def freed(self) -> int:
         """The number of bytes that become free on the disk.
 
-        A removed file with other hard links frees nothing. If all removed files have other hard
-        links, the number is negative, because files are written again.
+        A removed file with other hard links frees nothing, so the number is negative if the written
+        files are larger than those that become free.
         """
         if not self.has_work:
             return 0
@@ -134,10 +136,11 @@ def prepare_thinning(
     now: float | None = None,
 ) -> ThinPlan:
     """Read the metadata of the checkpoint at `path`, and plan which data to remove. `keep` selects
-    the data that stays. `now` is the time that is recorded for the thinning, in seconds since 1970.
+    the data that stays. `now` is the recorded time of the thinning, in seconds since 1970.
 
     Raises:
-        BadRequest: `path` does not exist, is a symbolic link, or has several checkpoints.
+        BadRequest: `path` does not exist, is a symbolic link, or has several checkpoints or no
+            weights.
         BadFile: `path` is not a checkpoint, or is so damaged that its tensors are not known.
         Unsupported: zerotools cannot thin this format, or not this kind of checkpoint.
     """
@@ -192,7 +195,7 @@ def _refuse_several(
 
 
 def _subject(source: Checkpoint) -> Path:
-    """Return the directory or file to thin, which holds the whole checkpoint and nothing else."""
+    """Return the directory or file that holds the whole checkpoint and nothing else."""
     if not source.origin.path.is_dir():
         return source.origin.path.absolute()
     root = source.root.absolute()
@@ -201,8 +204,7 @@ def _subject(source: Checkpoint) -> Path:
 
 
 def _problems(source: Checkpoint, sources: Sources, table: FormatTable) -> tuple[str, ...]:
-    """Return the problems that `carry_out_verify` finds in the structure of the checkpoint. Values
-    are not checked."""
+    """Return the problems of the checkpoint's structure. Values are not checked."""
     given = ToVerify(source, files_of(source, table), sources, table)
     return tuple(finding.message for finding in carry_out_verify(given, fast=True).findings)
 
@@ -210,9 +212,7 @@ def _problems(source: Checkpoint, sources: Sources, table: FormatTable) -> tuple
 def _below(
     subject: Path, source: Checkpoint, thinning: Thinning
 ) -> tuple[frozenset[str], dict[str, FilePlan]]:
-    """Return the removed files, and the plans of the files to write, with names relative to
-    `subject`.
-    """
+    """Return the files to remove and those to write, with names relative to `subject`."""
     if not subject.is_dir():
         if thinning.removed:
             raise BadFile(f"{subject} holds only the state of an optimizer; remove it")
@@ -225,10 +225,9 @@ def _below(
 def _records(
     subject: Path, source: Checkpoint, thinning: Thinning, now: float
 ) -> dict[str, FilePlan]:
-    """Return the files that record the thinning. The directory of the tensor files and the
-    checkpoint's directory each get one. If the checkpoint is a job's, the job's record is also
-    written again, with a mark that no job can continue from this checkpoint.
-    """
+    """Return the files that record the thinning: one in the directory of the tensor files, and one
+    in the checkpoint's directory. A job's record is written again, with a mark that no job can
+    resume from this checkpoint."""
     lost = source.tensors.keys() - set(thinning.kept.values())
     gone = {MASTERS if key.role == "param" else key.role for key in lost}
     before = read_thinned(source.root)
@@ -273,7 +272,6 @@ def _notes(
 
 
 def _names(hint: Path, name: str) -> bool:
-    """Return whether the file `hint`, such as `latest`, contains the name `name`."""
     try:
         text = read_regular(hint, _LONGEST_HINT, is_source=False)
         return text.decode("utf-8", "replace").strip() == name
@@ -282,7 +280,8 @@ def _names(hint: Path, name: str) -> bool:
 
 
 def leftover_note(plan: ThinPlan) -> str | None:
-    """Return a sentence about the files of an interrupted run, or None if there are none."""
+    """Return a sentence about files of an interrupted run next to the checkpoint; None
+    without any."""
     if not has_leftovers(plan.subject):
         return None
     name = os.fspath(plan.subject.name)

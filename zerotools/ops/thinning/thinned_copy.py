@@ -4,12 +4,11 @@ Unchanged files get a second name in the new directory (a hard link), or are cop
 system has no links. Changed files are written again. All files keep their modes, owners and times,
 so that tools that sort checkpoints by age get the same order. Then `carry_out_verify` checks the
 new directory. The digests of tensors in files that were written again are compared with those of
-the checkpoint. The other files need no comparison if they are hard links.
+the checkpoint. A hard link needs no comparison.
 
-The owner of the checkpoint may change it during the operation, and the caller may be root. So the
-attributes of files are taken from the entries that were recorded before, and are not read from the
-disk again. Otherwise the owner could replace a file by a link to a file of root, and that file
-would get another owner.
+The caller may be root, and the owner of the checkpoint may change it during the operation. So
+modes, owners and times come from the entries that were recorded before. Otherwise the owner could
+replace a file by a link to a file of root, and so become its owner.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ def build_thinned_copy(
     flush: Callable[[Path], object],
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> frozenset[str]:
-    """Make the thinned copy of `plan.subject` at `copy`. `flush` is called with each written file
-    when the file is complete. Return the names of the written files, which do not include hard
-    links to files of the checkpoint.
+    """Make the thinned copy of `plan.subject` at `copy`, and return the names of the written files.
+    Hard links to files of the checkpoint are not among them. `flush` is called with each written
+    file when it is complete.
 
     Raises:
         BadRequest: the disk is full, or the owner of a file cannot be kept.
@@ -83,8 +82,8 @@ def build_thinned_copy(
 
 
 class _Written:
-    """Makes the files of the copy in several threads. `names` are the files that were written and
-    not linked."""
+    """Makes the files of the copy. `names` has those that were written and not linked. Several
+    threads may call `make`."""
 
     def __init__(
         self,
@@ -129,8 +128,7 @@ class _Written:
 
 
 def _names(plan: ThinPlan) -> list[str]:
-    """Return the files and links of the copy, the largest first. They do not include a manifest,
-    which is made last."""
+    """Return the files and links of the copy, the largest first, without a job's manifest."""
     names = {*plan.entries.files(), *plan.rewritten} - plan.removed
     names -= {MANIFEST} if plan.has_manifest else set()
     return sorted(names, key=lambda name: (-_size(plan, name), name))
@@ -142,9 +140,8 @@ def _size(plan: ThinPlan, name: str) -> int:
 
 
 def _directories(plan: ThinPlan) -> list[str]:
-    """Return the directories of the copy: those that contain files of the copy, and those that
-    contained no files in the checkpoint either.
-    """
+    """Return the directories of the copy. A directory is left out if the removed files were all its
+    files."""
     before = {parent for name in plan.entries.files() for parent in _above(name)}
     stays = {*plan.entries.files(), *plan.rewritten} - plan.removed
     after = {parent for name in stays for parent in _above(name)}
@@ -163,9 +160,8 @@ def _like_the_others(entries: Entries, made: Path) -> None:
 
 
 def _as_before(before: Path, status: os.stat_result, after: Path) -> None:
-    """Copy the mode, owner, times and attributes of the entry `before` to the entry `after`. A
-    file gets no setuid or setgid bit. `status` is the status of `before`.
-    """
+    """Give the entry `after` the mode, owner and times in `status`, and the extended attributes of
+    `before`. A file gets no setuid or setgid bit."""
     _own(before, status, after)
     with suppress(OSError):  # as of a file system without them
         _take_attributes(before, after)
@@ -202,9 +198,9 @@ NOTHING_CHANGED = "nothing was changed"
 class CheckedCopy:
     """The result of checking a thinned copy.
 
-    `compared` is the number of tensors in files that were written again. Their digests are equal to
-    those of the checkpoint's tensors. `soundness` is the verdict of `carry_out_verify`, and
-    `findings` are its problems, if they were accepted.
+    `compared` is the number of tensors in rewritten files. They are equal to those of the
+    checkpoint. `soundness` is the verdict of `carry_out_verify`, and `findings` are the problems
+    that `force` accepted.
     """
 
     tensors: int
@@ -222,8 +218,8 @@ def check_copy(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> CheckedCopy:
-    """Check the thinned copy of `plan.subject`. The files `written` were written again. With
-    `force`, damage that the checkpoint also has is accepted.
+    """Check the thinned copy of `plan.subject`. `written` are the names of its rewritten files.
+    With `force`, damage that the checkpoint also has is accepted.
 
     Raises:
         BadFile: the copy is damaged, or a tensor differs from that of the checkpoint.
@@ -249,13 +245,13 @@ def check_copy(
 
 
 def _named(plan: ThinPlan, copy: Path, message: str) -> str:
-    """Return `message` with the path of the copy replaced by that of the checkpoint."""
+    """Replace the path of the copy in `message` by that of the checkpoint."""
     return message.replace(str(copy), str(plan.subject))
 
 
 def _sidecar(plan: ThinPlan, force: bool) -> Against | None:
-    """Return the manifest next to the checkpoint, because it has the digests of the kept data too.
-    Return None if there is no manifest, or if it is damaged and `force` is given."""
+    """Return the manifest next to the checkpoint, which has the digests of the kept data too.
+    Return None if there is no manifest, or a damaged one and `force`."""
     try:
         return adjacent_manifest(files_of(plan.source, plan.table))
     except (BadFile, Unsupported):
