@@ -1,7 +1,7 @@
 """The commands that write a checkpoint: consolidate, reshard and convert. Each command makes a plan
-first.
+first, a `Conversion`.
 
-conversion                 the class of these plans, and the functions that write their output
+conversion                 the class `Conversion`, and the functions that write its output
 consolidate                `zerotools consolidate`: the weights as one model
 reshard                    `zerotools reshard`: the same checkpoint for another number of ranks
 convert                    `zerotools convert`: the same checkpoint in another format

@@ -60,8 +60,8 @@ class AdapterExport:
     """The request to export an adapter without its model.
 
     Attributes:
-        dtype: the dtype of the output. None: each tensor keeps its dtype.
-        mapping: the layout of the model that the adapter is converted to; None: unchanged.
+        dtype: the dtype of the output; None: each tensor keeps its dtype.
+        mapping: the model layout to convert the adapter to; None: the layout stays.
         check_names: refuse an adapter with layers that PEFT cannot load.
     """
 
@@ -82,7 +82,7 @@ def prepare_adapter(
     table: FormatTable,
 ) -> Conversion:
     """Plan the export of the requested adapter. Its adapter_config.json is the one that the user
-    named, or else the one of the run.
+    named, else the one of the run.
 
     Raises:
         BadRequest: the checkpoint has no adapter; the adapter's config is not known or belongs to
@@ -140,11 +140,8 @@ def prepare_adapter(
 
 
 def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Iterator[AdapterTensor]:
-    """Yield the tensors that an adapter checkpoint has in addition to the adapter: fully trained
-    modules, embeddings and biases. PEFT saves these tensors under their names in the model.
-
-    Yield nothing if the checkpoint `held` contains the whole model.
-    """
+    """Yield the tensors that an adapter checkpoint `held` has in addition to the adapter: fully
+    trained modules, embeddings and biases. Yield nothing if `held` contains the whole model."""
     if not is_adapter_checkpoint(held.tensors):
         return
     taken = {each.key for each in tensors} | {Key(each.saved, "param") for each in tensors}
@@ -156,9 +153,7 @@ def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Itera
 def _in_layout(
     chosen: Checkpoint, around: Checkpoint, mapping: MapRequest, training: TrainingState
 ) -> MappedCheckpoint:
-    """Return the adapter `chosen` in the requested layout. `around` is a checkpoint that has the
-    config.json of the model.
-    """
+    """Return the adapter `chosen` in the requested layout. `around` has the model's config.json."""
     path = chosen.origin.path
     if mapping.to == MEGATRON:
         raise BadRequest(
@@ -185,9 +180,8 @@ def _with_config(target: Target, tree: Mapping[str, Any]) -> Target:
 def _refuse_lost(
     checkpoint: Checkpoint, tensors: list[AdapterTensor], others: Collection[str]
 ) -> None:
-    """Raise an error if trained tensors would be missing in the export. Tensors with optimizer
-    state were trained, and without them the exported adapter would give another model. `others` are
-    adapters that are left out on purpose."""
+    """Raise an error if the export would lack tensors that were trained, which are those with
+    optimizer state. `others` are adapters that are left out on purpose."""
     kept = {each.key.name for each in tensors}
     kept |= {key.name for key in checkpoint.tensors if adapter_of(key) in others}
     tied = {alias for alias, name in checkpoint.aliases.items() if name in kept}
@@ -215,8 +209,9 @@ def saved_embeddings(
     """Return the embedding tensors that PEFT saves with the adapter `name` under its setting
     `save_embedding_layers = "auto"`, and notes on this choice.
 
-    PEFT saves embeddings if they have an adapter, or if the vocabulary is larger than that of the
-    base model. `base` is the directory of the base model; None: the one that the config names.
+    PEFT saves embeddings that have an adapter. It also saves them if the size of the vocabulary
+    differs from that of the base model. `base` is the directory of the base model; None: the one
+    that the config names.
     """
     adapted = {each.module for each in tensors}
     layers = _layers(held)
@@ -246,7 +241,7 @@ def saved_embeddings(
 
 
 def _layers(held: Checkpoint) -> list[str]:
-    """Return the names of the input embedding and the output layer, as PEFT's model calls them."""
+    """Return the names in PEFT's model of the input embedding and the output layer."""
     found: dict[str, None] = {}
     for key in held.tensors:
         plain = plain_name(key.name)
@@ -284,7 +279,7 @@ def _vocabulary(config: Mapping[str, Any], base: Path | None) -> int | None:
 def _below(
     held: Checkpoint, modules: Sequence[str], name: str, tensors: Sequence[AdapterTensor]
 ) -> Iterator[AdapterTensor]:
-    """Yield every tensor of the modules, under the name that PEFT saves it with."""
+    """Yield every tensor of `modules`, with the name under which PEFT saves it."""
     known = {each.saved for each in tensors}
     keys = {full_name(key.name): key for key in held.tensors}
     for alias, holder in held.aliases.items():
@@ -298,9 +293,8 @@ def _below(
 
 
 def own_tokens(tensors: Sequence[AdapterTensor], config: Mapping[str, Any]) -> list[AdapterTensor]:
-    """Return the tensors without duplicate trained embedding rows. If the output layer is tied to
-    the embedding, both have the same rows, and PEFT saves only those of the embedding.
-    """
+    """Return the tensors without duplicate trained embedding rows. An output layer that is tied to
+    the embedding has the same rows, and PEFT saves them once, with the embedding."""
     tokens = {each.module for each in tensors if each.part == TOKENS}
     named = config.get("trainable_token_indices")
     named = tuple(named) if isinstance(named, dict) else ()

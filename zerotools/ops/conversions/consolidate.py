@@ -82,12 +82,12 @@ class Options:
         dtype: a key of `DTYPES` or of `QUANTISERS`, or "auto".
         weights_from: "masters" or "weights".
         format: the output format, by its name on the command line.
-        strip_prefix, rename, mapping: change the names, in this order. `strip_prefix` are prefixes
-            to remove, `rename` are rules `REGEX=REPL`, and `mapping` converts the tensors to
+        strip_prefix, rename, mapping: change the names, in this order. `strip_prefix` has prefixes
+            to remove, `rename` has rules `REGEX=REPL`, and `mapping` converts the tensors to
             another layout.
-        include, exclude, like: select tensors by the names after these changes.
+        include, exclude, like: select tensors by their changed names.
         adapter_only: export only the PEFT adapter `adapter_name`, with the config at
-            `adapter_config` (None: those of the run). If it is False, adapters are merged into the
+            `adapter_config` (None: that of the run). If it is False, adapters are merged into the
             model.
         base: the directory of the model that a separately saved adapter is added to; None: the
             model that the run names.
@@ -130,8 +130,7 @@ def prepare_export(
     table: FormatTable = FORMATS,
 ) -> Conversion:
     """Plan the export of the checkpoint at `path` to `destination`, without writing it.
-    `config_dir` is a directory with config.json and the tokenizer that are used in place of those
-    near the checkpoint.
+    `config_dir` has a config.json and a tokenizer, which replace those near the checkpoint.
 
     Raises:
         BadRequest: `path` does not exist, no tensor is selected, two tensors would get the same
@@ -261,9 +260,7 @@ def _choose_weights(
     *,
     is_merged: bool,
 ) -> tuple[Checkpoint, list[str]]:
-    """Return a checkpoint with the weights of the output, under their output names, and notes on
-    the choice.
-    """
+    """Return the weights of the output under their output names, and notes."""
     new_name = name_function(options.strip_prefix, [parse_rule(text) for text in options.rename])
     weights = weights_from(checkpoint, options.weights_from)
     layout = hub_layout_of(checkpoint, table)
@@ -308,11 +305,11 @@ def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[s
 
 
 def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
-    """Return the dtype of the export's floating-point tensors, and a sentence with the reason if
-    neither the user nor the run determines it.
+    """Return the dtype of the export's floating-point tensors. Also return a sentence with the
+    reason, or None if the user or the run determines the dtype.
 
     Raises:
-        BadRequest: quantised weights were requested from a command that does not quantise.
+        BadRequest: `asked` quantises, and the command does not.
     """
     if asked in QUANTISERS:
         raise BadRequest(
@@ -339,17 +336,17 @@ _TypeOf = Callable[[Key, Tensor], DType]
 
 def _type_of(key: Key, tensor: Tensor, cast: _TypeOf, like: Reference | None) -> DType:
     """Return the dtype of a tensor in the export. The reference model `like`, if given, may replace
-    the dtype that `cast` returns."""
+    the result of `cast`."""
     chosen = cast(key, tensor)
     return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
 
 def cast_types(weights: Checkpoint, dtype: DType | None) -> _TypeOf:
-    """Return a function that returns the dtype of a tensor of `weights` after a cast to `dtype`. If
+    """Return a function that maps a tensor of `weights` to its dtype after a cast to `dtype`. If
     `dtype` is None, all tensors keep their dtype.
 
     Integers, booleans and 8-bit floats (which have scales) keep their dtype. So do fp32 tensors
-    that the model has in fp32 although its other weights have 16 bits.
+    that transformers keeps in fp32 in a 16-bit model.
     """
     path = weights.model_sidecars.get(CONFIG)
     kept = ALWAYS_KEPT
@@ -365,7 +362,8 @@ def cast_types(weights: Checkpoint, dtype: DType | None) -> _TypeOf:
 
 
 def kept_note(described: Checkpoint, dtype: DType) -> list[str]:
-    """Return a note that names tensors of an output in `dtype` that stay in fp32."""
+    """Return a list with one note on the tensors of an output in `dtype` that stay in fp32; empty
+    without such tensors."""
     kept = [key.name for key, tensor in described.tensors.items() if tensor.dtype == FLOAT32]
     if not kept or dtype not in SIXTEEN_BIT:
         return []
@@ -377,8 +375,7 @@ OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infini
 
 
 def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
-    """Raise an error if weights became infinite in the export, because they are too large for the
-    dtype of the export.
+    """Refuse an export with weights that became infinite, because they are too large for its dtype.
 
     Raises:
         BadRequest: a value became infinite. For each tensor, the message has the number of values
@@ -399,11 +396,10 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
 
 
 def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> list[str]:
-    """Return a list with one warning if zerotools cannot prove that all files were written by the
-    same save, else an empty list.
+    """Return a list with one warning if zerotools cannot prove that the same save wrote all files,
+    else an empty list.
 
-    A proof is impossible if the files do not record which save wrote them, and no manifest lists
-    them.
+    There is no proof if the files do not record their save, and no manifest lists them.
     """
     if checkpoint.origin.world_size in (None, 1) or len(checkpoint.files) < 2:
         return []

@@ -49,13 +49,13 @@ _FROM_IT = "use another checkpoint, because the output needs this file"
 
 @dataclass(frozen=True)
 class Conversion:
-    """A planned conversion. `source` has the same tensors as `target`, under the same names.
+    """A planned conversion. `source` has every tensor of `target`, under the same name.
 
     Attributes:
         request: the request as text. An interrupted run can be resumed only by a run with the same
             text.
         sums, sums_directory, sums_bytes: `sums` returns a context that computes merged weights
-            (base plus adapter) and writes them to files in `sums_directory`, `sums_bytes` bytes in
+            (base plus adapter). It writes them to files in `sums_directory`, `sums_bytes` bytes in
             all. The source refers to these files.
         stamps: all files that were read for this plan. None of them may change until the output
             exists.
@@ -84,8 +84,8 @@ class Conversion:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The messages of the source's problems. If a problem affects the output,
-        `perform_conversion` refuses it."""
+        """The messages of the source's problems. `perform_conversion` refuses problems that affect
+        the output."""
         return tuple(problem.message for problem in self.source.problems)
 
     @property
@@ -111,17 +111,16 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Unchanged:
-    """The result if nothing has to be done, because the checkpoint already has the requested
-    form.
-    """
+    """The result if nothing has to be done, because the checkpoint already has the
+    requested form."""
 
     checkpoint: Checkpoint
     world_size: int
 
 
 def with_target_sources(source: Checkpoint, target: Target) -> Checkpoint:
-    """Return the source with the tensors of `target.sources` added. They replace tensors with the
-    same key."""
+    """Return `source` with the tensors of `target.sources`, which replace tensors with the same
+    key."""
     return replace(source, tensors={**source.tensors, **target.sources})
 
 
@@ -162,8 +161,8 @@ def perform_conversion(
 
     With `verify` the source is checked first (`prove_source`). Before the output gets its name, it
     is read back and compared with the source (`OutputProof`), and its digests are recorded. With
-    `resume`, files that an interrupted run completed are kept. If this run is interrupted, its
-    completed files are kept for a later run with `resume`.
+    `resume`, this run uses the files that an interrupted run completed. If this run is interrupted,
+    a later run with `resume` can use its completed files.
 
     Raises:
         BadRequest: the output exists, is inside the source, or does not fit on the disk; or the
@@ -214,8 +213,8 @@ def cast_to_fp16(conversion: Conversion) -> int:
 
 
 def refuse_damaged(conversion: Conversion) -> None:
-    """Raise an error if the output needs a file that is known to be damaged, for example because
-    its size differs from a job's manifest. The error is raised even if all needed bytes exist.
+    """Refuse to write an output that needs a file that is known to be damaged, for example because
+    its size differs from a job's manifest. Such a file is refused even if all needed bytes exist.
 
     Problems of other files do not affect the output, and remain warnings.
 
@@ -254,11 +253,10 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
 
 
 def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> None:
-    """Raise an error if no complete output can be made of the checkpoint, because of a problem that
-    was found when it was read.
+    """Refuse a checkpoint with a problem that makes every complete output impossible.
 
-    With `but_for_names`, a tensor is accepted if only its name is known and its data was not found,
-    because the output needs only the name.
+    With `but_for_names`, a tensor with a known name and without data is accepted, for an output
+    that needs only names.
 
     Raises:
         BadFile: the checkpoint has such a problem.
@@ -297,9 +295,6 @@ def check_destination(conversion: Conversion, *, overwrite: bool) -> None:
 
 
 def _check_disk_space(conversion: Conversion, there: int) -> None:
-    """Check that the output, and the merged weights next to it, fit on the disk. `there` bytes of
-    the output are on the disk already.
-    """
     needed = conversion.bytes_to_write - there + conversion.sums_bytes
     if conversion.sums_directory is not None:  # files of a killed run are removed first
         needed -= allocated_bytes(conversion.sums_directory)
@@ -307,10 +302,10 @@ def _check_disk_space(conversion: Conversion, there: int) -> None:
 
 
 def check_space(destination: Path, needed: int) -> None:
-    """Check that the output fits on the disk of `destination`.
+    """Check that `needed` bytes fit on the disk of `destination`.
 
     Raises:
-        BadRequest: the file system has fewer than `needed` bytes free.
+        BadRequest: the file system has less space.
     """
     existing = next(
         path for path in (destination, *destination.absolute().parents) if path.exists()
@@ -335,10 +330,8 @@ def allocated_bytes(directory: Path) -> int:
 def prove_part(
     conversion: Conversion, part: OutputPart, alignment: int = ALIGNMENT
 ) -> tuple[int, PartPlan]:
-    """Prove that every copy of one part can be made. Return the number of copies of its tensors,
-    and the plan of the part.
-
-    `alignment` is passed to `divide_output`.
+    """Prove that every copy of one part can be made. Return the number of copies, and the plan of
+    the part. `alignment` is passed to `divide_output`.
 
     Raises:
         As `prove_coverage`, and BadRequest: the conversion cannot be made in parts.
@@ -351,8 +344,8 @@ def prove_part(
 
 
 def refuse_merging(conversion: Conversion) -> None:
-    """Raise BadRequest if the conversion merges adapters, because several parts would do that at
-    the same time."""
+    """Raise BadRequest if the conversion merges adapters. Each part would merge all of
+    them again."""
     if conversion.sums_bytes:
         raise BadRequest(
             "this output cannot be written in parts, because adapters are merged into its "
@@ -361,8 +354,8 @@ def refuse_merging(conversion: Conversion) -> None:
 
 
 def check_part(conversion: Conversion, planned: PartPlan, *, overwrite: bool) -> None:
-    """Check the destination before any work is done. If an earlier run began this part, the free
-    space is not checked, because some bytes of the part are on the disk already.
+    """Check the destination before any work is done. The free space is not checked if an earlier
+    run began this part, because the disk then holds some of its bytes.
 
     Raises:
         BadRequest: the output exists, is inside the source, does not fit on the disk, or was begun

@@ -81,9 +81,7 @@ NO_CHECK, FORCE = "no_check_names", "force"
 
 @dataclass(frozen=True)
 class _Request:
-    """A requested conversion: its destination, its output format, and the user's options keyed by
-    name.
-    """
+    """A requested conversion. `options` are the user's options keyed by name."""
 
     table: FormatTable
     form: Format
@@ -94,13 +92,11 @@ class _Request:
 
     @property
     def adapter(self) -> AdapterRequest:
-        """The user's options for the adapter of a LoRA run."""
         given = self.options.get
         return AdapterRequest(given("base"), given("adapter_config"), given("adapter_name"))
 
     @property
     def writing(self) -> WriteOptions:
-        """The options that are passed to the writer of the format."""
         others = (*NAMES, ORDER, WEIGHTS_ONLY, DTYPE, NO_CHECK)
         names = {name for name in self.options if name not in others}
         names -= {*ADAPTER_OPTIONS}
@@ -236,7 +232,6 @@ def _prepare(
 
 
 def _adapter(source: Checkpoint, request: _Request, config_dir: Path | None) -> Conversion:
-    """Plan a conversion that writes only the adapter of a LoRA run, as PEFT saves it."""
     options, form = request.options, request.form
     formats.format_of(source, request.table).check_weights(source)
     refuse_with_adapter([name for name in ("max_shard_bytes",) if name in options])
@@ -304,9 +299,8 @@ def _check_options(form: Format, options: Mapping[str, Any]) -> None:
 
 
 def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
-    """Return the target with the config and tokenizer files that the user named in place of those
-    of the source.
-    """
+    """Return the target with the config and tokenizer files `given` in place of those of the
+    source."""
     files = dict(target.files)
     for name, path in given.items():
         plan = files.get(name)
@@ -317,7 +311,7 @@ def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
 
 
 def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Conversion | Unchanged:
-    """Plan a reshard to the same format, which keeps all contents of the checkpoint."""
+    """Plan a conversion to the source's own format. It keeps all contents of the checkpoint."""
     given = [option_flag(name) for name in NAMES if name in request.options]
     path, word = source.origin.path, format_option(request.form)
     if given:
@@ -342,8 +336,7 @@ def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Convers
 class _Run:
     """A source checkpoint and the state of its training, in the form that the target needs.
 
-    Optimizer state that was numbered has parameter names here, if the target needs names. `settled`
-    are notes of the source that no longer apply.
+    `settled` are notes of the source that no longer apply.
     """
 
     checkpoint: Checkpoint
@@ -353,30 +346,22 @@ class _Run:
 
 
 def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> AskedOrder | None:
-    """Return the order of parameters that `--order` requests.
-
-    Raises:
-        BadRequest: the order cannot be read or determined.
-    """
     if ORDER not in request.options:
         return None
     return asked_order(str(request.options[ORDER]), source, given)
 
 
 def _leaves_stage_0(source: Checkpoint, request: _Request) -> bool:
-    """Return whether the source is a run without ZeRO and the request gives a stage or a DeepSpeed
-    configuration. Such a run cannot be resharded, because its optimizer state has no parameter
-    names.
-    """
+    """Return whether the request gives a ZeRO stage or a DeepSpeed configuration for a run without
+    ZeRO. Such a run cannot be resharded, because its optimizer state has no parameter names."""
     if optimizer_roles(source) or not {"stage", "ds_config"} & request.options.keys():
         return False
     return formats.format_of(source, request.table).numbered_state(source) is not None
 
 
 def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, TrainingState]:
-    """Return the source and its training state. If the target can hold optimizer state, numbered
-    optimizer state, which `read` leaves out, is added to both.
-    """
+    """Return the source and its training state. If the target can hold optimizer state, both
+    include numbered optimizer state, which `read` leaves out."""
     training = formats.training_of(source, request.table)
     if not request.form.writes_state:
         return source, training
@@ -392,11 +377,11 @@ def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, Trai
 def _named(
     source: Checkpoint, training: TrainingState, request: _Request, order: AskedOrder | None
 ) -> _Run:
-    """Return the source and its training state, with the user's hyperparameters. If the target
-    needs parameter names for the optimizer state, numbered state gets names.
+    """Return the source and its training state, with the user's hyperparameters. Numbered optimizer
+    state gets parameter names if they are known.
 
     Raises:
-        BadRequest: the optimizer identifies its parameters by number, and the target needs names.
+        BadRequest: the target needs parameter names, and they are not known.
     """
     options = request.options
     # Read now, so that a lost number is refused even if the target cannot hold it.
@@ -432,20 +417,16 @@ def _named(
 
 
 def _needs_names(source: Checkpoint, training: TrainingState, request: _Request) -> bool:
-    """Return whether the output needs names for the optimizer's parameters: its format or its
-    layout needs them, or a weight comes from an unnamed master."""
+    """Return whether the output needs parameter names for the optimizer state. Its format or its
+    layout may need them, or a weight that comes from an unnamed master."""
     if request.form.names_state or request.mapping is not None:
         return True
     return any(key.role == "param" and key.name in training.unnamed for key in source.tensors)
 
 
 def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
-    """Raise an error if there are optimizer files next to the model that zerotools cannot read. The
-    output would lose their state.
-
-    Raises:
-        BadRequest: there are such files.
-    """
+    """Raise BadRequest if there are optimizer files next to the model that zerotools cannot read.
+    The output would lose their state."""
     form = formats.format_of(source, request.table)
     if not form.is_weights_format or not source.origin.path.is_dir():
         return
@@ -472,9 +453,8 @@ def _weights_only(source: Checkpoint, request: _Request) -> list[str]:
 
 
 def _one_rank(source: Checkpoint, request: _Request) -> list[str]:
-    """Return a note if the output is written for one rank because neither the user nor the source
-    gives a number of ranks.
-    """
+    """Return a list with one note if neither the user nor the source gives a number of ranks, so
+    that the output is for one rank. Else the list is empty."""
     is_known = "world_size" in request.options or source.origin.world_size is not None
     if is_known or "world_size" not in request.form.write_options:
         return []

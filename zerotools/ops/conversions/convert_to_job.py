@@ -135,8 +135,10 @@ def _named(
     run: ForeignRun, options: Mapping[str, Any], given: Mapping[str, Path]
 ) -> tuple[ForeignRun, AskedOrder | None, list[str]]:
     """Return `run` with parameter names for numbered optimizer state, the order that the user
-    requested (or None), and a list of notes. Without a requested order, the names are used only if
-    they can be proved, and a note describes the proof.
+    requested (None without one), and notes. Without a requested order the names must be proved.
+
+    Raises:
+        BadRequest: the names cannot be proved.
     """
     if not run.training.unnamed:
         return run, None, []
@@ -155,8 +157,11 @@ def _with(run: ForeignRun, named: NamedCheckpoint) -> ForeignRun:
 
 
 def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun, list[str]]:
-    """Return the run with missing options of its param groups added, and notes on them. Check that
-    it has all weights and optimizer state that a job needs."""
+    """Return the run with missing options of its param groups added, and notes on them.
+
+    Raises:
+        BadRequest: an option, a weight or optimizer state that a job needs is missing.
+    """
     wanted = {name: value for name, value in options.items() if name in NAMES}
     asked = RequestedHyperparameters.of(wanted, run.training.ds_config)
     training, notes = with_missing_options(run.checkpoint, run.training, asked)

@@ -30,8 +30,8 @@ ADAPTER_OPTIONS = ("adapter_only", "adapter_config", "adapter_name", "base")
 @dataclass(frozen=True)
 class MergedModel:
     """`checkpoint` has the weights of the model, with its config and tokenizer. `merged` are the
-    adapters that were merged into them; None if the run has none. `notes` say where the config and
-    tokenizer come from."""
+    adapters that were merged into the weights; None without adapters. `notes` name the directories
+    of the config and tokenizer."""
 
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
@@ -44,8 +44,7 @@ class MergedModel:
 
     def kept_dtype(self, tensor: Tensor) -> DType:
         """Return the dtype of a tensor in an output that keeps dtypes. A merged weight gets the
-        dtype of the base model's weights.
-        """
+        dtype of the base model's weight."""
         merged = self.merged
         if merged is None or merged.dtype is None:
             return tensor.dtype
@@ -85,11 +84,11 @@ def merged_model(
     fallback_sidecars: Mapping[str, Path] | None = None,
     is_merged: bool = True,
 ) -> MergedModel:
-    """Return the model of `checkpoint` for an export at `destination`, with its adapters merged if
+    """Return the model of `checkpoint` for an export at `destination`, with adapters merged if
     `is_merged`.
 
-    `config_dir` has the config.json and tokenizer to use in place of those near the checkpoint.
-    `fallback_sidecars` are the files to use if neither has them.
+    `config_dir` has a config.json and a tokenizer, which replace those near the checkpoint.
+    `fallback_sidecars` are used if neither place has such files.
 
     Raises:
         BadFile, BadRequest, Unsupported: as `merge_adapters`.
@@ -109,11 +108,10 @@ def merged_model(
 
 
 def refuse_with_adapter(options: Collection[str]) -> None:
-    """Raise an error if --adapter-only is combined with options for whole models, which are in
-    `options`.
+    """Refuse `options` for whole models in combination with --adapter-only.
 
     Raises:
-        BadRequest: there are such options.
+        BadRequest: `options` is not empty.
     """
     if options:
         raise BadRequest(
@@ -123,8 +121,8 @@ def refuse_with_adapter(options: Collection[str]) -> None:
 
 
 def adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
-    """Return the dtype of an adapter that is exported without its model. For "auto" this is the
-    16-bit dtype of the run. None means that each tensor keeps its dtype.
+    """Return the dtype of an adapter that is exported without its model; None: each tensor keeps
+    its dtype. "auto" means the dtype of a 16-bit run.
 
     Raises:
         BadRequest: the dtype would quantise the adapter.

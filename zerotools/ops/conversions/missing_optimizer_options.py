@@ -1,8 +1,9 @@
-"""Values that an optimizer needs to resume and that a checkpoint may lack: param groups, lr, betas.
+"""Add values that an optimizer needs to resume and that a checkpoint may lack: param groups, lr,
+betas.
 
-They come from the first of these sources that has them: the param groups of the checkpoint, the
-command line, `optimizer.params` of a DeepSpeed configuration. If a checkpoint has no param groups,
-all trained parameters become one group.
+Each value comes from the first of these sources that has it: the param groups of the checkpoint,
+the command line, `optimizer.params` of a DeepSpeed configuration. If a checkpoint has no param
+groups, all trained parameters become one group.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class RequestedHyperparameters:
     def of(
         cls, asked: Mapping[str, Any], config: Any, order: Sequence[str] | None = None
     ) -> RequestedHyperparameters:
-        """Return the hyperparameters from the options of the command and from a DeepSpeed
-        configuration. If both have a value, the option is used.
+        """Return the hyperparameters from the options of the command (`asked`) and from a DeepSpeed
+        configuration. An option wins over the configuration.
 
         Raises:
-            BadRequest: a value is not possible, or contradicts the configuration that the user
-                gave.
+            BadRequest: a value is not possible, or contradicts a configuration that the user gave
+                too.
         """
         flags = {name: asked[name] for name in NAMES if name in asked}
         for name, value in flags.items():
@@ -60,7 +61,7 @@ class RequestedHyperparameters:
 
 
 def _check(name: str, value: Any) -> None:
-    """Raise BadRequest if no optimizer takes this value."""
+    """Raise BadRequest for a value that no optimizer takes."""
     parts = value if isinstance(value, tuple) else (value,)
     most = 1.0 if name in ("betas", "momentum") else math.inf
     if not all(0 <= part < most for part in parts):
@@ -77,8 +78,8 @@ def with_missing_options(
     """Return `training` with the missing options of every param group added, and notes on them.
 
     Raises:
-        BadRequest: the user gave a value that every group already has, or an order with a name that
-            is not a parameter.
+        BadRequest: the user gave a value that every group already has, or an order that does not
+            fit the parameters.
     """
     if not training.groups:
         return _one_group(source, training, given)
@@ -102,9 +103,7 @@ def with_missing_options(
 
 
 def _ordered(source: Checkpoint, training: TrainingState, order: Sequence[str]) -> TrainingState:
-    """Return the param groups with their parameters in the given order, for a format that does not
-    keep the order.
-    """
+    """Return `training` with the parameters of each group in the given order."""
     path = source.origin.path
     if training.is_ordered:
         raise BadRequest(f"{path} already has param groups with an order; leave --order out")
@@ -120,7 +119,7 @@ def _ordered(source: Checkpoint, training: TrainingState, order: Sequence[str]) 
 
 
 def _configured(config: Any) -> dict[str, Any]:
-    """Return the hyperparameters in a DeepSpeed configuration, without "auto"."""
+    """Return the hyperparameters in a DeepSpeed configuration, without values "auto"."""
     section = config.get("optimizer") if isinstance(config, Mapping) else None
     params = section.get("params") if isinstance(section, Mapping) else None
     return {
@@ -135,11 +134,11 @@ def _one_group(
     training: TrainingState,
     given: RequestedHyperparameters,
 ) -> tuple[TrainingState, list[str]]:
-    """Return `training` with one group of all trained parameters, and a note. If the learning rate
-    is not known, return `training` unchanged.
+    """Return `training` with one group of all trained parameters, and a note. Without a known
+    learning rate, return `training` unchanged.
 
-    If no order was given, the order of the parameters counts as unknown, because programs may sort
-    the names in a file.
+    If no order was given, the order counts as unknown, because programs may sort the names in a
+    file.
     """
     if "lr" not in given.options:
         return training, []
@@ -154,9 +153,8 @@ def _one_group(
 
 
 def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
-    """Check the names of the parameters that the user gave. Return their canonical names in the
-    same order.
-    """
+    """Return the canonical names of the parameters in `order`, without duplicates. Raise BadRequest
+    for an unknown name."""
     weights = {key.name for key in source.tensors if key.role == "param"}
     names = [source.aliases.get(name, name) for name in order]
     unknown = [name for name in names if name not in weights]
@@ -168,10 +166,10 @@ def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
 
 
 def trained_parameters(source: Checkpoint, training: TrainingState) -> list[str]:
-    """Return the parameters that an optimizer has, in the source's order.
+    """Return the parameters that the optimizer updates, in the source's order.
 
-    These are the parameters with optimizer state. If no parameter has any, they are all
-    floating-point parameters that are not known to be frozen.
+    These are the parameters with optimizer state. If none has any, they are all floating-point
+    parameters that are not known to be frozen.
     """
     weights = [key.name for key in source.tensors if key.role == "param"]
     stateful = set(_stateful([*source.tensors, *training.scalars]))

@@ -1,5 +1,5 @@
-"""Quantised weights in an export: they are dequantised, kept, or made from plain weights, as
-`--dtype` requests.
+"""Quantised weights in an export. `--dtype` decides whether they are dequantised, kept, or made
+from plain weights.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ AUTO = "auto"
 def dequantise_if_requested(
     checkpoint: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint, and notes.
-
-    If `dtype` is a precision such as `bf16`, the quantised weights are dequantised. Otherwise the
-    checkpoint is returned unchanged.
+    """Return the checkpoint, and notes. Its quantised weights are dequantised if `dtype` is a
+    precision such as `bf16`, else kept.
 
     Raises:
-        BadFile, Unsupported: the values cannot be computed; or config.json declares
-            quantised weights, and the checkpoint has none.
+        BadFile, Unsupported: the values cannot be computed; or config.json declares quantised
+            weights, and the checkpoint has none.
     """
     if not found.is_there or dtype in QUANTISERS:
         return checkpoint, []
@@ -50,7 +48,7 @@ def quantise_and_describe(
     weights: Checkpoint, described: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Quantised, Checkpoint]:
     """Quantise the weights with the quantiser `dtype`. Return the result, and a description of the
-    output, in which tensors that are not quantised have the dtypes of `described`.
+    output. In the output, tensors that are not quantised have the dtypes of `described`.
 
     Raises:
         BadRequest: the weights are quantised already, or cannot be quantised.
@@ -64,11 +62,11 @@ def quantise_and_describe(
 
 
 def refuse_quantising(dtype: str) -> None:
-    """Raise an error if `dtype` would quantise weights that are also converted to another layout.
+    """Refuse to quantise weights that are also converted to another layout, because programs with
+    other layouts cannot read such weights.
 
     Raises:
-        BadRequest: `dtype` is the name of a quantiser. Programs with other layouts cannot read such
-            weights.
+        BadRequest: `dtype` is the name of a quantiser.
     """
     if dtype in QUANTISERS:
         raise BadRequest(
@@ -78,8 +76,7 @@ def refuse_quantising(dtype: str) -> None:
 
 
 def refuse_bare_casts(source: Checkpoint, target: Target, found: Quantisation) -> None:
-    """Raise an error if the target stores quantised payloads or scales in another dtype than the
-    source.
+    """Refuse a target that stores quantised payloads or scales in another dtype than the source.
 
     Raises:
         BadFile, Unsupported: a dtype differs. The message names the first such tensor.

@@ -68,8 +68,8 @@ def plan_reshard(
     force: bool = False,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Do the work of `prepare_reshard` for a checkpoint that was already read. `options` has the
-    new number of ranks."""
+    """Plan as `prepare_reshard`, for a checkpoint that was read before. `options` has the number of
+    ranks."""
     form, world_size = formats.format_of(checkpoint, table), options.ranks(checkpoint)
     if not force and form.is_laid_out(checkpoint, options):
         refuse_blocked(checkpoint)
@@ -88,11 +88,8 @@ def plan_reshard(
 
 
 def _request_in_journal(world_size: int, options: WriteOptions) -> str:
-    """Return the text that identifies the request in the journal of a run.
-
-    The journals of interrupted runs contain a digest of this text, so the text for a request must
-    never change.
-    """
+    """Return the text that identifies the request in the journal of a run. Journals contain a
+    digest of this text, so the text for a request must never change."""
     names = ("stage", "sub_group_size", "round_robin", "ds_config")
     settings = ", ".join(f"{name}={getattr(options, name)!r}" for name in names)
     return f"({world_size!r}, Settings({settings}))"
@@ -101,7 +98,7 @@ def _request_in_journal(world_size: int, options: WriteOptions) -> str:
 def _refuse_useless(
     checkpoint: Checkpoint, form: Format, options: WriteOptions, table: FormatTable
 ) -> None:
-    """Raise BadRequest if the user gave an option that the format ignores."""
+    """Raise BadRequest if the user gave an option that the format does not take."""
     useless = {*options.given()} - {"world_size"} - form.reshard_options
     if not useless:
         return
@@ -124,7 +121,7 @@ rank, does not fill the memory or the disk.
 
 
 def check_world_size(world_size: int) -> None:
-    """Raise an error if no run can have this number of ranks.
+    """Refuse a number of ranks that no run can have.
 
     Raises:
         BadRequest: the number is below 1 or above MAX_RANKS.

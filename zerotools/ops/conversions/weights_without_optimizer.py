@@ -1,5 +1,5 @@
-"""The weights that `convert` writes to a format without optimizer state, and notes on the parts
-that it leaves out.
+"""Choose the weights that `convert` writes to a format without optimizer state, and note what is
+left out.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ KEEP = "keep"
 
 @dataclass(frozen=True)
 class WeightsAlone:
-    """The weights that a format without optimizer state gets.
+    """The weights for a format without optimizer state.
 
     `weights` have the dtypes of the source, and `described` are the same weights with the dtypes of
-    the output. `keys` maps keys of the source to keys of the output, if these differ. `found` is
-    the quantisation of the source. `made` is the result of quantising the weights for the output;
-    None if they are not quantised.
+    the output. `keys` maps keys of the source to different keys of the output. `found` is the
+    quantisation of the source. `made` is the result of quantising the weights for the output; None
+    if they are not quantised.
     """
 
     described: Checkpoint
@@ -66,7 +66,7 @@ class WeightsAlone:
         return with_quantised_config(target, self.weights, self.found, self.made, self.dtype)
 
     def new_sources(self, source: Checkpoint) -> dict[Key, Tensor]:
-        """Return the weights that have other keys in the output than in the source."""
+        """Return the weights that the source does not have under the same key."""
         held = self.weights.tensors.items()
         return {key: tensor for key, tensor in held if source.tensors.get(key) is not tensor}
 
@@ -121,9 +121,9 @@ def _keys_of(
 ) -> dict[Key, tuple[Key, ...]]:
     """Return a dict from keys of the source to keys of the output.
 
-    `chosen` and `weights` have the same tensors: `chosen` before and `weights` after the last
-    renaming. `on_hub` maps keys of the source to keys of `chosen`, if the layout was changed to
-    that of the Hub.
+    `chosen` has the tensors before the last renaming, and `weights` the same tensors after it.
+    `on_hub` maps keys of the source to keys of `chosen`, if the layout was changed to that of the
+    Hub.
     """
     new_keys = {id(tensor): key for key, tensor in weights.tensors.items()}
     moved = {key: new_keys.get(id(tensor), key) for key, tensor in chosen.tensors.items()}
