@@ -2,10 +2,10 @@
 
 prepare_salvage   `zerotools salvage`: examine, plan, and describe the result as JSON
 examine_damage    find the tensors that are complete, and the lost parts of the others
-sound_files       the bytes of each file that checksums or manifests prove to be undamaged
+sound_files       the bytes of each file that no checksum or manifest contradicts
 holes             the undamaged chunks of a tensor, and the boxes that no chunk has
 exported_weights  the weights under the names of the export
-fill_source       the other checkpoint
+fill_source       the checkpoint that holes are filled from
 fill_holes        weights with filled holes; their parts may have several dtypes
 salvage_plan      the weights to write, and those to leave out
 """

@@ -39,7 +39,7 @@ class DamagedCheckpoint:
     a missing or truncated file.
 
     Attributes:
-        checkpoint: what could be read. Its problems include the losses.
+        checkpoint: the part that could be read. Its problems include the losses.
         lost_names: the files that held the lost data, keyed by the name of the tensor.
         unnamed: lost files with unknown contents. They may have held tensors or tied names that no
             other file lists.
@@ -54,11 +54,11 @@ class DamagedCheckpoint:
 
 @dataclass(frozen=True)
 class ToExamine:
-    """A checkpoint with readable metadata that will be examined for damage, and the files with its
-    tensors.
+    """A checkpoint to examine for damage. Its metadata was read.
 
-    `metadata` are files without checksums that record the positions of tensors, `manifest` is the
-    manifest next to the checkpoint, and `stamps` are all files that were read.
+    `to_scan` are the files with its tensors. `metadata` are files that record the positions of
+    tensors and have no checksums. `manifest` is the manifest next to the checkpoint. `stamps` are
+    all files that were read.
     """
 
     remains: DamagedCheckpoint
@@ -81,9 +81,10 @@ class Examined:
     """The result of examining a checkpoint for damage.
 
     Attributes:
-        sound: every tensor, reduced to its undamaged chunks.
-        holes: the parts that are missing.
+        sound: every tensor with only its undamaged chunks.
+        holes: the missing parts of each incomplete tensor.
         damage: the damaged files with their defects.
+        unchecked: the files with bytes that no checksum proves.
     """
 
     given: ToExamine
@@ -108,7 +109,7 @@ class Examined:
 def _read_damaged(
     read: Callable[[], Checkpoint], stand_in: Path | None, table: FormatTable
 ) -> DamagedCheckpoint:
-    """Call `read` to read a checkpoint that may have lost bytes."""
+    """Read a checkpoint that may have lost bytes. `read` reads it."""
     other = None if stand_in is None else detect(stand_in, table=table).path
     with tolerating_damage(other) as damage:
         checkpoint = read()
@@ -126,17 +127,14 @@ def _read_damaged(
 
 
 def _is_lost(checkpoint: Checkpoint, problem: Problem) -> bool:
-    """Return whether a problem means that bytes are lost, and not that bytes exist but are
-    wrong."""
+    """Return whether bytes are lost, rather than present and wrong."""
     is_gone = problem.file is not None and not (checkpoint.root / problem.file).exists()
     return problem.is_loss or is_gone
 
 
 def _with_faults(checkpoint: Checkpoint, damage: Damage) -> Checkpoint:
-    """Return the checkpoint with a problem for every damaged file.
-
-    If a file is certainly lost, its problem is marked as a loss.
-    """
+    """Return the checkpoint with a problem for every damaged file. Problems that are losses are
+    marked."""
     problems = [
         replace(problem, is_loss=_is_lost(checkpoint, problem)) for problem in checkpoint.problems
     ]
@@ -163,12 +161,12 @@ def read_remaining(
     table: FormatTable = FORMATS,
 ) -> ToExamine:
     """Read the remaining metadata of the checkpoint at `path`. `stand_in` may be another checkpoint
-    of the same run: it replaces lost lists of names and shapes.
+    of the same run, with names and shapes to use if their lists are lost.
 
     Raises:
         BadRequest: `path` does not exist, or has no such tag or section.
         BadFile: `path` is not a checkpoint; the list of tensors is lost; or files belong to another
-            save or rank, which is not a loss of bytes.
+            save or rank.
         Unsupported: zerotools does not read its format.
     """
     notes = []
@@ -195,8 +193,7 @@ def read_remaining(
 def _unproved_metadata(
     checkpoint: Checkpoint, files: CheckpointFiles, to_scan: FilesToScan
 ) -> tuple[str, ...]:
-    """Return the files that were read to find the tensors, but hold no tensors and have no
-    checksums."""
+    """Return the files without tensors and without checksums that were read to find the tensors."""
     holding = {file.name for file in to_scan.files}
     base = files.base.absolute()
     read = {p.relative_to(base).as_posix() for p in checkpoint.stamps if p.is_relative_to(base)}
@@ -204,8 +201,7 @@ def _unproved_metadata(
 
 
 def _refuse_mixtures(checkpoint: Checkpoint) -> None:
-    """Raise an error if an undamaged file belongs to another save, because the export would mix two
-    models.
+    """Refuse undamaged files that belong to another save, because the export would mix two models.
 
     Raises:
         BadFile: there is such a file. The message names the first.
@@ -238,7 +234,7 @@ def examine_checkpoint(
     read since its last call.
 
     Raises:
-        Unsupported: weights are not equal to the cast of their masters.
+        Unsupported: a weight differs from the cast of its master.
     """
     files = sound_files(
         given.files, given.to_scan, given.manifest, budget, on_bytes, given.metadata
@@ -249,7 +245,7 @@ def examine_checkpoint(
 
 
 def examine_files(given: ToExamine, names: Collection[str], budget: MemoryBudget) -> Examined:
-    """Do the work of `examine_checkpoint` for only the files `names`. The other files count as
+    """Examine only the files `names`, as `examine_checkpoint` does. Other files count as
     undamaged."""
     wanted = [file for file in given.to_scan.files if file.claimed_as in names]
     to_scan = replace(given.to_scan, files=wanted)
@@ -289,10 +285,10 @@ def _examined(given: ToExamine, files: SoundFiles, budget: MemoryBudget) -> Exam
 def _judged(
     given: ToExamine, files: SoundFiles, sound: Mapping[Key, Tensor], budget: MemoryBudget
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield the tensors that have a digest in the manifest, each with its undamaged chunks.
+    """Yield the tensors for which the manifest's digest overrules the checksums.
 
-    A tensor with the recorded digest is undamaged, even if the checksum of the record around it is
-    wrong. Any other tensor is yielded without chunks.
+    With the recorded digest, a tensor gets all its chunks, even if the checksum of a record is
+    wrong. With another digest, a tensor that no checksum has refuted gets no chunks.
     """
     if given.manifest is None:
         return
@@ -314,7 +310,7 @@ def _judged(
 
 
 def _is_proved(tensor: Tensor, files: SoundFiles) -> bool:
-    """Return whether a manifest proves all files that hold parts of the tensor."""
+    """Return whether a manifest proves that all files with parts of the tensor are undamaged."""
     return all(files.files[chunk.file].is_proved for chunk in tensor.chunks)
 
 
@@ -325,8 +321,7 @@ def _is_unchecked(tensor: Tensor, files: SoundFiles) -> bool:
 def _damage(
     checkpoint: Checkpoint, files: CheckpointFiles, found: SoundFiles
 ) -> tuple[Problem, ...]:
-    """Return the defects: first the problems that the reader found, then one for each other damaged
-    file."""
+    """Return the problems that the reader found, then one for each other damaged file."""
     problems = {problem.message: problem for problem in checkpoint.problems}
     told = {problem.file for problem in checkpoint.problems}
     below = checkpoint.root.relative_to(files.base) if checkpoint.root != files.base else Path()
@@ -338,11 +333,11 @@ def _damage(
 
 
 def _refuse_other_weights(examined: Examined, files: SoundFiles, budget: MemoryBudget) -> None:
-    """Raise an error if masters, after a cast, are not equal to their weights. An export of an
-    undamaged checkpoint makes the same check.
+    """Refuse weights that differ from the cast of their masters, as an export of an undamaged
+    checkpoint does.
 
     Raises:
-        Unsupported: there is such a master. The message names the first.
+        Unsupported: there is such a weight. The message names the first.
     """
     checkpoint = examined.given.remains.checkpoint
     pairs = format_of(checkpoint, examined.given.table).weight_pairs(checkpoint)

@@ -1,5 +1,6 @@
 """Prepare the weights of a damaged checkpoint for an export as `consolidate` does: merge adapters,
-restore the layout of the Hub, rename and select. The weights may have holes."""
+restore the layout of the Hub, rename and select. The weights may have holes.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +39,15 @@ _HALVES = (A, B, EMBEDDING_A, EMBEDDING_B, MAGNITUDE)
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a damaged checkpoint for an export; they may have holes.
+    """The weights of a damaged checkpoint for an export. They may have holes.
 
     Attributes:
         masters: every weight, from its fp32 master if it has one.
-        copies: the 16-bit weights of masters.
+        copies: the 16-bit copies of the weights that have a master.
         lost: the reasons why weights cannot be made from the remaining data, keyed by the weights'
             names.
-        merged: the adapters that are added.
-        unselected: names that are omitted on purpose.
+        merged: the adapters that are merged.
+        unselected: names that the user did not select.
     """
 
     masters: Checkpoint
@@ -59,11 +60,8 @@ class Weights:
 
 @dataclass(frozen=True)
 class Naming:
-    """The names of an export.
-
-    `new_name` returns the new name of a tensor, and `is_selected` returns whether a tensor is
-    written.
-    """
+    """The names of an export. `new_name` returns the new name of a tensor. `is_selected` returns
+    whether the tensor with this new name is written."""
 
     new_name: Callable[[str], str]
     is_selected: Callable[[str], bool]
@@ -87,9 +85,9 @@ def weights_of(
     request: AdapterRequest | None = None,
     lost_names: Collection[str] = (),
 ) -> Weights:
-    """Return the weights of `checkpoint`, which may have holes. Merged weights are computed in the
-    directory `scratch`, with the adapter options `request`. The tensors `lost_names` are lost
-    completely.
+    """Return the weights of `checkpoint`, which may have holes. Adapters are merged with the
+    options `request`, and merged weights will be computed in a directory next to `scratch`. The
+    tensors `lost_names` are lost completely.
 
     Raises:
         BadFile: the job's record contradicts the tensors.
@@ -117,7 +115,7 @@ def weights_of(
 
 
 def _copies(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the 16-bit weights of the parameters that have a master."""
+    """Return the 16-bit copies of the weights that have a master."""
     tensors = {
         Key(key.name, "param"): tensor
         for key, tensor in checkpoint.tensors.items()
@@ -132,8 +130,8 @@ def _without_broken_adapters(
     lost: dict[str, str],
     lost_names: Collection[str],
 ) -> Checkpoint:
-    """Return the checkpoint without broken modules, and add their weights to `lost`. A module is
-    broken if its weight or a matrix of its adapter is lost or has holes."""
+    """Return the checkpoint without broken modules, and add these modules' weights to `lost`. A
+    module is broken if its weight or a matrix of its adapter is lost or has holes."""
     keys = [key for key in checkpoint.tensors if key.role in WEIGHT_ROLES]
     keys += [Key(name, "param") for name in lost_names]
     if not adapter_names(keys):
@@ -162,23 +160,22 @@ def _is_pair(parts: Collection[str]) -> bool:
 
 
 def _module(name: str) -> str:
-    """Return the module that a weight or a matrix of its adapter belongs to."""
+    """Return the module of a weight, or of a matrix of its adapter."""
     each = adapter_tensor(Key(name, "param"))
     return plain_name(name).rpartition(".")[0] if each is None else each.module
 
 
 def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, str]) -> Checkpoint:
-    """Return the checkpoint without the base weights of lost adapters, because a reader could
-    mistake them for trained weights."""
+    """Return the checkpoint without the base weights of lost adapters. Without the adapter they are
+    not the trained weights."""
     names = set(lost) | {block.name for name in lost for block in layout.get(name, ())}
     kept = {key: tensor for key, tensor in checkpoint.tensors.items() if key.name not in names}
     return replace(checkpoint, tensors=kept)
 
 
 def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) -> Checkpoint:
-    """Return the weights that can get the layout of the Hub. A weight with holes cannot if this
-    layout divides it row by row; the weights that would be made of its rows are added to `lost`.
-    """
+    """Return the weights that can get the layout of the Hub. If that layout takes rows of a weight
+    with holes, the weight is left out, and the weights made of its rows are added to `lost`."""
     kept: dict[Key, Tensor] = {}
     for key, tensor in weights.tensors.items():
         blocks = layout.get(key.name, ())
@@ -194,7 +191,7 @@ def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) ->
 
 
 def tied_to(weights: Checkpoint, name: str) -> Iterator[str]:
-    """Yield `name` and the other names of the same weight."""
+    """Yield `name`, then the other names of the same weight."""
     yield name
     holder = weights.aliases.get(name, name)
     if holder != name:

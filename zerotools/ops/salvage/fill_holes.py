@@ -2,13 +2,12 @@
 
 A weight has up to three sources, in this order: its undamaged chunks; the same weight in another
 dtype in the same checkpoint (16-bit weights next to masters); another checkpoint. Each source gives
-only the elements that the earlier sources lack, so a partly lost weight keeps its remaining
-elements.
+only the elements that the earlier sources lack.
 
 A filled weight may have parts of different dtypes, such as an fp32 master with boxes from bf16
-weights. But `execute` expects one dtype for each tensor, so `in_pieces` divides the weight into
-several tensors, one for each contiguous box of one dtype in the output. They are written to the
-bytes of the whole weight, so the output file has one tensor, and it is read back as one tensor.
+weights. But `execute` expects one dtype for each tensor. So `in_pieces` divides the weight into
+several tensors, one for each contiguous box of one dtype in the output. The output file has one
+tensor for all of them.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ class FilledWeight:
 
 
 def fill_weight(key: Key, own: Tensor, others: Sequence[tuple[str, Tensor]]) -> FilledWeight:
-    """Fill the missing elements of `own` from `others`, one after another. Each of `others` is the
-    name of a source, and a tensor of the same shape."""
+    """Fill the missing elements of `own` from `others`, in order. Each of `others` is the name of a
+    source with a tensor of the same shape."""
     holes = holes_of(key, own)
     if holes is None:
         whole = Box.whole(own.shape)
@@ -89,13 +88,12 @@ def _own(tensor: Tensor, holes: Holes) -> Part:
 
 
 def _as_chunks(holes: Holes) -> tuple[Chunk, ...]:
-    """Return the holes of a tensor in the form of chunks, for functions that compute which elements
-    chunks do not cover."""
+    """Return the holes as chunks, for functions that compute which elements chunks do not cover."""
     return tuple(Chunk(box, "", 0) for box in holes.boxes)
 
 
 def _given(tensor: Tensor, holes: Holes) -> Tensor:
-    """Return `tensor` with chunks for only those elements that fill `holes`."""
+    """Return `tensor` with only the elements that lie in `holes`."""
     if holes.is_total:
         return tensor
     ranges = ranges_of(tensor)
@@ -118,8 +116,8 @@ def _cut(
 
 
 def _part(source: str, given: Tensor, before: Holes, after: Holes | None) -> Part:
-    """Return the part of a weight that `given` fills. `before` are the holes before this step, and
-    `after` are the remaining holes."""
+    """Return the part of a weight that `given` fills, with the holes `before` and `after` this
+    step."""
     if after is None:
         return Part(given, before.boxes, before.ranges, source)
     rest = holes_of(before.key, given)
@@ -130,7 +128,6 @@ def _part(source: str, given: Tensor, before: Holes, after: Holes | None) -> Par
 
 
 def _joined(one: Tensor, other: Tensor) -> Tensor:
-    """Return a tensor with the chunks of both tensors."""
     ranges, more = ranges_of(one), ranges_of(other)
     if ranges is not None and more is not None:
         both = sorted([*ranges, *more])
@@ -147,9 +144,8 @@ def joined_parts(parts: Sequence[Part]) -> Tensor:
 
 
 def with_absolute_names(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with absolute file names, so that its tensors can be used together with
-    tensors of another checkpoint.
-    """
+    """Return the checkpoint with absolute file names, so that its tensors can be used with those of
+    another checkpoint."""
     root = checkpoint.root.absolute()
     tensors = {key: _moved(tensor, root) for key, tensor in checkpoint.tensors.items()}
     files = {str(root / name): size for name, size in checkpoint.files.items()}
@@ -167,7 +163,7 @@ def _moved(tensor: Tensor, root: Path) -> Tensor:
 
 def contiguous_parts(shape: tuple[int, ...], part: Part) -> Iterator[tuple[Box, int]]:
     """Divide a part into boxes that are contiguous in a row-major tensor of `shape`. Yield each box
-    with the index of its first element in this tensor."""
+    with the index of its first element in that tensor."""
     if part.ranges is not None:
         for begin, end in part.ranges:
             at = begin
@@ -180,8 +176,7 @@ def contiguous_parts(shape: tuple[int, ...], part: Part) -> Iterator[tuple[Box, 
 
 
 def _rows(shape: tuple[int, ...], box: Box) -> Iterator[tuple[Box, int]]:
-    """Divide `box` into boxes that are contiguous in a row-major tensor of `shape`. Yield each with
-    the index of its first element."""
+    """Do the work of `contiguous_parts` for one box."""
     full = len(shape)
     while full and box.shape[full - 1] == shape[full - 1]:
         full -= 1
@@ -205,13 +200,13 @@ def _first(shape: tuple[int, ...], box: Box) -> int:
 def in_pieces(
     source: Checkpoint, target: Target, mixed: Mapping[Key, FilledWeight]
 ) -> tuple[Checkpoint, Target]:
-    """Return source and target with the tensors in `mixed` divided into separate tensors, each of
-    which has one dtype and is contiguous in the output.
+    """Return source and target with each tensor in `mixed` divided into pieces. A piece is a tensor
+    of one dtype that is contiguous in the output.
 
-    `Target.compared` divides the tensors of the output in the same way when they are read back.
+    `Target.compared` divides the tensors in the same way when the output is read back.
 
     Raises:
-        BadFile: another tensor already has the name of such a piece.
+        BadFile: another tensor already has the name of a piece.
     """
     if not mixed:
         return source, target
@@ -231,8 +226,8 @@ def in_pieces(
                 pieces.setdefault(key, []).append(piece)
 
     def compared(found: Checkpoint) -> Mapping[Key, Tensor]:
-        """Return the tensors that were read back, with each divided weight replaced by its pieces
-        if it is at its planned position."""
+        """Return the tensors that were read back, with each divided weight replaced by its pieces.
+        A weight at another position than planned stays whole."""
         read = dict(found.tensors)
         for key, parts in pieces.items():
             there = read.get(Key(key.name, "param"))
@@ -246,7 +241,7 @@ def in_pieces(
 
 
 def _pieces(key: Key, whole: Tensor, part: Part) -> Iterator[tuple[Key, Tensor, Tensor]]:
-    """Yield each piece of a part as its key, its tensor in the source, and its tensor in the
+    """Yield each piece of a part: its key, its tensor in the source, and its tensor in the
     target."""
     (chunk,) = whole.chunks
     for box, first in contiguous_parts(whole.shape, part):

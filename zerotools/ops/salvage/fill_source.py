@@ -24,10 +24,9 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Other:
-    """Another checkpoint. Its values fill the holes of a damaged checkpoint.
+    """A checkpoint with values that fill the holes of a damaged checkpoint.
 
-    `weights` have the names of the output and absolute file names. `files` has the sizes of these
-    files. `checkpoint` is the checkpoint as it was read.
+    `weights` have the names of the output and absolute file names.
     """
 
     given: ToExamine
@@ -42,7 +41,7 @@ class Other:
 
     @property
     def name(self) -> str:
-        """The name in messages and reports."""
+        """The name of the checkpoint in messages and reports."""
         return str(self.checkpoint.origin.path)
 
     @property
@@ -50,12 +49,11 @@ class Other:
         return self.weights.masters.files
 
     def refuse_another_model(self, weights: Checkpoint) -> None:
-        """Raise an error if this checkpoint has no tensors, or tensors of other shapes, for
-        `weights`.
+        """Raise an error if this checkpoint does not have the same model as `weights`.
 
         Raises:
-            BadRequest: the checkpoints have no name in common, or a tensor has different shapes,
-                which the message names.
+            BadRequest: the two have no name in common, or a tensor has different shapes, which the
+                message names.
         """
         path = weights.origin.path
         pairs = [
@@ -85,8 +83,8 @@ class Other:
             )
 
     def sources_of(self, names: Iterable[str], tensor: Tensor) -> list[tuple[str, Tensor]]:
-        """Return the tensors of this checkpoint that may fill `tensor`, each with the name of the
-        checkpoint. `tensor` has any of the names `names`.
+        """Return a list with the tensor of this checkpoint that may fill `tensor`, and the name of
+        the checkpoint. `names` are all names of `tensor`.
 
         The list is empty if there is no such tensor, or if the dtypes differ and one of them is not
         a floating-point dtype.
@@ -97,8 +95,7 @@ class Other:
         return [(self.name, found)]
 
     def whole(self, name: str) -> FilledWeight | None:
-        """Return the weight `name` of this checkpoint; None if it does not exist or also has
-        holes."""
+        """Return the weight `name` of this checkpoint; None if it does not exist or has holes."""
         key, found = Key(name, "param"), self._find([name])
         if found is None:
             return None
@@ -138,8 +135,8 @@ def read_other(
     *,
     request: AdapterRequest | None = None,
 ) -> Other:
-    """Read the metadata of the checkpoint at `path` for a planned output at `destination`.
-    `request` has the options for the adapter of a LoRA run.
+    """Read the metadata of the checkpoint at `path`. Merged weights are computed next to
+    `destination`, the planned output. `request` has the options for the adapter of a LoRA run.
 
     Raises:
         BadRequest, BadFile, Unsupported: as `read_remaining`.
@@ -151,8 +148,7 @@ def read_other(
 
 
 def _with_chunks_inside_files(given: ToExamine) -> Checkpoint:
-    """Return the checkpoint with only the chunks that lie inside their files. The chunks may be
-    damaged."""
+    """Return the checkpoint with only the chunks inside their files, damaged or not."""
     checkpoint = given.remains.checkpoint
 
     def there(file: str, begin: int, end: int) -> int:

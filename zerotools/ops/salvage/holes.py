@@ -35,8 +35,7 @@ class Holes:
         ranges: the missing elements as ranges of the flattened tensor, if the remaining chunks are
             such ranges; else None.
         files: the files that held the missing parts, as far as known.
-        why: a sentence with the reason, if elements are missing for another reason than lost
-            `files`; else None.
+        why: a sentence with the reason, if no lost file is the reason; else None.
     """
 
     key: Key
@@ -69,9 +68,8 @@ class Holes:
 def boxes_text(
     boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None, numel: int
 ) -> str:
-    """Return a short text for boxes of a tensor with `numel` elements. If there are many boxes, the
-    text has only the first few and the number of further boxes.
-    """
+    """Return a short text for boxes of a tensor with `numel` elements. It lists only the first
+    boxes if there are many."""
     lost = sum(box.numel for box in boxes)
     if lost == numel:
         return f"all of its {count_text(numel, 'element')}"
@@ -85,8 +83,8 @@ def boxes_text(
 
 
 def sound_tensor(tensor: Tensor, sound: SoundBytes) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the tensor with only its undamaged chunks, and the files of the damaged chunks. A
-    partly damaged chunk may be cut to its undamaged beginning."""
+    """Return the tensor with only its undamaged chunks, and the files of its damaged chunks. The
+    undamaged beginning of a damaged chunk may remain."""
     lost: dict[str, None] = {}
     if isinstance(tensor.chunks, Ranges):
         kept = list(_sound_ranges(tensor.dtype, tensor.chunks.each(), sound, lost))
@@ -123,9 +121,8 @@ def _sound_chunks(tensor: Tensor, sound: SoundBytes, lost: dict[str, None]) -> I
 
 
 def _readable(tensor: Tensor, lost: dict[str, None]) -> Iterator[Chunk]:
-    """Yield the chunks, except chunks in a damaged item of a pickle. Add the files of such chunks
-    to `lost`.
-    """
+    """Yield the chunks of a tensor. Skip chunks that a pickle describes in a damaged item, and add
+    their files to `lost`."""
     if not isinstance(tensor.chunks, ItemChunks):
         yield from tensor.chunks
         return
@@ -147,7 +144,7 @@ def _beginning(chunk: Chunk, dtype: DType, count: int) -> Iterator[Chunk]:
 
 def holes_of(key: Key, tensor: Tensor, files: tuple[str, ...] = ()) -> Holes | None:
     """Return the elements that no chunk of `tensor` has; None if it is complete. If chunks
-    contradict each other, the whole tensor counts as missing."""
+    contradict each other, all elements count as missing."""
     shape, numel = tensor.shape, tensor.numel
     ranges = ranges_of(tensor)
     if ranges is not None and not _overlap(ranges):

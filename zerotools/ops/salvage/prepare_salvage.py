@@ -1,6 +1,6 @@
 """`zerotools salvage`: examine a damaged checkpoint, plan the export, and describe it as JSON
-(docs/reference/salvage-json.md). The output holds a copy of this JSON, so that a mixture of two
-checkpoints is not mistaken for one of them.
+(docs/reference/salvage-json.md). The output holds a copy of this JSON, which tells which values
+come from another checkpoint.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ SCHEMA = "zerotools.salvage/1"
 
 
 def to_json(found: Salvage) -> dict[str, Any]:
-    """Return the documented, versioned form."""
+    """Return the form that docs/reference/salvage-json.md documents."""
     examined, other = found.examined, found.other
     checkpoint = examined.checkpoint
     remains = examined.given.remains

@@ -1,4 +1,6 @@
-"""Plan the export: the weights to write, each with its sources, and the weights to leave out."""
+"""Plan the export of a damaged checkpoint: the weights to write, each with its sources, and the
+weights to leave out.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,8 @@ have tens of MB.
 
 @dataclass(frozen=True, kw_only=True)
 class SalvageOptions:
-    """The options of `zerotools salvage`. Most are also options of `consolidate`
-    (`consolidate.Options`)."""
+    """The options of `zerotools salvage`. Those that `consolidate.Options` also has mean the same
+    there."""
 
     dtype: str = "auto"
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
@@ -76,7 +78,6 @@ class SalvageOptions:
         return AdapterRequest(self.base, self.adapter_config, self.adapter_name)
 
     def naming(self) -> Naming:
-        """Return the names of the output."""
         rules = [parse_rule(text) for text in self.rename]
         return Naming(
             name_function(self.strip_prefix, rules), name_matcher(self.include, self.exclude)
@@ -90,11 +91,11 @@ class Salvage:
     Attributes:
         examined: the damaged checkpoint, and its damage.
         weights: the weights of the output, keyed by their output names.
-        left_out: the reason for each weight that is not complete, keyed by the weight's name.
+        left_out: the reason for each weight that is not written, keyed by the weight's name.
         unnamed: lost files with unknown contents.
-        other: the checkpoint that holes are filled from.
-        rounded: weights that are written in a wider dtype although some of their elements come from
-            16-bit copies, because their fp32 masters are lost.
+        other: the checkpoint that holes are filled from; None without one.
+        rounded: weights with elements from 16-bit copies that are written in a wider dtype. Their
+            fp32 masters are lost.
         conversion: the conversion that writes the output; None if no weight is complete.
     """
 
@@ -108,14 +109,16 @@ class Salvage:
     conversion: Conversion | None = None
 
     def renamed(self, new_name: Callable[[str], str]) -> Salvage:
-        """Return the plan with each name replaced by `new_name(name)`."""
+        """Return the plan with the names in `weights` and `left_out` replaced by
+        `new_name(name)`."""
         weights = {Key(new_name(key.name), key.role): each for key, each in self.weights.items()}
         left_out = {new_name(name): why for name, why in self.left_out.items()}
         return replace(self, weights=weights, left_out=left_out)
 
     @property
     def is_complete(self) -> bool:
-        """True if the output has every weight of the checkpoint."""
+        """True if the output has every weight of the checkpoint, and none of them lost
+        precision."""
         return not (self.left_out or self.unnamed or self.rounded)
 
     @property
@@ -145,7 +148,8 @@ class Salvage:
 
     @property
     def filled(self) -> Iterator[tuple[Key, Part]]:
-        """The parts that do not come from the weight itself, each with the weight's key."""
+        """The parts that come from other sources than the weight itself, each with the weight's
+        key."""
         for key, weight in self.weights.items():
             yield from ((key, part) for part in weight.fills)
 
@@ -212,8 +216,8 @@ def _add_lost(
     weights: dict[Key, FilledWeight],
     left_out: dict[str, str],
 ) -> None:
-    """Add the weights that are known only by name, and the weights that cannot be made from the
-    remaining data. They are added to `weights` if `other` has them, else to `left_out`."""
+    """Add the weights that cannot be made from the remaining data to `weights` if `other` has them,
+    else to `left_out`."""
     lost = dict(own.lost)
     for name, file in examined.given.remains.lost_names.items():
         new = naming.new_name(name)
@@ -233,8 +237,8 @@ def _add_lost(
 def _add_unnamed(
     own: Weights, other: Other, weights: dict[Key, FilledWeight], left_out: dict[str, str]
 ) -> None:
-    """Add the weights that a lost file may have held: all weights of the other checkpoint that are
-    not known yet."""
+    """Add the weights that a lost file may have held: all weights that only the other checkpoint
+    has."""
     known = {key.name for key in own.masters.tensors} | set(own.masters.aliases) | set(left_out)
     known |= {key.name for key in weights}
     for key in other.weights.masters.tensors:
@@ -316,8 +320,8 @@ def _exported(
 
 
 def _rounded(weights: Mapping[Key, FilledWeight], written: Checkpoint) -> Iterator[str]:
-    """Yield the names of weights that are written with more bits than some of their elements have,
-    because these elements come from 16-bit copies."""
+    """Yield the names of weights with elements from 16-bit copies that are written in a wider
+    dtype."""
     for key, weight in weights.items():
         bits = written.tensors[key].dtype.bits
         if any(part.source == COPIES and part.dtype.bits < bits for part in weight.parts):
@@ -325,8 +329,8 @@ def _rounded(weights: Mapping[Key, FilledWeight], written: Checkpoint) -> Iterat
 
 
 def _sound_sidecars(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint without the damaged JSON files of its model, and a sentence about each
-    of these files."""
+    """Return the checkpoint without damaged JSON files of its model, and a sentence about each of
+    them."""
     kept, notes = dict(checkpoint.model_sidecars), []
     for name, path in checkpoint.model_sidecars.items():
         if (why := _damage_of(path)) is not None:
@@ -351,7 +355,7 @@ def _damage_of(sidecar: Path) -> str | None:
 
 def _of_one_type(weight: FilledWeight) -> Tensor:
     """Return the weight as one tensor if all its parts have the same dtype, else the tensor of its
-    first part, as a placeholder."""
+    first part as a placeholder."""
     types = {part.dtype for part in weight.parts}
     return joined_parts(weight.parts) if len(types) == 1 else weight.parts[0].tensor
 
@@ -359,8 +363,8 @@ def _of_one_type(weight: FilledWeight) -> Tensor:
 def _mixed(
     weights: Mapping[Key, FilledWeight], source: Checkpoint
 ) -> Iterator[tuple[Key, FilledWeight]]:
-    """Yield the tensors of `source` that have parts of several dtypes, under each of their tied
-    names."""
+    """Yield the weights with parts of several dtypes, each under all keys that it has in
+    `source`."""
     mixed = {
         id(w.parts[0].tensor): w for w in weights.values() if len({p.dtype for p in w.parts}) > 1
     }

@@ -27,7 +27,7 @@ class SoundFile:
     """The undamaged bytes of a file of `size` bytes.
 
     `records` are the ranges [begin, end) of its undamaged records, in order; None if the file has
-    no checksums. `is_proved` is True if the file has the digest that a manifest records for it.
+    no checksums. `is_proved` is True if a manifest records the same digest of the file.
     """
 
     size: int
@@ -35,8 +35,7 @@ class SoundFile:
     is_proved: bool = False
 
     def sound_bytes(self, begin: int, end: int) -> int:
-        """Return the number of undamaged bytes of the range [begin, end), counted from its
-        beginning.
+        """Return the number of undamaged bytes at the beginning of the range [begin, end).
 
         In a record of an archive, either all bytes or no bytes count as undamaged.
         """
@@ -52,7 +51,7 @@ class SoundFile:
 class SoundFiles:
     """The undamaged bytes of all files of a checkpoint.
 
-    `files` are keyed by the names that the checkpoint's tensors use, and do not include lost files.
+    `files` are keyed by the names that the checkpoint's tensors use. Lost files are not among them.
     `faults` are pairs of a file and a sentence. `metadata` are files that record the positions of
     tensors, and that no checksum proves to be unchanged.
     """
@@ -62,7 +61,7 @@ class SoundFiles:
     metadata: tuple[str, ...] = ()
 
     def sound_bytes(self, file: str, begin: int, end: int) -> int:
-        """Return the result of `SoundFile.sound_bytes` for the file of this name."""
+        """Return `SoundFile.sound_bytes` of the file with this name."""
         found = self.files.get(file)
         return 0 if found is None else found.sound_bytes(begin, end)
 
@@ -74,7 +73,7 @@ class SoundFiles:
 
     @property
     def unchecked(self) -> tuple[str, ...]:
-        """The files with bytes that no checksum or digest proves."""
+        """The files that neither a checksum nor a manifest proves."""
         return tuple(
             name for name, f in self.files.items() if f.records is None and not f.is_proved
         )
@@ -100,8 +99,7 @@ def sound_files(
     metadata: Sequence[str] = (),
 ) -> SoundFiles:
     """Read every byte of the files of `to_scan`, and return the undamaged bytes. `metadata` are
-    files with the positions of tensors and without checksums.
-    """
+    files that record the positions of tensors and have no checksums."""
     digests = manifest is not None
     scans, _ = scan_files(
         files.base, to_scan.files, ClaimedBytes(), budget, on_bytes, digests=digests
@@ -141,7 +139,7 @@ def _sound_records(found: FileScan) -> list[tuple[int, int]]:
 
 
 def _damaged(files: CheckpointFiles, found: FileScan) -> str:
-    """Return a sentence about the damaged records of a file. It names the first record."""
+    """Return a sentence about the damaged records of a file, with the name of the first."""
     record, crc = found.damaged[0]
     more = len(found.damaged) - 1
     others = f", and {more} more are damaged" if more else ""
@@ -159,12 +157,11 @@ def _has_digest(found: FileScan, manifest: DigestManifest | None) -> bool:
 
 
 class _JobManifest:
-    """The results of comparing files with a job's MANIFEST.json. The manifest is read if some file
-    contains no checksums.
+    """The files that differ from a job's MANIFEST.json, and those that match it.
 
     Attributes:
-        sound: the files that have their digest in the manifest.
-        faults: sentences about files that have another digest, keyed by file.
+        sound: the files that have their digest in the manifest; empty if it cannot be read.
+        faults: sentences about files that differ, keyed by file.
     """
 
     def __init__(self, files: CheckpointFiles) -> None:
