@@ -37,9 +37,10 @@ class CheckpointFiles:
 
     Attributes:
         subject: the directory or the file that is the checkpoint.
+        base: `subject`, or its directory if it is a file.
         names: the size in bytes of each file, keyed by its name relative to `base`.
-        essential: the files with tensors or training state. The other files only describe or load
-            the model.
+        essential: the files with tensors or training state. The other files only describe the model
+            or load it.
     """
 
     subject: Path
@@ -52,15 +53,14 @@ class CheckpointFiles:
         return data_of(self.base / name for name in self.names)
 
     def name_of(self, path: Path) -> str:
-        """Return the name of the file `path` relative to `base`."""
         return path.relative_to(self.base).as_posix()
 
 
 def files_of(
     checkpoint: Checkpoint, table: FormatTable = FORMATS, subject: Path | None = None
 ) -> CheckpointFiles:
-    """Return the existing files of a checkpoint that `formats.read` returned. `subject` is the path
-    of the checkpoint; None: `subject_of` determines it."""
+    """Return the existing files of a checkpoint that was read. `subject` is the path of the
+    checkpoint; None: `subject_of` determines it."""
     subject = subject or subject_of(checkpoint)
     base = subject if subject.is_dir() else subject.parent
     paths = {checkpoint.root / name for name in checkpoint.files}
@@ -90,8 +90,8 @@ def files_of(
 
 
 def subject_of(checkpoint: Checkpoint) -> Path:
-    """Return the directory of this checkpoint, or its file if it has only one. A file in an output
-    of zerotools stands for the whole output, so its directory is returned."""
+    """Return the directory of this checkpoint, or its file if it has only one. For a file in an
+    output of zerotools, return the directory of the output."""
     path = checkpoint.origin.path
     if not path.is_dir():
         return path.parent if is_in_output(path) else path
@@ -99,9 +99,8 @@ def subject_of(checkpoint: Checkpoint) -> Path:
 
 
 def archives_in(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
-    """Return the positions of archives in files that contain several archives one after another:
-    {file: {offset: length}}, in bytes.
-    """
+    """Return the positions in bytes of archives that lie one after another in a file, as {file:
+    {offset: length}}."""
     found = archives_of(checkpoint)
     if isinstance(checkpoint.state, BlobTrees):
         for item in checkpoint.state.places():
@@ -140,11 +139,8 @@ NO_CHECKSUMS = "no checksums"
 
 @dataclass
 class FilesToScan:
-    """The files to read.
-
-    `faults` are pairs of a file and a sentence. `unchecked` are files without checksums, with the
-    reason.
-    """
+    """The files to read. `faults` are pairs of a file and a sentence. `unchecked` maps files
+    without checksums to the reason."""
 
     files: list[ScannedFile] = field(default_factory=list)
     faults: list[tuple[str, str]] = field(default_factory=list)
@@ -152,7 +148,8 @@ class FilesToScan:
 
 
 def files_to_scan(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan:
-    """Read the zip directories and headers of all files, but no tensor data."""
+    """Find the records and checksums in all files. This reads zip directories and headers, but no
+    tensor data."""
     found = FilesToScan()
     archives = archives_in(checkpoint)
     with OpenFiles(files.base) as opened:
@@ -172,8 +169,8 @@ def files_to_scan(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan
 
 
 def claimed_as(checkpoint: Checkpoint, path: Path) -> str | None:
-    """Return the name that the checkpoint's tensors use for the file `path`; None if the file has
-    no tensor."""
+    """Return the name of the file `path` in the checkpoint's tensors; None if no tensor is
+    in it."""
     for root in (checkpoint.root, checkpoint.root.absolute()):
         if path.is_relative_to(root):
             name = path.relative_to(root).as_posix()

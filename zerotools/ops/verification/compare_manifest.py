@@ -41,18 +41,16 @@ _OF_SEVERAL = {"has": "have", "is": "are"}
 
 @dataclass(frozen=True)
 class TensorComparison:
-    """The result of comparing tensors with a manifest.
+    """The result of comparing the tensors of a checkpoint with a manifest.
 
     Attributes:
         equal: the tensors with the digest that the manifest records.
-        cast: the tensors that are equal only after a cast of this tensor or of the manifest's
-            tensor.
+        cast: the tensors that are equal only after a cast of one of the two.
         differing: a description of the difference for each other tensor.
-        notes: sentences about tensors that are only in the checkpoint or only in the manifest, if
-            that is not a fault.
+        notes: sentences about tensors that only one of the two has, if that is not a fault.
         narrower: the tensors in `cast` that have more bits than the manifest's digest covers, each
             with the dtype in the manifest.
-        is_complete: the manifest has all tensors.
+        is_complete: the manifest has all tensors of the checkpoint.
     """
 
     equal: tuple[Key, ...]
@@ -64,8 +62,9 @@ class TensorComparison:
 
 
 def same_layout(manifest: DigestManifest, found: DigestManifest, sizes: Mapping[str, int]) -> bool:
-    """Return whether the manifest describes files with the same layout: the same format, ZeRO stage
-    and number of ranks, and at least one file with the same name and size."""
+    """Return whether the manifest `manifest` describes files with the layout of the checkpoint
+    `found`: the same format, ZeRO stage and number of ranks, and at least one file with the same
+    name and size."""
     if _layout(manifest) != _layout(found):
         return False
     return any(sizes.get(name) == each.size for name, each in manifest.files.items())
@@ -78,8 +77,8 @@ def _layout(manifest: DigestManifest) -> tuple[object, ...]:
 def compare_files(
     known: Mapping[str, FileDigest], found: Mapping[str, FileDigest], by: str = "the manifest"
 ) -> Iterator[tuple[str, str]]:
-    """Yield the name and the fault of every file that differs from the manifest. `by` is the name
-    of the manifest in messages."""
+    """Yield the name and the fault of every file in `known` that differs in `found`. `by` is the
+    name of the manifest in messages."""
     for name, expected in known.items():
         actual = found.get(name)
         if actual is None:
@@ -97,10 +96,10 @@ def compare_files(
 
 
 def refuse_another(manifest: DigestManifest, keys: Sequence[Key], path: object) -> None:
-    """Raise an error if the manifest belongs to another model than the tensors `keys`.
+    """Refuse a manifest of another model.
 
     Raises:
-        BadRequest: there is no tensor name that both have.
+        BadRequest: the manifest has none of the tensor names in `keys`.
     """
     ours = {key.name for key in keys} | set(manifest.aliases)
     theirs = {key.name for key in manifest.tensors}
@@ -120,9 +119,8 @@ def compare_tensors(
     portion: Portion = WHOLE,
 ) -> TensorComparison:
     """Compare tensors by name and role, through tied names, and through casts if the dtypes differ.
-    A `thinned` checkpoint may lack optimizer state that the manifest has. `found` has the digests
-    of the tensors of `portion`.
-    """
+    `found` has the digests of the checkpoint's tensors in `portion`. A `thinned` checkpoint may
+    lack optimizer state that the manifest has."""
     aliases = {**found.aliases, **manifest.aliases}
     equal, cast, rough, differing = [], [], dict[Key, DType](), dict[Key, str]()
     matched: set[Key] = set()
@@ -173,14 +171,13 @@ def compare_tensors(
 
 
 def _known_as(ours: TensorDigest, theirs: TensorDigest) -> DType:
-    """Return the dtype after a cast to which the two tensors are equal."""
+    """Return a dtype that makes the tensors equal by a cast."""
     return FLOAT16 if {ours.dtype, theirs.dtype} == {FLOAT32, FLOAT64} else theirs.dtype
 
 
 def _is_cast_of(ours: TensorDigest, theirs: TensorDigest) -> bool:
-    """Return whether the checkpoint's tensor `ours` is a cast of the manifest's tensor `theirs`. If
-    so, the manifest's digest covers every bit of `ours`.
-    """
+    """Return whether the checkpoint's tensor `ours` is a cast of the manifest's tensor `theirs`, so
+    that the manifest's digest covers every bit of `ours`."""
     own = ours.dtype.name
     return own in ours.casts and ours.casts[own] == theirs.casts.get(own)
 
@@ -198,9 +195,9 @@ def _only(keys: Sequence[Key], named: Mapping[Key, str], what: str) -> Iterator[
 def _counterpart(
     key: Key, tensors: Mapping[Key, TensorDigest], aliases: Mapping[str, str]
 ) -> Key | None:
-    """Return the key of the same tensor in the other checkpoint; None if there is none. The keys
-    may differ, because formats of weights store buffers as parameters, and any of several tied
-    names may hold the bytes."""
+    """Return the key in `tensors` of the tensor `key`; None if it is not there. The keys may differ
+    in role, because formats of weights store buffers as parameters. They may differ in name if the
+    tensor has tied names."""
     names = list(tied_names(key.name, aliases))
     roles = {"param": ("param", "buffer", _COPY), "buffer": ("buffer", "param")}
     for name in names:
@@ -211,11 +208,8 @@ def _counterpart(
 
 
 def digest_difference(ours: TensorDigest, theirs: TensorDigest) -> str | None:
-    """Compare two tensors by their digests.
-
-    Return None if their bytes are equal, "" if they are equal after a cast, otherwise a phrase that
-    describes the difference.
-    """
+    """Compare two tensors by their digests. Return None if their bytes are equal, "" if they are
+    equal after a cast, else a phrase that describes the difference."""
     if ours.shape != theirs.shape:
         return f"has the shape {ours.shape}, but {theirs.shape} in the manifest"
     if ours.dtype == theirs.dtype:
@@ -232,9 +226,8 @@ def digest_difference(ours: TensorDigest, theirs: TensorDigest) -> str | None:
 
 
 def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> bool:
-    """Return whether `other` has the values of the tensor `key` under another key: in the master of
-    this 16-bit copy, or in a tensor that is tied to `key`.
-    """
+    """Return whether `other` has the values of `key`, a weight of `holder`, under another key: as
+    the master of a 16-bit copy, or under a tied name."""
     own = holder.tensors[key]
     names = [
         name
@@ -270,10 +263,8 @@ _FEWEST_TO_TELL = 2
 
 @dataclass(frozen=True)
 class Against:
-    """The manifest that a checkpoint is compared with.
-
-    `path` is the path of the manifest, or of the checkpoint that it was made from.
-    """
+    """The manifest that a checkpoint is compared with. `path` is that of the manifest, or of the
+    checkpoint that it was computed from."""
 
     manifest: DigestManifest
     path: Path
@@ -287,11 +278,11 @@ def chosen_reference(
     verified: DataSize = no_data,
     portion: Portion = WHOLE,
 ) -> Against:
-    """Return the reference that the user named: a manifest (a `.json` file), or a checkpoint to
-    read.
+    """Return the manifest that the user named (a `.json` file), or compute it from another
+    checkpoint.
 
-    `verified` returns the size of the verified checkpoint, which limits the size of a manifest. If
-    the reference is a checkpoint, only the tensors that `portion` may need are read.
+    `verified` returns the size in bytes of the verified checkpoint, which limits the size of a
+    manifest. Of another checkpoint, only the tensors that `portion` may need are read.
 
     Raises:
         BadRequest: `path` does not exist.
@@ -339,7 +330,7 @@ class Comparing:
     """Compares one checkpoint with a manifest.
 
     Attributes:
-        keys: the undamaged tensors of the checkpoint that have digests. Only those in `portion` are
+        keys: the undamaged tensors of the checkpoint that get a digest. Only those in `portion` are
             compared.
         digests: the digests that have been computed so far.
     """
@@ -365,15 +356,16 @@ class Comparing:
         self.digests: dict[Key, TensorDigest] = {}
 
     def manifest(self, digests: Mapping[str, FileDigest]) -> DigestManifest:
-        """Return the manifest of this checkpoint, with all undamaged tensors."""
+        """Return the manifest of this checkpoint, with the digests of all undamaged tensors and of
+        files (`digests`)."""
         self._digest(self._keys)
         return self._manifest(digests)
 
     def compare(
         self, other: Against, digests: Mapping[str, FileDigest], claims: ClaimedBytes
     ) -> tuple[list[Finding], Comparison]:
-        """Compare file by file if the manifest describes files with the same layout, else tensor by
-        tensor. A checkpoint that was thinned is compared tensor by tensor.
+        """Compare the checkpoint with `other`: file by file if the manifest describes files with
+        the same layout, else tensor by tensor. A thinned checkpoint is compared tensor by tensor.
 
         Raises:
             BadRequest: the manifest belongs to another model.
@@ -417,8 +409,8 @@ class Comparing:
         return found, Comparison(path, count, notes=notes, is_exact=is_exact)
 
     def _stranger(self, other: Against) -> Finding | None:
-        """Return a finding if no tensor agrees with the manifest. In that case the manifest belongs
-        to another checkpoint, and this checkpoint is not damaged."""
+        """Return a finding if all common tensors differ from the manifest, else None. Then the
+        manifest belongs to another checkpoint, and this checkpoint is not damaged."""
         shared = [key for key in self._own if key in other.manifest.tensors]
         if len(shared) < _FEWEST_TO_TELL:
             return None
@@ -456,8 +448,8 @@ class Comparing:
     def _compared_in(
         self, name: str, manifest: DigestManifest, claims: ClaimedBytes
     ) -> tuple[tuple[Key, ...], tuple[Key, ...], str]:
-        """Return the changed and the unchanged tensors in a changed file, and the end of the
-        sentence about the file, which names the changed tensors."""
+        """Return the changed and the unchanged tensors in a changed file, and a text with the names
+        of the changed tensors that ends the sentence about the file."""
         root, path = self._checkpoint.root, self._files.base / name
         own = path.relative_to(root).as_posix() if path.is_relative_to(root) else name
         places = claims.places.get(own)

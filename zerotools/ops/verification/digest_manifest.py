@@ -1,9 +1,9 @@
 """NAME.zerotools.json: the digests of a checkpoint's tensors and files
 (docs/reference/digest-manifest.md).
 
-It lies next to the checkpoint, never inside. An output of zerotools also has the digests of its
-files inside, in its marker (`WrittenRecord`), which moves with the output. A manifest may describe
-a tag directory, or the run's directory around it:
+The manifest lies next to the checkpoint, never inside. An output of zerotools also has the digests
+of its files inside, in its marker (`WrittenRecord`), which moves with the output. A manifest may
+describe a tag directory, or the run's directory around it:
 
     run.zerotools.json               lists  global_step6/mp_rank_00_model_states.pt, rng_state_0.pth
     run/global_step6.zerotools.json  lists  mp_rank_00_model_states.pt
@@ -73,7 +73,7 @@ def manifest_of(
     files: Mapping[str, FileDigest],
     name: str,
 ) -> DigestManifest:
-    """Return the manifest of a checkpoint from its digests."""
+    """Return the manifest of a checkpoint with the digests `tensors` and `files`."""
     origin = checkpoint.origin
     return DigestManifest(
         name,
@@ -89,8 +89,8 @@ def manifest_of(
 
 
 def digested_tensors(checkpoint: Checkpoint, training: TrainingState) -> list[Key]:
-    """Return the tensors that get a digest. Single numbers such as `step` do not, because they are
-    in `scalars`, even if the format stores them as tensors."""
+    """Return the tensors that get a digest. Single numbers such as `step` are in `scalars`, even if
+    the format stores them as tensors."""
     return [key for key in checkpoint.tensors if key not in training.scalars]
 
 
@@ -100,7 +100,7 @@ def sidecar_of(files: CheckpointFiles) -> Path:
 
 
 def sidecar_of_path(subject: Path) -> Path:
-    """Return the default path of a manifest for the directory or the file of a checkpoint.
+    """Return the default path of the manifest of `subject`, the directory or file of a checkpoint.
 
     Links and `.` in the path are resolved, because they may lead to another directory later.
     """
@@ -111,7 +111,7 @@ def sidecar_of_path(subject: Path) -> Path:
 
 
 def write_digest_manifest(manifest: DigestManifest, path: Path, files: CheckpointFiles) -> None:
-    """Write a manifest durably: write a new file, flush it, and rename it.
+    """Write a manifest to a new file, flush it, and rename it to `path`.
 
     Raises:
         BadRequest: as `check_manifest_target`.
@@ -121,7 +121,7 @@ def write_digest_manifest(manifest: DigestManifest, path: Path, files: Checkpoin
 
 
 def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
-    """Raise an error if no manifest can be written at `path`.
+    """Check that a manifest can be written at `path`.
 
     Raises:
         BadRequest: the path is inside the checkpoint, its directory does not exist or cannot be
@@ -152,7 +152,7 @@ def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
 
 
 def put_digest_manifest(manifest: DigestManifest, path: Path) -> None:
-    """Write a manifest durably, as `write_digest_manifest` does, but without checking the path."""
+    """Write a manifest as `write_digest_manifest` does, without checking the path."""
     tree = to_tree(manifest)
     text = json.dumps({**tree, "digest": tree_digest(tree)}, indent=1) + "\n"
     if isinstance(path, RemotePath):
@@ -170,9 +170,7 @@ def remove_digest_manifest(path: Path) -> None:
 
 
 def to_tree(manifest: DigestManifest) -> dict[str, Any]:
-    """Return the manifest in its documented JSON form, without the digest of the manifest
-    itself.
-    """
+    """Return the manifest in its documented JSON form, without its own digest."""
     return {
         "schema": SCHEMA,
         "zerotools": version(),
@@ -288,8 +286,8 @@ def _number(value: object) -> int | float:
 
 
 def aligned_manifest(manifest: DigestManifest, files: CheckpointFiles) -> DigestManifest | None:
-    """Return the manifest with its file names made relative to the directory of `files`. Files
-    outside of this directory are left out. Return None if the manifest has none of `files`."""
+    """Return the manifest with file names relative to the directory of `files`, and without files
+    outside of this directory. Return None if the manifest has none of `files`."""
     if manifest.files.keys() & files.names.keys():
         return manifest
     tag = f"{files.base.resolve().name}/"
@@ -300,9 +298,9 @@ def aligned_manifest(manifest: DigestManifest, files: CheckpointFiles) -> Digest
 
 
 def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
-    """Yield each path where a manifest of the checkpoint may be, with a flag. The manifest may be
-    next to the checkpoint, next to the run's directory that contains the checkpoint, or inside the
-    run's directory next to the tag's directory.
+    """Yield each path where a manifest of the checkpoint may be, with a flag. The path is next to
+    the checkpoint, next to the run's directory that contains it, or in the run's directory next to
+    the tag's directory.
 
     If the flag is True, a manifest at this path may describe another checkpoint, and is used only
     if it lists `files`.
@@ -319,8 +317,8 @@ def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
 class WrittenRecord:
     """The record inside an output of zerotools.
 
-    `command` is the zerotools command that wrote the files. `files` are the digests of the files,
-    keyed by file name.
+    `command` is the zerotools command that wrote the output. `files` are the digests of its files,
+    keyed by name.
     """
 
     path: Path
@@ -328,8 +326,8 @@ class WrittenRecord:
     files: Mapping[str, FileDigest]
 
     def conflict(self, manifest: DigestManifest) -> str | None:
-        """Return the name of a file that has another digest in the manifest, else None. If there is
-        such a file, the manifest belongs to another checkpoint."""
+        """Return the name of a file that has another digest in the manifest, or None. With such a
+        file, the manifest belongs to another checkpoint."""
         for name, own in self.files.items():
             other = manifest.files.get(name)
             if other is not None and other != own:
@@ -338,8 +336,8 @@ class WrittenRecord:
 
 
 def written_record(files: CheckpointFiles, root: Path) -> WrittenRecord | None:
-    """Return the record of a checkpoint that is a verified output. Return None for other
-    checkpoints, and for an output at `root` that was thinned later.
+    """Return the record inside a verified output; None for other checkpoints, and for an output at
+    `root` that was thinned later.
 
     Raises:
         BadFile: the record is damaged.

@@ -2,10 +2,10 @@
 
 A checksum covers a whole file, so one run reads the whole file. The largest file goes to the run
 that has the fewest bytes so far, then the next largest, and so on. The names of tensors are divided
-in order into ranges of equal size, because tensors with neighbouring names are often in the same
-file. One run has all tensors of a name and of its tied names, so that it can compare a weight with
-its master and its alias. Tensors that only a manifest has belong to the first run. Every run checks
-the structure of the whole checkpoint, because this reads no tensor data.
+in order into ranges of nearly equal size in bytes, because tensors with neighbouring names are
+often in the same file. One run has all tensors of a name and of its tied names, so that it can
+compare a weight with its master. Tensors that only a manifest has belong to the first run. Every
+run checks the structure of the whole checkpoint, because this reads no tensor data.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ALL = OutputPart(1, 1)
 class Portion:
     """The files and tensors that one of several runs checks.
 
-    `file_parts` has the number of the run for each file, and `name_parts` has the number of the run
-    for each name of tensors. `roles` are the roles of all tensors in the checkpoint.
+    `file_parts` and `name_parts` map each file, and each name of tensors, to the number of its run.
+    `roles` are the roles of all tensors in the checkpoint.
     """
 
     part: OutputPart = _ALL
@@ -42,14 +42,13 @@ class Portion:
         return self.file_parts.get(name, 1) == self.part.index
 
     def has_name(self, name: str, aliases: Mapping[str, str] | None = None) -> bool:
-        """Return whether this run reports the faults of tensors with this name. `aliases` may tie
-        the name to a name in the checkpoint."""
+        """Return whether this run reports the faults of tensors with this name. An unknown name
+        belongs to the run of a name that `aliases` ties it to."""
         known = (self.name_parts.get(each) for each in tied_names(name, aliases or {}))
         return next((part for part in known if part is not None), 1) == self.part.index
 
     def needs_name(self, name: str, aliases: Mapping[str, str]) -> bool:
-        """Return whether this run needs the tensors with this name, because it may compare one of
-        its tensors with them."""
+        """Return whether this run may compare one of its tensors with those of this name."""
         known = {self.name_parts.get(each) for each in tied_names(name, aliases)}
         return self.part.index in known or self.has_name(name, aliases)
 
@@ -59,8 +58,7 @@ WHOLE = Portion()
 
 
 def portion_of(checkpoint: Checkpoint, files: CheckpointFiles, part: OutputPart | None) -> Portion:
-    """Return the portion that the run `part` checks. If `part` is None, it is the whole
-    checkpoint."""
+    """Return the portion that the run `part` checks; None: the whole checkpoint."""
     if part is None:
         return WHOLE
     roles = frozenset(key.role for key in checkpoint.tensors)

@@ -2,7 +2,7 @@
 that are not finite.
 
 `ClaimedBytes` maps the bytes of a file to the elements of tensors. A checkpoint of a thousand ranks
-has millions of ranges, so each is kept as numbers and not as an object.
+has millions of byte ranges, which are kept as rows of integers to save memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SLACK = 16
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`length` bytes of a file, beginning at `begin`, with their expected CRC-32 `crc`."""
+    """The bytes `[begin, begin + length)` of a file, with their expected CRC-32."""
 
     begin: int
     length: int
@@ -54,8 +54,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class ScannedFile:
-    """A file to read. `name` is relative to the common directory, and `claimed_as` is the name of
-    the file in `ClaimedBytes`. `records` are in order and do not overlap."""
+    """A file to read. `claimed_as` is its name in `ClaimedBytes`; None if it has no tensor.
+    `records` are in order and do not overlap."""
 
     name: str
     size: int
@@ -68,6 +68,7 @@ class FileScan:
     """The result of reading one file.
 
     Attributes:
+        damaged: the records with a wrong CRC-32, and the CRC-32 of their bytes.
         error: the reason why the file could not be read to its end.
         digest: the digest of all its bytes, if requested.
     """
@@ -105,8 +106,8 @@ def scan_files(
     records_only: bool = False,
     sources: Sources | None = None,
 ) -> tuple[list[FileScan], dict[Key, ValueCounts]]:
-    """Read all `files` below `base`. Check records, and count the NaN, infinite and negative values
-    in each tensor.
+    """Read all `files` below `base`. Check their records, and count the NaN and infinite values of
+    each tensor, and the negative values if its role cannot have them.
 
     With `digests`, the digest of each file is computed. With `records_only`, only blocks that
     contain a part of a record are read. With `sources`, an error is recorded for each file that has
@@ -139,7 +140,7 @@ def scan_files(
 
 
 class _BlockDigests:
-    """Computes the digests of the blocks of a file. It gets the bytes of the file in order."""
+    """Computes the digest of each block of a file from its bytes in order."""
 
     def __init__(self) -> None:
         self._ended = bytearray()
@@ -175,7 +176,8 @@ def _stretches(number: int, file: ScannedFile, records_only: bool) -> Iterator[_
 
 
 def _meeting(records: Sequence[Record], starts: Sequence[int], begin: int, end: int) -> range:
-    """Return the numbers of the records that overlap [begin, end) of a file."""
+    """Return the indices of the records that overlap the bytes [begin, end). `starts` are their
+    first bytes."""
     first = bisect_left(starts, begin)
     if first and records[first - 1].begin + records[first - 1].length > begin:
         first -= 1
@@ -183,7 +185,7 @@ def _meeting(records: Sequence[Record], starts: Sequence[int], begin: int, end: 
 
 
 def _damaged(records: Sequence[Record], parts: list[_Seen]) -> Iterator[tuple[Record, int]]:
-    """Yield each record with a wrong CRC-32, and the CRC-32 that was computed."""
+    """Yield each record with a wrong CRC-32, and the CRC-32 of its bytes."""
     found = [0] * len(records)
     for part in parts:
         for number, (crc, length) in part.crcs.items():
@@ -194,7 +196,7 @@ def _damaged(records: Sequence[Record], parts: list[_Seen]) -> Iterator[tuple[Re
 
 
 class _Reader:
-    """Reads parts of files; all threads use it."""
+    """Reads parts of files. All threads share one instance."""
 
     def __init__(
         self,
@@ -232,9 +234,8 @@ class _Reader:
         return seen
 
     def _buffer(self, scratch: Scratch) -> Array:
-        """Return a buffer for one read, with some extra bytes. If the budget is small, this is the
-        buffer of a tile, and a read gets fewer bytes.
-        """
+        """Return this thread's buffer for one read. With a small memory budget it is the buffer of
+        a tile, and one read gets fewer bytes."""
         if scratch.tile.nbytes < BLOCK_BYTES:
             return scratch.tile
         if not hasattr(self._own, "buffer"):
@@ -265,8 +266,8 @@ class _Reader:
     def _count(
         self, number: int, first: int, stop: int, begin: int, end: int, data: Array
     ) -> ValueCounts:
-        """Return the counts of NaN, infinite and negative elements that begin in [begin, end).
-        `data` has their bytes."""
+        """Return the counts of NaN, infinite and negative elements that begin in the bytes [begin,
+        end) of a file, which `data` holds."""
         key, tensor = self._claims.keys[number], self._claims.tensors[number]
         size = tensor.dtype.itemsize
         skipped = max(0, -(-(begin - first) // size))
@@ -285,8 +286,8 @@ class ClaimedBytes:
 
     Attributes:
         keys: the tensors of floating-point numbers. The index of a tensor is its number.
-        places: rows (first byte, end, number of the tensor, largest end so far) for each file, in
-            order.
+        places: rows (first byte, end, number of the tensor, largest end of this and earlier rows)
+            for each file, in order.
         elsewhere: the tensors with elements that are not contiguous in their files. A pass over a
             file cannot tell which of its bytes belong to them.
     """
@@ -297,8 +298,8 @@ class ClaimedBytes:
     elsewhere: list[Key] = field(default_factory=list)
 
     def within(self, file: str, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the claimed ranges that overlap [begin, end) of a file, each as its first byte, its
-        end and the number of the tensor."""
+        """Yield the ranges of tensors that overlap the bytes [begin, end) of a file, each as (first
+        byte, end, number of the tensor)."""
         places = self.places.get(file)
         if places is None:
             return
@@ -310,8 +311,8 @@ class ClaimedBytes:
 
 
 def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
-    """Return the claimed bytes of all tensors of floating-point numbers. If several chunks have the
-    same box, only one of them counts."""
+    """Return the claimed bytes of all tensors of floating-point numbers. Of several chunks with the
+    same box, only the first counts."""
     claims, rows = ClaimedBytes(), dict[str, "array[int]"]()
     for key, tensor in checkpoint.tensors.items():
         if not tensor.dtype.is_float or not tensor.numel:
@@ -338,8 +339,8 @@ def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
 
 
 def _extents(tensor: Tensor) -> Iterator[tuple[str, int, int | None]]:
-    """Yield the file, the offset and the size in bytes of each box once. The size is None if the
-    box is not contiguous."""
+    """Yield the file, the offset and the size in bytes of each box once. The size is None for a box
+    that is not contiguous."""
     itemsize = tensor.dtype.itemsize
     if isinstance(tensor.chunks, Ranges):
         for begin, end, file, offset in tensor.chunks.each():

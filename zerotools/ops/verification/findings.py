@@ -20,9 +20,9 @@ from zerotools.ops.verification.divide_checks import WHOLE, Portion
 class Soundness(StrEnum):
     """The verdict of a verification.
 
-    `WHOLE`: every byte of every tensor and of the state was checked, without a finding.
-    `UNCHECKED`: no check found a fault, but some bytes were not or could not be checked. `FAULTY`:
-    a check found a fault.
+    `WHOLE`: every byte of every tensor and of the state was checked, and no check found a fault.
+    `UNCHECKED`: no check found a fault, but some bytes were not checked. `FAULTY`: a check found a
+    fault.
     """
 
     WHOLE = "whole"
@@ -31,7 +31,7 @@ class Soundness(StrEnum):
 
     @property
     def conclusion(self) -> str:
-        """The words at the end of the output of `zerotools verify`."""
+        """The last words in the output of `zerotools verify`."""
         return _CONCLUSIONS[self]
 
 
@@ -58,14 +58,15 @@ class Check(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault that a check found: a sentence, and the file and the tensor that have the fault, if
-    they are known.
+    """A fault that a check found.
 
     Attributes:
-        file: the file, relative to the checkpoint's directory.
+        message: a sentence.
+        file, tensor: the file, relative to the checkpoint's directory, and the tensor with the
+            fault; None if unknown.
         span: the damaged part of the file as (first byte, end), if it is known.
         changed, unchanged: if a manifest has another digest of the file, the tensors in the file
-            that have other values than in the manifest, and those with the same values.
+            with other values than in the manifest, and those with the same values.
     """
 
     check: Check
@@ -87,7 +88,7 @@ class Comparison:
         by_files: True if the files were compared byte by byte.
         vouched: with `by_files`, the names of the equal files.
         notes: sentences about values that only one of the two has.
-        is_exact: True if every bit of all tensors was compared.
+        is_exact: True if the tensors were compared, and every bit of them.
     """
 
     path: Path
@@ -104,15 +105,15 @@ class Verification:
 
     Attributes:
         unchecked: the files with bytes that no checksum or digest proves, each with the reason.
-        nonfinite: the number of values in each tensor that are not finite, even if that is not
-            damage.
+        nonfinite: the number of values in each tensor that are NaN, infinite or impossibly
+            negative, even if they are no damage, as in a mask.
         is_fast: True if no tensor data was read.
         bytes_read: the number of bytes read.
         comparison: the result of the comparison with a manifest; None if there was no manifest.
         manifest: the manifest of the checkpoint itself, if it was requested and the checks found no
             fault.
-        as_written: the result of the comparison with the record inside an output; None if there is
-            no record.
+        as_written: the result of the comparison with the record inside an output; None without a
+            record.
         portion: the part of the checkpoint that was checked. The verdict is only about this part.
     """
 
@@ -138,7 +139,7 @@ class Verification:
 
     @property
     def is_whole(self) -> bool:
-        """True if everything was checked and no fault was found."""
+        """True if every byte was checked and no fault was found."""
         return self.verdict is Soundness.WHOLE
 
 
@@ -146,7 +147,7 @@ SCHEMA = "zerotools.verify/1"
 
 
 def to_json(found: Verification) -> dict[str, Any]:
-    """Return the documented, versioned form."""
+    """Return the form that docs/reference/verify-json.md documents."""
     origin, comparison = found.checkpoint.origin, found.comparison
     return {
         "schema": SCHEMA,

@@ -1,8 +1,8 @@
-"""Check the scales of quantised weights: find scales that cannot be used, for which
-`consolidate --dtype` would refuse the checkpoint.
+"""Find scales of quantised weights that cannot be used, so that `consolidate --dtype` would refuse
+the checkpoint.
 
-Scales are few and are read first. The values of a weight are computed only if one of its scales is
-unusual, because for example a scale of 0 is valid if the weight's elements are 0 too.
+Scales are few and are read first. The elements of a weight are computed only if one of its scales
+is unusual. For example, a scale of 0 is valid if the weight's elements are 0 too.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def meaningless_scales(
 ) -> Iterator[tuple[Key, str]]:
     """Yield the payload's key and a sentence for each quantised weight that cannot be dequantised.
 
-    A weight is checked if `is_own` returns True for the name of its payload and all its parts are
-    in `sound`. Faults of shapes and names are not reported here, because `inspect` reports them.
+    A weight is checked if `is_own` returns True for the name of its payload, and all its parts are
+    in `sound`. Faults of shapes and names are left to `inspect`.
 
     Raises:
         BadFile: a file is missing, truncated or unreadable.
@@ -115,8 +115,7 @@ def _is_odd(scheme: Scheme, name: str, part: Array) -> bool:
 
 
 def _compute(whole: Checkpoint, key: Key, budget: MemoryBudget) -> None:
-    """Compute all values of a weight without keeping them. Raises an error if they cannot be
-    computed."""
+    """Compute all elements of a weight and discard them. Raise an error if that is not possible."""
     tensor = whole.tensors[key]
     shape = tensor.shape
     made = {key: Tensor(tensor.dtype, shape, (Chunk(Box.whole(shape), "values", 0),))}

@@ -1,5 +1,4 @@
-"""The digest of a tensor is a hash over blocks of its elements. It does not depend on the files
-that the elements are in.
+"""The digest of a tensor: a hash over blocks of its elements that does not depend on its files.
 
 The elements are taken in row-major order as little-endian bytes, and divided into blocks of
 BLOCK_ELEMENTS. The last block may be shorter, and a tensor without elements has no block. The
@@ -7,10 +6,9 @@ digest of a block is XXH3 with 128 bits and seed 0, in its canonical form of 16 
 first. The digest of the tensor is the XXH3 of its blocks' digests, concatenated, in hexadecimal.
 The digest of a file is the digest of its bytes as a tensor of uint8.
 
-Every tensor has the digest of its bytes. A tensor of floating-point numbers has two more digests:
-that of its values cast to bfloat16, and that of its values cast to float16. Casts round to nearest
-even, and every NaN becomes NAN_BITS. So an export in 16 bits can be compared with a checkpoint in
-fp32.
+A tensor of floating-point numbers has two more digests: that of its values cast to bfloat16, and
+that of its values cast to float16. Casts round to nearest even, and every NaN becomes NAN_BITS. So
+an export in 16 bits can be compared with a checkpoint in fp32.
 """
 
 from __future__ import annotations
@@ -38,10 +36,8 @@ NAN_BITS = {BFLOAT16: 0x7FC0, FLOAT16: 0x7E00}
 class TensorDigest:
     """The digests of one tensor, in hexadecimal.
 
-    Attributes:
-        digest: the digest of the tensor's bytes.
-        casts: the digest of the tensor after a cast to each 16-bit dtype, keyed by the dtype's
-            name.
+    `digest` is that of its bytes. `casts` has those after a cast to each 16-bit dtype, keyed by the
+    dtype's name.
     """
 
     dtype: DType
@@ -51,14 +47,13 @@ class TensorDigest:
 
 
 def block_hasher() -> Any:
-    """Return a hasher for one block. Call `update` with the block's bytes in order, then `digest`,
+    """Return a hasher for one block: call `update` with the block's bytes in order, then `digest`,
     which returns 16 bytes."""
     return xxhash.xxh3_128()
 
 
 def of_blocks(blocks: Iterable[bytes]) -> str:
-    """Compute the digest of a tensor from the digests of its blocks, and return it in
-    hexadecimal."""
+    """Return the digest of a tensor, in hexadecimal, from the digests of its blocks."""
     whole = xxhash.xxh3_128()
     for block in blocks:
         whole.update(block)
@@ -133,9 +128,6 @@ def _types(dtype: DType) -> tuple[DType, ...]:
 def _digests(
     dtype: DType, parts: Iterable[Array], buffer: Array, cast: Cast, *, casts: bool
 ) -> tuple[bytes, ...]:
-    """Return the digest of a block's bytes, and the digest of each cast. Casts are made in the
-    memory of `buffer`.
-    """
     hashers = _Hashers(dtype, buffer, cast, casts=casts)
     for raw in parts:
         hashers.update(raw)
@@ -144,8 +136,7 @@ def _digests(
 
 class _Hashers:
     """Computes the digest of a block's bytes, and the digest of each cast. Casts are made in the
-    memory of `buffer`.
-    """
+    memory of `buffer`."""
 
     def __init__(self, dtype: DType, buffer: Array, cast: Cast, *, casts: bool) -> None:
         self._dtype = dtype
@@ -157,7 +148,6 @@ class _Hashers:
         self._casts = {target: None if target == dtype else block_hasher() for target in types}
 
     def update(self, raw: Array) -> None:
-        """Add the next bytes of the block to the digests."""
         values = raw.view(numpy_dtype(self._dtype))
         for target, hasher in self._casts.items():
             if hasher is None and count_values(values).nans:
@@ -174,8 +164,7 @@ class _Hashers:
 
 def canonical_cast(values: Array, target: DType, buffer: Array, cast: Cast = numpy_cast) -> Array:
     """Cast `values` to bfloat16 or float16 in the memory of `buffer`, with `NAN_BITS` for every
-    NaN. Return the bytes.
-    """
+    NaN. Return the bytes of the result."""
     out = buffer.view(numpy_dtype(target))
     cast(out, values)
     if count_values(out).nans:

@@ -1,8 +1,9 @@
-"""Check the values of tensors: find NaN, infinities and negative values where they are impossible.
+"""Check the values of tensors: find NaN, infinities and negative values that a tensor of its role
+cannot have.
 
-NaN and infinities are normally impossible. Only attention masks may have infinities, and formats of
-weights store masks among the weights (`is_mask`). A mask has 0 for visible positions and minus
-infinity for all other positions, or 1 and infinity, so all its finite elements are equal.
+Only attention masks may have infinities. Formats of weights store masks among the weights, and
+`is_mask` finds them: a mask has 0 for visible positions and minus infinity for the others, or 1 and
+infinity, so all its finite elements are equal.
 
 The digest of a cast to a narrower dtype proves every bit of a tensor if this dtype can hold all
 values of the tensor exactly (`is_exact_in`). For example, a bf16 digest proves a weight that was
@@ -29,8 +30,8 @@ _WEIGHTS = ("param", "param16")
 
 
 def is_mask(checkpoint: Checkpoint, key: Key) -> bool:
-    """Return whether a tensor may be a mask: it has no NaN, and all its finite elements are
-    equal."""
+    """Return whether a tensor may be a mask: it has no NaN, and all its finite elements
+    are equal."""
     known: np.float64 | None = None
     try:
         with OpenFiles(checkpoint.root) as opened:
@@ -46,7 +47,7 @@ def is_mask(checkpoint: Checkpoint, key: Key) -> bool:
 
 
 def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
-    """Return whether a tensor keeps all its bytes if it is cast to `narrow` and back.
+    """Return whether a cast to `narrow` and back changes no byte of a tensor.
 
     Raises:
         BadFile: the tensor is incomplete, or a file is missing or truncated.
@@ -62,8 +63,8 @@ def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
 
 
 def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterator[str]:
-    """Yield sentences about impossible values. A mask can have infinities, but a weight or a moment
-    cannot."""
+    """Yield sentences about values that a tensor of the role of `key` cannot have. `counts` are the
+    counts of such values."""
     path = checkpoint.origin.path
     if (counts.nans or counts.infinities) and key.role != "buffer":
         what = "weight" if key.role in _WEIGHTS else "optimizer state"
@@ -80,8 +81,8 @@ def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterato
 
 
 def parts_of(checkpoint: Checkpoint, key: Key, opened: OpenFiles) -> Iterator[Array]:
-    """Yield the elements of a tensor in order, part by part, in a buffer that is reused for each
-    part. `opened` are the files of the checkpoint.
+    """Yield the elements of a tensor in order, part by part. Every part uses the same buffer.
+    `opened` are the files of the checkpoint.
 
     Raises:
         BadFile: the tensor is incomplete, or a file is missing or truncated.

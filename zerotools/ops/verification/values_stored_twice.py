@@ -1,4 +1,4 @@
-"""Check that values that are stored several times are equal: copies of a block, and weights that
+"""Check values that are stored several times: that copies of a block are equal, and that weights
 are casts of their masters.
 
 Weights and masters are updated together at each step, and are stored in different files in
@@ -35,8 +35,8 @@ _PART_BYTES = 2**18
 class Difference:
     """A weight that is not equal to the cast of its master.
 
-    Of its `numel` elements, `elements` differ. The first one has index `first` in the flattened
-    tensor.
+    Of its `numel` elements, `elements` differ. The first of these has index `first` in the
+    flattened tensor.
     """
 
     name: str
@@ -107,7 +107,7 @@ def _blocks(
 def _compare(
     opened: OpenFiles, pair: _Pair, begin: int, end: int, scratch: Scratch
 ) -> tuple[int, int]:
-    """Return the number of elements in [begin, end) that differ, and the index of the first."""
+    """Return the number of elements in [begin, end) that differ, and the index of the first one."""
     wide, narrow = pair.master.tensor.dtype, pair.weight.tensor.dtype
     room = min(_PART_BYTES, scratch.tile.nbytes // 4) // 16 * 16
     step = room // max(wide.itemsize, narrow.itemsize)
@@ -135,8 +135,8 @@ def _compare(
 def counts_of(
     checkpoint: Checkpoint, wanted: Mapping[Key, bool], budget: MemoryBudget
 ) -> dict[Key, ValueCounts]:
-    """Return the counts of NaN, infinite and negative elements of tensors that are not contiguous
-    in their files. Negative elements are counted only if `wanted` has True for the key."""
+    """Count the NaN and infinite elements of the tensors `wanted`, and the negative ones where
+    `wanted` is True. The tensors need not be contiguous in their files."""
     found: dict[Key, ValueCounts] = {}
 
     def blocks() -> Iterator[tuple[Key, FlatValues, int, int]]:
@@ -176,9 +176,9 @@ def differing_replicas(
     budget: MemoryBudget,
     sources: Sources | None = None,
 ) -> Iterator[tuple[Key, str]]:
-    """Compare each copy of a block, byte by byte, with the first copy of this block. Yield the key
-    of each tensor with a copy that differs, and the difference. With `sources`, files that changed
-    are refused.
+    """Compare each copy of a block, byte by byte, with the first copy of the block. Yield the key
+    of the tensor and a sentence for each difference. With `sources`, files that changed are
+    refused.
 
     Raises:
         BadFile: a file is truncated or changed.
@@ -218,7 +218,7 @@ def differing_replicas(
 
 
 def _replicas(tensor: Tensor) -> Iterator[tuple[Chunk, Chunk]]:
-    """Yield (copy, first copy of the same block), for each further copy of each block."""
+    """Yield each further copy of a block, with the first copy of that block."""
     known: dict[Box, Chunk] = {}
     for chunk in tensor.chunks:
         if chunk.box.is_empty:

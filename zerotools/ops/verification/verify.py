@@ -1,5 +1,6 @@
-"""`zerotools verify`: make all checks of a checkpoint in this order: structure, bytes, copies,
-meaning, manifests."""
+"""`zerotools verify`: check a checkpoint in this order: structure, bytes, copies, values,
+manifests.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +63,8 @@ DEFAULT_MEMORY = 256 * 2**20
 
 @dataclass(frozen=True)
 class ToVerify:
-    """A checkpoint with its metadata, its files at the time when the metadata was read, and the
-    portion to verify."""
+    """A checkpoint with its metadata, the state of its files when they were read (`sources`), and
+    the portion to verify."""
 
     checkpoint: Checkpoint
     files: CheckpointFiles
@@ -73,7 +74,7 @@ class ToVerify:
 
     @property
     def bytes_to_read(self) -> int:
-        """The total size in bytes of the files in the portion. Each file is counted once."""
+        """The total size in bytes of the files in the portion."""
         own = (size for name, size in self.files.names.items() if self.portion.has_file(name))
         return sum(own)
 
@@ -105,10 +106,8 @@ def prepare_verify(
 
 
 def _asked_directory(path: Path, checkpoint: Checkpoint) -> Path | None:
-    """If the user named a directory, and one file directly in it is the checkpoint, return the
-    directory, else None. The directory is needed to check also the optimizer's file and other files
-    next to this file.
-    """
+    """Return the directory `path` if one file directly in it is the checkpoint, else None. Other
+    files in the directory, such as the optimizer's, are then checked too."""
     file = checkpoint.origin.path
     is_in_it = path.is_dir() and not file.is_dir() and file.parent.absolute() == path.absolute()
     return file.parent if is_in_it else None  # spelled as the tensors' files are
@@ -123,12 +122,13 @@ def carry_out_verify(
     budget: MemoryBudget | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Verification:
-    """Make all checks of the checkpoint, and return the findings.
+    """Make all checks of the checkpoint, and return the findings. With `fast`, no tensor data is
+    read.
 
-    `on_bytes` is called with the number of bytes that were read since its last call. With `fast` no
-    tensor data is read. The checkpoint is compared with the record inside it, if it is an output
-    that has a record. It is also compared with `other`, or if `other` is None with the manifest
-    next to it. With `digests`, the result has a new manifest.
+    Otherwise an output is compared with the record inside it, if it has one. The checkpoint is
+    compared with `other` (None: the manifest next to it, if there is one). With `digests`, the
+    result has a new manifest. `on_bytes` is called with the number of bytes that were read since
+    its last call.
 
     Raises:
         BadRequest: the manifest belongs to another model.
@@ -175,9 +175,8 @@ OF_ANY_SAVE = "nothing in it identifies its save or its rank"
 
 
 class AllChecks:
-    """The checks of one checkpoint, or of the part of it that `portion` selects. Each method adds
-    its findings to `findings`.
-    """
+    """The checks of the part of a checkpoint that `portion` selects. Each method adds its findings
+    to `findings`."""
 
     def __init__(
         self,
@@ -215,7 +214,8 @@ class AllChecks:
         self._add(Check.STRUCTURE, lost_rank_sidecars(self._files.base, self._files.names, ranks))
 
     def record(self) -> WrittenRecord | None:
-        """Return the record inside an output of zerotools, if it can be read."""
+        """Return the record inside an output of zerotools; None without one. A damaged record is a
+        finding."""
         try:
             return written_record(self._files, self._checkpoint.root)
         except BadFile as error:
@@ -223,9 +223,8 @@ class AllChecks:
             return None
 
     def sidecar(self, record: WrittenRecord | None) -> Against | None:
-        """Return the manifest next to the checkpoint, if it can be read and describes this
-        checkpoint.
-        """
+        """Return the manifest next to the checkpoint; None without one. A manifest that is damaged
+        or describes another checkpoint is a finding."""
         try:
             found = adjacent_manifest(self._files)
         except (BadFile, Unsupported) as error:
@@ -260,7 +259,7 @@ class AllChecks:
         self.unchecked = self._without_manifest(to_scan)
 
     def copies(self) -> None:
-        """Check that copies of the same values are equal."""
+        """Check that copies of the same values in different files are equal."""
         if self._portion.is_first:
             try:
                 self._form.compare_copies(self._checkpoint)
@@ -278,8 +277,7 @@ class AllChecks:
 
     def meaning(self) -> None:
         """Check that all numbers are possible values, and that weights are casts of their
-        masters.
-        """
+        masters."""
         elsewhere = {
             key: key.role in NEVER_NEGATIVE
             for key in self._claims.elsewhere
@@ -332,10 +330,8 @@ class AllChecks:
     def compare(
         self, other: Against | None, on_bytes: Callable[[int], None], *, digests: bool
     ) -> None:
-        """Compare this checkpoint with the manifest `other`, if one is given.
-
-        With `digests`, also make a manifest of this checkpoint, unless there are findings.
-        """
+        """Compare this checkpoint with the manifest `other`; None: no comparison. With `digests`,
+        also make a manifest of this checkpoint, unless there are findings."""
         if other is None and not digests:
             return
         sound = self._sound_tensors()
@@ -360,11 +356,11 @@ class AllChecks:
             self.findings.append(Finding(Check.BYTES, str(error)))
 
     def _vouch(self, comparison: Comparison, changed: Set[str | None]) -> None:
-        """Mark files as checked if the comparison with a manifest proves that they are unchanged,
-        or if they are in `changed`.
+        """Mark files as checked if a manifest proves that they are unchanged, or if they are in
+        `changed`.
 
-        If all tensors are equal bit by bit, files that the manifest does not list are marked too:
-        files that hold only tensors, and an index with the positions of tensors.
+        If every bit of the tensors was compared and nothing was found, files that the manifest does
+        not list are marked too: those that hold only tensors, and an index.
         """
         vouched = set(comparison.vouched)
         if comparison.is_exact and not (self.findings or self._form.holds_state):
@@ -375,16 +371,15 @@ class AllChecks:
         self.unchecked = {n: why for n, why in self.unchecked.items() if n not in known}
 
     def own_unchecked(self) -> dict[str, str]:
-        """Return the unchecked files of the portion, each with the reason. If the comparison with a
-        manifest did not prove every bit of the tensors, return the unchecked files of all portions.
-        """
+        """Return the unchecked files of the portion, each with the reason. If a comparison of
+        tensors did not cover every bit, return those of all portions."""
         compared = self.comparison
         if compared is not None and not (compared.by_files or compared.is_exact):
             return self.unchecked
         return {n: why for n, why in self.unchecked.items() if self._portion.has_file(n)}
 
     def changed(self, sources: Sources) -> None:
-        """Add findings for files that were written during the verification."""
+        """Add a finding for each file that was written during the verification."""
         for path, difference in sources.changed():
             self.findings.append(
                 Finding(
@@ -418,8 +413,8 @@ class AllChecks:
             )
 
     def _without_manifest(self, to_scan: FilesToScan) -> dict[str, str]:
-        """Check the files against a job's manifest, and return the files that are still
-        unchecked."""
+        """Check the files against a job's manifest, and return the files that it does not list and
+        that no checksum proves, each with the reason."""
         vouched: set[str] = set()
         unchecked = {**self._of_any_save(), **to_scan.unchecked, **self._doubts()}
         for directory in {self._files.base, self._checkpoint.root.parent}:
@@ -437,19 +432,18 @@ class AllChecks:
         return {name: why for name, why in unchecked.items() if name not in vouched}
 
     def _has(self, directory: Path, name: str) -> bool:
-        """Return whether a file of `directory` belongs to this portion."""
         return self._portion.has_file(self._files.name_of(directory / name))
 
     def _doubts(self) -> dict[str, str]:
-        """Return the files with names that suggest that another file is missing, although it may
-        never have existed."""
+        """Return files that suggest another file, which is missing or never existed, each with the
+        reason."""
         below = self._checkpoint.root.relative_to(self._files.base)
         doubts = self._form.doubts(self._checkpoint)
         return {(below / name).as_posix(): why for name, why in doubts.items()}
 
     def _of_any_save(self) -> dict[str, str]:
-        """Return the files that do not record which save they belong to, so that they may belong to
-        another save than the other files."""
+        """Return the files that do not record their save, and so may be from another save than the
+        rest."""
         essential = self._files.essential
         if len(essential) < 2:
             return {}
@@ -474,8 +468,7 @@ class AllChecks:
 def _quietly(
     differences: Iterator[tuple[Key, str]], findings: list[Finding]
 ) -> Iterator[tuple[Key, str]]:
-    """Yield the differences. If a file cannot be read, add a finding instead of raising an
-    error."""
+    """Yield the differences. An unreadable file ends them and becomes a finding."""
     try:
         yield from differences
     except (BadFile, Unsupported) as error:
@@ -483,7 +476,7 @@ def _quietly(
 
 
 def _tensors_in_record(claims: ClaimedBytes, file: str | None, record: Record) -> str:
-    """Return the end of a sentence that names the tensors in a record."""
+    """Return the end of a sentence with the tensors in a record; "" without tensors."""
     if file is None or not record.length:
         return ""
     within = claims.within(file, record.begin, record.begin + record.length)

@@ -1,5 +1,4 @@
-"""The values that the page of a verification shows, as JSON (`checkpoint.js` in `ops.picture` reads
-it).
+"""The values that the page of a verification shows, as JSON for `checkpoint.js` in `ops.picture`.
 
 The page shows the checkpoint as the page of `inspect` does, and also the state of every file, of
 its bytes, and of every tensor.
@@ -35,8 +34,8 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
 
     The keys are those of `picture_contents`, and `checks`:
 
-        files: a list of `[state, reasons, strip]`, one for each file. `strip` has a number of
-            cells, then their state, and so on; it is None if the file does not exist.
+        files: a list of `[state, reasons, strip]`, one for each file. `strip` repeats a number of
+            cells and their state; it is None if the file does not exist.
         tensors: the state of each tensor.
     """
     contents = picture_contents(inspection)
@@ -116,8 +115,8 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
 
 
 def _verdict(found: Verification) -> str:
-    """Return the conclusion of the verification. If not everything was checked, it has an
-    explanation."""
+    """Return the conclusion of the verification, with an explanation if not every byte was
+    checked."""
     conclusion = found.verdict.conclusion
     if found.verdict is not Soundness.UNCHECKED:
         return conclusion
@@ -128,7 +127,7 @@ def _verdict(found: Verification) -> str:
 
 @dataclass(frozen=True)
 class _Faults:
-    """The faults of files, by the names of the files on the page.
+    """The faults of files, keyed by their names on the page.
 
     Attributes:
         reasons: the messages about each file.
@@ -145,9 +144,8 @@ class _Faults:
 
 
 def _faults(found: Verification, names: Sequence[str], below: str) -> _Faults:
-    """Return the faults of the files `names`. On the page, the names of the checkpoint's files
-    begin with the directory `below`.
-    """
+    """Return the faults of the files `names`, which are names on the page. Such a name may begin
+    with the checkpoint's directory, `below`."""
     faults = _Faults({}, {}, set(), set())
     known = set(names)
     for each in found.findings:
@@ -168,7 +166,7 @@ def _faults(found: Verification, names: Sequence[str], below: str) -> _Faults:
 
 
 def _places(tensor: Tensor, below: str) -> dict[str, list[Span]]:
-    """Return the byte ranges of a tensor in each file."""
+    """Return the byte ranges of a tensor in each file, with the names on the page."""
     found = defaultdict[str, list[Span]](list)
     prefix = "" if below == "." else f"{below}/"
     for chunk in tensor.chunks:
@@ -204,8 +202,9 @@ def _strip(
     whole: Iterable[Span],
     damaged: Iterable[Span],
 ) -> list[int]:
-    """Return the strip for a file of `size` bytes, with as many cells as `row`. The cells have the
-    state `state`, except for cells in the byte ranges `whole` and `damaged`."""
+    """Return the strip for a file of `size` bytes, with as many cells as `row`. A cell is DAMAGED
+    if it overlaps a byte range in `damaged`, else WHOLE if it overlaps one in `whole`, else
+    `state`."""
     cells = sum(row[::2])
     found = [state] * cells
     width = max(1, size) / cells
@@ -217,9 +216,7 @@ def _strip(
 
 
 def _doubt(found: Verification, name: str) -> str:
-    """Return the reason why the file `name`, in which no fault was found, was not checked
-    completely. Return an empty text if it was checked completely.
-    """
+    """Return why a file without faults was not checked completely; "" if it was."""
     if found.is_fast:
         return "its data was not read (--fast)"
     if not found.portion.has_file(name):
