@@ -21,15 +21,13 @@ _MOST_TREES = 10_000
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """The training state of a checkpoint, and the sizes of its tensors. All counts are numbers of
-    elements of the stored tensors. Tied weights are counted once.
+    """The training state of a checkpoint, and the sizes of its tensors.
 
     Attributes:
-        training: the training state.
-        shared: the number of elements with more than one name (tied weights). All other counts
-            include each of these elements once.
-        group_elements: the number of elements in each param group.
+        parameters, trainable, frozen: numbers of elements. Tied weights are counted once.
+        shared: the number of elements with more than one name (tied weights).
         states: the kinds of optimizer tensors, such as exp_avg.
+        group_elements: the number of elements in each param group; None if unknown.
     """
 
     training: TrainingState
@@ -44,12 +42,12 @@ class CheckpointSummary:
 
     @property
     def has_optimizer(self) -> bool:
-        """True if the checkpoint has any information about an optimizer."""
+        """True if the checkpoint records anything about an optimizer."""
         return bool(self.states or self.training.optimizer or self.training.optimizer_wrapper)
 
 
 def summarize(checkpoint: Checkpoint, training: TrainingState) -> CheckpointSummary:
-    """Return the summary of a checkpoint with the given training state."""
+    """Return the summary of a checkpoint with the training state `training`."""
     weights = _weights(checkpoint)
     parameters = {name: t for name, t in weights.items() if name not in training.buffers}
     trained = _trained(parameters, training) or None
@@ -73,9 +71,8 @@ def summarize(checkpoint: Checkpoint, training: TrainingState) -> CheckpointSumm
 
 
 def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return every weight once, keyed by name: its fp32 master, or its 16-bit copy if it has no
-    master.
-    """
+    """Return every weight keyed by name: its fp32 master, or its 16-bit copy if it has no
+    master."""
     found: dict[str, Tensor] = {}
     for role in ("param16", "param"):
         found |= {key.name: t for key, t in checkpoint.tensors.items() if key.role == role}
@@ -84,8 +81,7 @@ def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 def frozen_weights(checkpoint: Checkpoint, training: TrainingState) -> set[str] | None:
     """Return the names of the parameters that the run did not train; None if the checkpoint does
-    not record them.
-    """
+    not tell."""
     return _frozen(_weights(checkpoint).keys() - training.buffers, training)
 
 
@@ -112,8 +108,8 @@ def _of_group(
 
 
 def _most(checkpoint: Checkpoint, role: str, names: Set[str] | None) -> DType | None:
-    """Return the floating-point dtype that has the most bytes among the tensors of a role. `names`
-    restricts them."""
+    """Return the floating-point dtype with the most bytes among the tensors of a role, or None.
+    `names` restricts the tensors."""
     sizes: dict[DType, int] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.role == role and tensor.dtype.is_float and (names is None or key.name in names):
@@ -153,7 +149,7 @@ def training_to_json(run: CheckpointSummary) -> dict[str, Any]:
 
 
 def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
-    """Return the value of the key `loss_scaler`: the scaler's numbers, keyed by name."""
+    """Return the loss scaler's numbers, keyed by name; None without a scaler."""
     if scaler is None:
         return None
     saved_as = {} if scaler.saved_as is None else {"class": scaler.saved_as}
@@ -162,10 +158,9 @@ def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
 
 
 def json_value(value: Any) -> Any:
-    """Return `value` in a form that JSON can hold. Values without such a form are replaced by a
-    description in angle brackets. Deeply nested values and all values after a maximum number are
-    replaced too, because a small pickle can contain one object very many times.
-    """
+    """Return `value` in a form that JSON can hold. Values without such a form become a description
+    in angle brackets. So do deeply nested values and all values after a maximum number, because a
+    small pickle can contain one object very many times."""
     return _plain(value, 0, count())
 
 

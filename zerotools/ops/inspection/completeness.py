@@ -1,11 +1,10 @@
 """Check from its metadata whether a checkpoint without a manifest is complete.
 
 `damage_sentences` finds truncated and missing files. `lost_rank_sidecars` finds ranks that lack a
-file that other ranks have, such as the state of random number generators. Without such a file a run
-can resume, but these ranks get other random numbers. Such files are `rng_state_R.pth` of
+file that other ranks have, such as the state of random number generators. A run can resume without
+this file, but these ranks get other random numbers. Such files are `rng_state_R.pth` of
 transformers' Trainer, `random_states_R.pkl` of accelerate and `extra_state_world_size_N_rank_R.pt`
-of verl. If the names do not give the number of ranks, the number that the checkpoint records is
-used.
+of verl.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ class Completeness:
     """The result of checking whether a path is a complete checkpoint.
 
     `is_checkpoint` is True if the path has a format that zerotools reads. `step` is the step that
-    the checkpoint records. `problem` is the reason why the checkpoint is incomplete, in one
-    sentence. `is_unread` is True if zerotools cannot check it, because it does not support the
-    contents.
+    the checkpoint records. `problem` is the reason why the checkpoint is incomplete, or cannot be
+    read. `is_unread` is True if zerotools does not support it, and so cannot check it.
     """
 
     is_checkpoint: bool
@@ -49,7 +47,7 @@ class Completeness:
 
 
 def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness:
-    """Read the metadata of the checkpoint at `path`, and check that its files contain every tensor
+    """Check from the metadata of the checkpoint at `path` that its files contain every tensor
     completely."""
     try:
         detect(path, table=table)
@@ -71,8 +69,7 @@ def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness
 
 
 def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) -> bool:
-    """Return whether a problem concerns only a file of an earlier save to the same directory, and
-    so does not affect this checkpoint."""
+    """Return whether a problem concerns only a file of an earlier save to the same directory."""
     file, root = problem.file, checkpoint.root
     if not format_of(checkpoint, table).may_hold_leftovers or file is None:
         return False
@@ -83,8 +80,8 @@ def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) 
 
 
 def torn_files(path: Path) -> Iterator[str]:
-    """Yield a sentence for each truncated file in the directory `path`, or for the file `path`
-    itself.
+    """Yield a sentence for each truncated file in the directory `path`, or for the file `path`.
+    Also yield one if transformers' Trainer did not finish the save.
 
     Raises OSError.
     """
@@ -160,10 +157,10 @@ _MOST_NAMED = 8
 def lost_rank_sidecars(
     base: object, names: Iterable[str], world_size: int | None
 ) -> Iterator[Problem]:
-    """Compare the files of the `world_size` ranks. Yield a problem for each rank without a file
-    that another rank has.
+    """Yield a problem for each of the first ranks that lack a file that another rank has.
 
-    `names` are the files of the checkpoint, relative to `base`.
+    `names` are the files of the checkpoint, relative to `base`. `world_size` is the number of
+    ranks, and is used if the names do not have it.
     """
     ranks: dict[tuple[str, str], set[int]] = {}
     sizes: dict[tuple[str, str], int] = {}

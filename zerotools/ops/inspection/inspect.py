@@ -1,7 +1,4 @@
-"""The contents of a checkpoint and its problems, from its metadata only.
-
-The state of its run is the `TrainingState` that conversions use.
-"""
+"""The contents of a checkpoint and its problems, from its metadata only."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class RoleSummary:
 class Inspection:
     """The facts about a checkpoint that `zerotools inspect` shows.
 
-    `incomplete` are the tensors with a missing part. Each of them is also among the problems.
+    `incomplete` are the tensors with a missing part, each with an entry in `problems`.
     `training_notes` have the reason if the training state is not known.
     """
 
@@ -66,7 +63,7 @@ class Inspection:
 
     @property
     def has_lost_files(self) -> bool:
-        """True if a tensor is incomplete, or if nothing can be read because a file is missing."""
+        """True if a tensor is incomplete, or if a missing file prevents every output."""
         gone = set(self.missing)
         blocking = (problem.file for problem in self.problems if problem.prevents_output)
         return bool(self.incomplete) or any(file in gone for file in blocking)
@@ -78,7 +75,7 @@ class Inspection:
 
     @property
     def affected(self) -> tuple[str, ...]:
-        """All files that the problems name. They are missing or damaged."""
+        """All files that the problems name: missing or damaged ones."""
         named = dict.fromkeys(problem.file for problem in self.problems if problem.file)
         return tuple(name for name in named if name is not None)
 
@@ -90,27 +87,25 @@ class Inspection:
 
     @property
     def file_bytes(self) -> int:
-        """The total size in bytes of the files that hold tensors."""
+        """The total size of the files that hold tensors."""
         return sum(self.checkpoint.files.values())
 
     @property
     def unclaimed_bytes(self) -> int:
-        """The number of bytes that belong to no tensor, such as headers, pickles and padding, in
-        all files that hold tensors.
-        """
+        """The number of bytes in the files with tensors that belong to no tensor, such as headers,
+        pickles and padding."""
         return max(0, self.file_bytes - self.claimed_bytes)
 
     @property
     def step(self) -> int | None:
-        """The number of optimizer steps done, or else the number in the checkpoint's name. MaxText
-        names a checkpoint after two steps `1`.
-        """
+        """The number of optimizer steps done; if it is not recorded, the number in the checkpoint's
+        name. The name may count in another way: MaxText names a checkpoint after two steps `1`."""
         steps = self.run.training.steps
         return self.checkpoint.origin.step if steps is None else steps
 
 
 def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
-    """Return a summary of the checkpoint, and prove that every tensor is complete.
+    """Return a summary of the checkpoint, and check that every tensor is complete.
 
     Of the tensor data, only single numbers are read.
     """
@@ -147,9 +142,8 @@ def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem
 
 
 def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
-    """Return how many more elements the quantised weights have than are stored for them. For
-    example, 4-bit weights store two elements in one byte, which counts as one stored element.
-    """
+    """Return by how much the elements of the quantised weights exceed the elements of their stored
+    tensors. For example, 4-bit weights store two elements in one byte."""
     parts = [part for each in found.weights.values() for part in (*each.parts, *each.extra_keys)]
     stored = sum(checkpoint.tensors[key].numel for key in (*parts, *found.activations))
     return sum(each.tensor.numel for each in found.weights.values()) - stored
@@ -157,10 +151,7 @@ def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
 
 @dataclass(frozen=True)
 class Proof:
-    """The problems that were found when the checkpoint's tensors were checked.
-
-    Problems that the reader found come first.
-    """
+    """The result of `prove_complete`. Problems that the reader found come first."""
 
     problems: tuple[Problem, ...]
     incomplete: tuple[Key, ...]
@@ -186,10 +177,9 @@ def prove_complete(checkpoint: Checkpoint) -> Proof:
 def _training_of(
     checkpoint: Checkpoint, table: FormatTable, known: Sequence[Problem]
 ) -> tuple[TrainingState, tuple[Problem, ...], tuple[str, ...]]:
-    """Return the training state, problems and notes. If the state cannot be read, it is empty. If
-    zerotools does not support its contents, a note says so. If a file is damaged, the result has a
-    problem, unless a problem in `known` already names this file.
-    """
+    """Return the training state, problems and notes. If the state cannot be read, it is empty. A
+    note has the reason if zerotools does not support its contents. A problem has the reason if a
+    file is damaged, unless a problem in `known` names this file."""
     try:
         return training_of(checkpoint, table), (), ()
     except Unsupported as error:
@@ -225,10 +215,10 @@ def to_json(
     commands: Sequence[str] = (),
     statistics: Mapping[Key, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the documented, versioned form (docs/reference/inspect-json.md).
+    """Return the form that docs/reference/inspect-json.md documents.
 
-    `run` lists the checkpoints of the same run, and `commands` are the next steps. `statistics` has
-    the statistics of each tensor; None if they were not requested.
+    `run` lists the checkpoints of the same run, and `commands` are those that the user can run
+    next. `statistics` has the statistics of each tensor; None if they were not requested.
     """
     checkpoint, origin = inspection.checkpoint, inspection.checkpoint.origin
     return {

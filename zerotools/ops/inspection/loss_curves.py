@@ -45,8 +45,8 @@ class LossCurves:
 
 
 def loss_curves(checkpoint: Checkpoint) -> LossCurves | None:
-    """Return the curves of the run that the checkpoint belongs to, or None if there are none. They
-    are in a file in the checkpoint's directory or in the directory above it."""
+    """Return the curves of the checkpoint's run, from a file in its directory or in the directory
+    above; None without such a file."""
     path = checkpoint.origin.path
     own = path if path.is_dir() else path.parent
     for directory in dict.fromkeys((checkpoint.root, own, checkpoint.root.parent, own.parent)):

@@ -28,12 +28,11 @@ def next_commands(
     given: Sequence[str] = (),
     table: FormatTable = FORMATS,
 ) -> tuple[str, ...]:
-    """Return commands for the checkpoint at `path`, the most likely first. The result is empty if
-    the checkpoint is already a model, or if no command applies.
+    """Return commands for the checkpoint at `path`, the most likely first; empty if the checkpoint
+    is already a model, or if no command applies.
 
     Args:
-        wraps_models: the program adds the name of an attribute to the beginning of all tensor
-            names.
+        wraps_models: the program prefixes all tensor names with the name of an attribute.
         says_scale: a file of the run records the `lora_alpha` of its adapters.
         given: the options that selected the checkpoint.
     """
@@ -84,10 +83,9 @@ def next_commands(
 
 
 def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
-    """Return the checkpoint's directory, and the directories next to it that have a similar name
-    and contain files missing in the checkpoint. The result is empty if there are no such
-    directories. For example, after an interrupted rename the files of other nodes may be in
-    `tmp-checkpoint-100`."""
+    """Return the checkpoint's directory, then similarly named directories next to it that contain
+    files missing in the checkpoint; empty without such directories. For example, after an
+    interrupted rename the files of other nodes may be in `tmp-checkpoint-100`."""
     root = inspection.checkpoint.root
     if isinstance(root, RemotePath) or not inspection.missing:
         return ()
@@ -108,9 +106,8 @@ def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
 
 
 def _common_prefix(inspection: Inspection) -> str:
-    """Return the prefix of all names of weights, up to and including the first dot, such as
-    `model.`. Return an empty string if the names have no common prefix.
-    """
+    """Return the text before and including the first dot, such as `model.`, if it is the same in
+    all names of weights, else ""."""
     names = [key.name for key in inspection.checkpoint.tensors if key.role == "param"]
     first = {name.partition(".")[0] for name in names}
     has_parts = all(name.count(".") > 1 for name in names)
