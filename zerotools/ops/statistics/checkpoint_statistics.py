@@ -26,9 +26,8 @@ class CheckpointStatistics:
 
     Attributes:
         unread: the tensors that cannot be read, each with the reason.
-        stored_as: a description, such as "codes of fp8 blocks 128x128", of each tensor that a
-            quantised weight is computed from. The values of such a tensor are not those of the
-            weight.
+        stored_as: a description, such as "codes of fp8 blocks 128x128", of each stored tensor of a
+            quantised weight. Its values are not those of the weight.
     """
 
     tensors: Mapping[Key, ValueStatistics]
@@ -38,14 +37,12 @@ class CheckpointStatistics:
     @cached_property
     def outliers(self) -> Mapping[Key, str]:
         """The tensors that differ from tensors of the same kind in other layers, each with the
-        reason. Tensors of quantised weights are left out."""
+        reason. Stored tensors of quantised weights are left out."""
         plain = {key: found for key, found in self.tensors.items() if key not in self.stored_as}
         return outliers_of(plain)
 
     def to_json(self) -> dict[Key, dict[str, Any]]:
-        """Return the documented form of each tensor that was read
-        (docs/reference/inspect-json.md).
-        """
+        """Return the form of each tensor that docs/reference/inspect-json.md documents."""
         return {
             key: found.to_json()
             | {"stored_as": self.stored_as.get(key), "outlier": self.outliers.get(key)}
@@ -59,10 +56,11 @@ def statistics_of(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> CheckpointStatistics:
-    """Read all tensors once, and return their statistics.
+    """Read all tensors once, and return their statistics. Tensors that cannot be read are in
+    `unread`.
 
     `on_bytes` is called with the number of bytes that were read since its last call. These numbers
-    add up to the size of the tensors. Tensors that cannot be read are in `unread`.
+    add up to the size of the complete tensors.
 
     Raises:
         BadFile: a file changed while it was read.

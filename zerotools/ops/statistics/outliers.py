@@ -29,7 +29,7 @@ def outliers_of(statistics: Mapping[Key, ValueStatistics]) -> dict[Key, str]:
     reason.
 
     A tensor differs if it has NaN or infinite values, or if its root mean square is far from the
-    median of the tensors of the same kind and role in all numbered layers.
+    median of all numbered layers' tensors of the same kind and role.
     """
     groups: dict[tuple[str, str], dict[Key, ValueStatistics]] = {}
     for key, found in statistics.items():
