@@ -1,7 +1,6 @@
 """Compare two checkpoints, each of any format, ZeRO stage and number of ranks.
 
-Neither checkpoint is consolidated first: the same elements of both are read together, block by
-block.
+The same elements of both are read together, block by block, so no checkpoint is consolidated first.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ class DiffOptions:
         include: globs for the names of tensors to compare; empty: all. If `roles` or `include`
             selects tensors, the training state is not compared.
         rename: rules `REGEX=REPL`.
-        tolerance: the text of `--tolerance`. None: the bits must be equal; with an adapter, the
-            tolerance is the result of `tolerance_of_sums`.
-        tag, layout, section: options for reading. An option applies to each checkpoint that has a
-            format with this option.
+        tolerance: the text of `--tolerance`. None: the bits must be equal, or with an adapter, the
+            tolerance is that of `tolerance_of_sums`.
+        tag, layout, section: options for reading, each for the checkpoints with a format that takes
+            it.
         adapter: the directory of a PEFT adapter that is added to the second checkpoint.
         changes: measure equal tensors too, so that the change of each layer is known.
     """
@@ -76,8 +75,7 @@ class DiffOptions:
 
 @dataclass(frozen=True)
 class PreparedDiff:
-    """Two checkpoints that are ready to be compared: their metadata was read, and their tensors
-    were paired."""
+    """Two checkpoints with their metadata and their paired tensors, ready to be compared."""
 
     a: Side
     b: Side
@@ -215,7 +213,8 @@ def diff(a: Path, b: Path, options: DiffOptions, table: FormatTable = FORMATS) -
 
 
 def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
-    """Return a sentence for the user if no tensor of A can be compared with one of B, else None."""
+    """Return a sentence for the user if the checkpoints have no tensor with the same name and
+    shape, else None."""
     if not pairing.pairs:
         if not pairing.only_a or not pairing.only_b:
             return None
@@ -236,26 +235,26 @@ def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
 
 
 def _weights(side: Side, only: Iterable[tuple[Key, Key]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights that only this checkpoint has, keyed by name."""
+    """Return the shapes of the weights in `only`, the tensors that the other checkpoint lacks,
+    keyed by name."""
     names = {key.name for key, _ in only}
     return {name: shape for name, shape in side.weights.items() if name in names}
 
 
 def _numbers(side: Side, training: TrainingState) -> set[Key]:
-    """Return the keys of optimizer state that this checkpoint stores as plain numbers and not as
-    tensors, such as `step`.
-    """
+    """Return the keys of optimizer state that this checkpoint stores as plain numbers, such as
+    `step`."""
     return {Key(side.new_name(key.name), key.role) for key in training.scalars}
 
 
 def _alone(
     side: Side, only: Iterable[tuple[Key, Key]], status: str, numbers: set[Key]
 ) -> list[TensorDifference]:
-    """Return a result with the status `status` for each tensor in `only`, which are the tensors
-    that the other checkpoint lacks.
+    """Return a result with the status `status` for each tensor in `only`, the tensors that the
+    other checkpoint lacks.
 
-    A tensor is left out if the other checkpoint stores its value as a plain number, because the
-    comparison of the training state includes this number.
+    A tensor in `numbers` is left out: the other checkpoint stores it as a plain number, which the
+    comparison of the training state includes.
     """
     found = []
     for key, own in only:

@@ -1,4 +1,4 @@
-"""The values that the page of a comparison shows, as JSON (`diff.js` in `ops.picture` reads it)."""
+"""The values that the page of a comparison shows, as JSON for `diff.js` in `ops.picture`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
     the next one.
 
     Keys:
-        title, verdict, is_whole, facts, notes, problems: the head of the page.
-        is_unknown: True for a series in which only values changed, as training changes them. Its
+        title, verdict, is_whole, facts, notes, problems, problem_count: the head of the page.
+        is_unknown: True for a series with changes of values only, which training makes. Its
             verdict is neither good nor bad.
         layers, kinds, roles: lists of names. All other values refer to a name by its index in these
             lists. The roles of weights come first.
@@ -123,9 +123,8 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
 
 
 def _sides(each: RunDifference) -> list[str]:
-    """Return both values as text. Fractions have six significant digits if the texts then differ,
-    else all digits.
-    """
+    """Return both values as text: fractions with six significant digits, or with all digits if the
+    texts would be equal."""
     short = [f"{v:.6g}" if isinstance(v, float) else str(v) for v in (each.a, each.b)]
     return short if short[0] != short[1] else [str(each.a), str(each.b)]
 
@@ -133,9 +132,8 @@ def _sides(each: RunDifference) -> list[str]:
 def _lettered_sentences(
     pairs: Sequence[CheckpointDiff], sentences: Callable[[CheckpointDiff], Iterable[str]]
 ) -> Iterator[str]:
-    """Yield the sentences about each comparison. If a sentence begins with "A: " or "B: ", this
-    letter is replaced by the letter that the checkpoint has in the series.
-    """
+    """Yield the sentences about each comparison. A sentence that begins with "A: " or "B: " gets
+    the letter that this checkpoint has in the series."""
     for number, pair in enumerate(pairs):
         for text in sentences(pair):
             side = {"A: ": 0, "B: ": 1}.get(text[:3])
@@ -143,9 +141,8 @@ def _lettered_sentences(
 
 
 def _most_changed(pair: CheckpointDiff) -> list[TensorDifference]:
-    """Return the tensors of each role that changed most, the largest change first. Single numbers,
-    such as steps, are left out.
-    """
+    """Return the tensors of each role that changed most, the largest change first, without single
+    numbers such as steps."""
     counts = Counter[str]()
     most = []
     for each in pair.worst(len(pair.tensors)):
@@ -186,9 +183,8 @@ def _is_training(pair: CheckpointDiff) -> bool:
 
 
 def equal_weights(difference: CheckpointDiff) -> str | None:
-    """Return a sentence that says that all weights are equal. Return None if a weight differs, or
-    if anything else differs except optimizer state that only one checkpoint has.
-    """
+    """Return a sentence if all weights are equal. Return None if a weight differs, or anything else
+    except optimizer state that only one checkpoint has."""
     weights = [each for each in difference.tensors if each.role in _WEIGHTS]
     state = [each for each in difference.differing if each.role not in _WEIGHTS]
     casts = [each for each in weights if each.status == CAST]
@@ -215,7 +211,7 @@ def _label(number: int, pair: CheckpointDiff) -> str:
 
 
 def _letter(number: int) -> str:
-    """Return the label of a checkpoint: a letter from A to Z for the first 26, then a number."""
+    """Return the label of a checkpoint in a series: a letter for the first 26, then a number."""
     return chr(ord("A") + number) if number < 26 else str(number + 1)
 
 

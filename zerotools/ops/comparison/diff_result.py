@@ -37,7 +37,7 @@ class TensorDifference:
 
     Attributes:
         status: one of `STATUSES`.
-        distance: how far the values are apart; None if the bits are equal or the values were not
+        distance: the difference of the values; None if the bits are equal or the values were not
             compared.
         is_copy: one checkpoint has the fp32 master, and the other only the 16-bit weight. Such
             tensors can be equal only after a cast.
@@ -63,15 +63,15 @@ class TensorDifference:
     def where(self) -> tuple[int, ...] | None:
         """The index of the element that differs most; None if the values were not compared.
 
-        This is the first element that is NaN or infinite in only one checkpoint, otherwise the
-        element with the largest absolute difference.
+        This is the first element that is NaN or infinite in only one checkpoint. Otherwise it is
+        the element with the largest absolute difference, or the first with other bits.
         """
         found = self.worst
         return None if found is None else index_of(found, self.shape)
 
     @property
     def worst(self) -> Extreme | None:
-        """The element that differs most, chosen as `where` describes."""
+        """The element of `where`, with its values."""
         distance = self.distance
         if distance is None:
             return None
@@ -82,7 +82,7 @@ class TensorDifference:
 
     @property
     def differing(self) -> int:
-        """The number of elements that differ, among those that were compared."""
+        """The number of elements with different bits; 0 if the values were not compared."""
         return 0 if self.distance is None else self.distance.differing
 
     @property
@@ -93,7 +93,8 @@ class TensorDifference:
 
     @property
     def max_ulp(self) -> float | None:
-        """The largest difference in ULPs (steps between neighbouring values of the dtype)."""
+        """The largest difference in ULPs (steps between neighbouring values of the dtype); None for
+        integers, or if the values were not compared."""
         largest = None if self.distance is None else self.distance.max_ulp
         return None if largest is None else largest.value
 
@@ -109,9 +110,8 @@ class TensorDifference:
 
 
 def index_of(extreme: Extreme, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the n-dimensional index of the element `extreme.place` of a flattened tensor of
-    `shape`.
-    """
+    """Return the n-dimensional index in a tensor of `shape` of the element `extreme.place` of its
+    flattened form."""
     left, found = extreme.place, []
     for size in reversed(shape):
         left, position = divmod(left, size)
@@ -124,8 +124,8 @@ class RunDifference:
     """A value of the training, such as a step or a learning rate, that differs between the
     checkpoints.
 
-    If the value belongs to parameters (an option of param groups or a number of the optimizer
-    state), `params` is the number of parameters with this difference, else None.
+    `params` is the number of parameters with this difference, for an option of param groups or a
+    number of the optimizer state; else None.
     """
 
     what: str
@@ -154,7 +154,7 @@ class LayerChange:
 
     Attributes:
         tensors: the number of these tensors.
-        distance: the difference between the checkpoints, computed as if these tensors were one.
+        distance: the difference between the checkpoints, as if these tensors were one.
     """
 
     layer: str
@@ -163,7 +163,7 @@ class LayerChange:
     distance: Distance
 
     def to_json(self) -> dict[str, Any]:
-        """Return the documented form (docs/reference/diff-json.md)."""
+        """Return the form that docs/reference/diff-json.md documents."""
         found = self.distance
         return {
             "layer": self.layer,
@@ -183,7 +183,8 @@ class CheckpointDiff:
         a, b: the origins of the checkpoints.
         tensors: the results for all compared tensors, and for tensors that only one checkpoint has.
         run: the comparison of the training values; None if they were not compared.
-        different_models: a sentence if the checkpoints have no tensor in common, else None.
+        different_models: a sentence if the checkpoints have no tensor with the same name and shape,
+            else None.
         proposals: rules for `--rename`, each with the number of names that it would match.
         problems: problems of the checkpoints.
         notes: other sentences for the user.
@@ -208,7 +209,7 @@ class CheckpointDiff:
 
     @property
     def differing(self) -> tuple[TensorDifference, ...]:
-        """The differences of the tensors that make the checkpoints differ."""
+        """The tensors that make the checkpoints differ."""
         return tuple(each for each in self.tensors if each.is_difference(self.tolerance))
 
     @property
@@ -220,8 +221,8 @@ class CheckpointDiff:
     def worst(self, most: int) -> tuple[TensorDifference, ...]:
         """Return at most `most` tensors that differ, the largest difference first.
 
-        Tensors with NaN or infinity in only one checkpoint come first. The other tensors are sorted
-        by the relative norm of their difference.
+        Tensors with NaN or infinity in only one checkpoint come first. The others are sorted by the
+        relative norm of their difference.
         """
         measured = [each for each in self.differing if each.differing]
         return tuple(sorted(measured, key=_badness, reverse=True)[:most])
@@ -243,7 +244,7 @@ class CheckpointDiff:
         return tuple(LayerChange(*place, *sums[place]) for place in places)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the documented, versioned form (docs/reference/diff-json.md)."""
+        """Return the form that docs/reference/diff-json.md documents."""
         run = self.run
         return {
             "schema": SCHEMA,

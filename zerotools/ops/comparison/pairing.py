@@ -1,5 +1,5 @@
-"""Pair the tensors of two checkpoints by name and role, and propose `--rename` rules that would
-pair more of them.
+"""Pair the tensors of two checkpoints by name and role, and propose `--rename` rules that pair
+more.
 
 A tensor may have different names or roles in the two checkpoints: formats of weights do not
 distinguish parameters from buffers, a tied tensor may have either of its names, and a checkpoint
@@ -32,8 +32,8 @@ _SHOWN = 3
 class Pair:
     """A tensor that both checkpoints have, with its key in each.
 
-    `is_copy` is True if one checkpoint has the fp32 master, and the other has only the 16-bit
-    weight of that name.
+    `is_copy` is True if one checkpoint has the fp32 master, and the other only the 16-bit weight of
+    that name.
     """
 
     name: str
@@ -44,14 +44,14 @@ class Pair:
 
 
 class Side:
-    """One of the two checkpoints, with the keys that its tensors have after `--rename`.
+    """One of the two checkpoints, with its keys after `--rename`.
 
     `keys` maps each key after renaming to the stored key, and includes tied names. `own` is the
     same mapping without tied names.
     """
 
     def __init__(self, checkpoint: Checkpoint, new_name: Callable[[str], str]) -> None:
-        """Read the names. Raises BadRequest if two names would become the same name."""
+        """Rename the tensors. Raises BadRequest if two names would become the same name."""
         self.checkpoint = checkpoint
         self.new_name = new_name
         rename_tensors(checkpoint, new_name)  # refuses names that become one
@@ -79,7 +79,7 @@ def _compared(key: Key, new_name: Callable[[str], str]) -> Key:
 class Pairing:
     """The pairs of tensors, and the tensors that only one checkpoint has.
 
-    `only_a` and `only_b` are the tensors that the other checkpoint lacks, as pairs of the key after
+    `only_a` and `only_b` are the tensors that only A or only B has, as pairs of the key after
     `--rename` and the stored key. `notes` are sentences about tied names.
     """
 
@@ -92,8 +92,8 @@ class Pairing:
 def renamed_sides(
     a: Checkpoint, b: Checkpoint, rules: Sequence[RenameRule]
 ) -> tuple[Side, Side, list[str]]:
-    """Return both checkpoints with the names that the rules give them, and a note for each rule
-    without effect. A rule applies to A, or to B if it matches no name of A.
+    """Return both checkpoints under the names that the rules give, and a note for each rule without
+    effect. A rule applies to A, or to B if it matches no name of A.
 
     Raises:
         BadRequest: two names of a checkpoint would become the same name.
@@ -115,7 +115,7 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
     """Pair the tensors that both checkpoints have.
 
     `roles` selects the roles of tensors; `param` includes buffers. `include` are globs that select
-    names. Either selects all tensors if it is empty.
+    names. Without values, each selects all tensors.
 
     Raises:
         BadRequest: neither checkpoint has a selected tensor.
@@ -162,7 +162,7 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
 
 
 def _copies(selected: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, Key]]:
-    """Yield each 16-bit weight in `selected` if `other` has only the fp32 master of this weight.
+    """Yield each 16-bit weight in `selected` that `other` has only as an fp32 master.
 
     Each item has the key after `--rename`, the stored key, and the stored key of the master.
     """
@@ -173,10 +173,8 @@ def _copies(selected: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key
 
 
 def _tied_alone(selected: Mapping[Key, Key], other: Side, used: Collection[Key]) -> list[str]:
-    """Return those names of weights in `selected` that `other` lacks although the weight itself was
-    compared, under another name that is tied to it. `used` are the stored keys of all compared
-    tensors.
-    """
+    """Return the names in `selected` that `other` lacks, of weights that were compared under
+    another tied name. `used` are the stored keys of all compared tensors."""
     lacking = (key for key in selected if key.role == WEIGHT and key not in other.keys)
     return [key.name for key in lacking if selected[key] in used]
 
@@ -196,10 +194,9 @@ MOST_PROPOSALS = 2
 
 
 def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Return `--rename` rules that the user can give, each with the number of weights that it would
-    pair. `ours` and `theirs` are the weights of A and B without a partner. The order of the rules
-    matters: each rule pairs weights that the earlier rules leave without a partner.
-    """
+    """Return `--rename` rules, each with the number of weights that it would pair. `ours` and
+    `theirs` are the weights of A and B without a partner. A rule pairs weights that the rules
+    before it leave without a partner."""
     found: dict[str, int] = {}
     for _ in range(MOST_PROPOSALS):
         rule, count = _best(ours, theirs)
@@ -211,7 +208,7 @@ def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _best(ours: Shapes, theirs: Shapes) -> tuple[str, int]:
-    """Return the rule that pairs the most weights, and how many it pairs."""
+    """Return the rule that pairs the most weights, and their number; ("", 0) without a rule."""
     counts = {**_insertions(ours, theirs), **_prefixes(ours, theirs)}
     least = max(1.0, _LEAST_SHARE * min(len(ours), len(theirs)))
     useful = {rule: count for rule, count in counts.items() if count >= least}
@@ -219,9 +216,7 @@ def _best(ours: Shapes, theirs: Shapes) -> tuple[str, int]:
 
 
 def _unpaired(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
-    """Return the weights that the rule leaves without a partner. The rule is applied to their
-    names.
-    """
+    """Return the renamed weights that the rule leaves without a partner."""
     new_name = name_function((), [parse_rule(rule)])
     if any(new_name(name) != name for name in ours):
         ours = {new_name(name): shape for name, shape in ours.items()}
@@ -235,9 +230,8 @@ def _unpaired(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
 
 
 def _insertions(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Return the rename rules that remove an extra component, such as `base_layer`, from the names
-    of one checkpoint, and how many tensors each rule pairs.
-    """
+    """Return the rules that remove an extra component, such as `base_layer`, from the names of one
+    checkpoint, each with the number of tensors that it pairs."""
     found = {}
     for pattern in _INSERTED:
         for side, other in ((ours, theirs), (theirs, ours)):
@@ -249,8 +243,8 @@ def _insertions(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _prefixes(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Return rules that replace one prefix of names by another, and how many tensors each rule
-    pairs."""
+    """Return the rules that replace one prefix of names by another, each with the number of tensors
+    that it pairs."""
     by_end: dict[str, list[str]] = {}
     for name in theirs:
         for _, end in _cuts(name):
@@ -274,7 +268,7 @@ def _prefixes(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
-    """Split a name after each of its dots, and yield each pair of a prefix and the rest."""
+    """Yield ("", name), then the name split after each of its dots."""
     yield "", name
     for found in re.finditer(r"\.", name):
         yield name[: found.end()], name[found.end() :]

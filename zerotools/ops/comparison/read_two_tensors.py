@@ -1,9 +1,9 @@
 """Read the same elements of two tensors, block by block. The two tensors may be split and stored in
 different ways.
 
-If both tensors are stored as ranges of the flattened tensor, a block is a range. Otherwise a block
-is a box that is also a range of the flattened tensor. An `AdaptedTensor` is a weight with an
-adapter added in fp32. It is computed block by block, and never exists as a whole.
+If both tensors are stored as ranges of the flattened tensor, a block is such a range. Otherwise a
+block is a box that is also a range of the flattened tensor. An `AdaptedTensor` is a weight with an
+adapter added in fp32, computed block by block.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ _ALIGNMENT = 16
 
 
 class Block(NamedTuple):
-    """Elements [begin, end) of a flattened tensor, and the box (a slice in each dimension) with the
-    same elements, if there is such a box.
-    """
+    """Elements [begin, end) of a flattened tensor, and the box with the same elements; None for a
+    range that may be no box."""
 
     begin: int
     end: int
@@ -51,10 +50,7 @@ class Block(NamedTuple):
 
 
 class LocatedTensor:
-    """A tensor with the positions of all its elements in files.
-
-    The constructor proves that no element is missing.
-    """
+    """A tensor with the positions of all its elements in files."""
 
     def __init__(self, checkpoint: Checkpoint, key: Key) -> None:
         """Find the elements of the tensor `key`.
@@ -85,9 +81,8 @@ class LocatedTensor:
         gather_elements(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 
     def sizes(self) -> Array | None:
-        """Return the size of the summands that the elements were computed from, for the block that
-        this thread read last. Return None if the elements are stored and are not computed as sums.
-        """
+        """Return the larger magnitude of the two summands of each element, for the block that this
+        thread read last; None if elements are not sums."""
         return None
 
     def _pieces(self, block: Block) -> Iterator[Range]:
@@ -109,15 +104,14 @@ class TwoTensors:
 
     @property
     def itemsize(self) -> int:
-        """The size in bytes of one element of the first tensor and one of the second together."""
+        """The size in bytes of an element of the first tensor and one of the second together."""
         return self.ours.dtype.itemsize + self.theirs.dtype.itemsize
 
     def blocks(self, tile_bytes: int, wide_bytes: int) -> Iterator[Block]:
         """Yield blocks that together have all elements.
 
-        The data of both tensors for one block fits in a buffer of `tile_bytes`. If the elements of
-        a tensor are not stored in row-major order, the limit is the larger of `tile_bytes` and
-        `wide_bytes`.
+        The data of both tensors for one block fits in a buffer of `tile_bytes`, or of the larger of
+        `tile_bytes` and `wide_bytes` if elements are not stored in row-major order.
         """
         is_in_order = self.ours.is_in_order and self.theirs.is_in_order
         room = tile_bytes if is_in_order else max(tile_bytes, wide_bytes)
@@ -155,9 +149,8 @@ _STEP = {BFLOAT16: 2.0**-7, FLOAT16: 2.0**-10}
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """The change that an adapter makes to one weight; `halves` are the two low-rank matrices of the
-    adapter.
-    """
+    """The changes that adapters make to one weight. `halves` has the two low-rank matrices
+    of each."""
 
     changes: tuple[Change, ...]
     halves: Checkpoint
@@ -165,8 +158,7 @@ class Adapted:
 
 class AdaptedTensor(LocatedTensor):
     """A weight with an adapter added, as an fp32 tensor. Its blocks are boxes, because adapters are
-    computed by rows and columns.
-    """
+    computed by rows and columns."""
 
     def __init__(self, checkpoint: Checkpoint, key: Key, adapted: Adapted) -> None:
         """Find the elements of the weight `key` and of the adapter's matrices.
@@ -192,9 +184,8 @@ class AdaptedTensor(LocatedTensor):
         self._last.sizes = np.maximum(np.abs(values), np.abs(total - values)).ravel()
 
     def sizes(self) -> Array | None:
-        """Return the larger of the magnitudes of the two summands for each element. The rounding
-        error of a sum depends on its summands, even if the sum itself is small.
-        """
+        """Return the larger magnitude of the two summands of each element. The rounding error of a
+        sum depends on its summands, even if the sum itself is small."""
         sizes: Array = self._last.sizes
         return sizes
 
@@ -202,9 +193,9 @@ class AdaptedTensor(LocatedTensor):
 def with_adapter(
     base: Checkpoint, path: Path, table: FormatTable = FORMATS
 ) -> tuple[Checkpoint, Mapping[Key, Adapted]]:
-    """Return the model `base` with the adapter in the directory `path`. Complete modules in the
-    adapter replace the modules of the base model; LoRA matrices are added to the weights when these
-    are read.
+    """Return the model `base` with the adapter in the directory `path`. Modules that the adapter
+    has completely replace those of the base model. LoRA matrices are added to the weights when
+    these are read.
 
     Raises:
         BadRequest: `path` has no adapter, or its adapter belongs to another model.

@@ -68,11 +68,8 @@ class _Task(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The result of comparing one block of a pair of tensors.
-
-    It has the difference of the values, if that was requested, or the reason why the block cannot
-    be read.
-    """
+    """The result for one block of a pair of tensors. `message` is the reason if the block cannot be
+    read. `distance` is None if it was not requested."""
 
     number: int
     nbytes: int
@@ -95,8 +92,7 @@ def compare_tensors(
     of equal tensors have a distance too.
 
     `on_bytes` is called with the number of bytes that were read since its last call. These numbers
-    add up to `bytes_of(a, b, pairs)`. `adapted` are the tensors of `b` that get the changes of an
-    adapter.
+    add up to `bytes_of(a, b, pairs)`. `adapted` are the tensors of `b` that an adapter changes.
 
     Raises:
         BadFile: a file changed while it was read.
@@ -183,7 +179,8 @@ def _judged(
 class _Reading:
     """The open files of both checkpoints, and the results so far.
 
-    `messages` are the reasons why pairs cannot be read.
+    A pair has a number, its index in `pairs`. `messages` are the reasons why pairs cannot be read.
+    `casts` are the pairs that are equal after a cast.
     """
 
     def __init__(
@@ -210,10 +207,8 @@ class _Reading:
         self.casts: set[int] = set()
 
     def different_bytes(self, numbers: Iterable[int]) -> set[int]:
-        """Return the numbers of the pairs that differ in at least one byte.
-
-        After the first such byte, the rest of the pair is not read.
-        """
+        """Return the numbers of the pairs that differ in at least one byte. The rest of a pair
+        after this byte is not read."""
         differing: set[int] = set()
 
         def compare(task: _Task, ours: Array, theirs: Array) -> None:
@@ -225,9 +220,7 @@ class _Reading:
         return differing
 
     def distances(self, numbers: Iterable[int], allowance: Allowance) -> dict[int, Distance]:
-        """Return the distance of each pair, keyed by the number of the pair. Set `casts` to the
-        numbers of the pairs that are equal after a cast; these pairs have a distance too.
-        """
+        """Return the distance of each pair, keyed by its number, and set `casts`."""
         total: dict[int, Distance] = {}
         equal_in: dict[int, frozenset[DType]] = {}
         # One thread at a time, while others read: it is many short steps, between which threads
@@ -253,8 +246,8 @@ class _Reading:
         compare: Callable[[_Task, Array, Array], Distance | None],
         settled: set[int],
     ) -> Iterator[_Found]:
-        """Call `compare` for every block of the pairs `numbers`, and yield the results. Pairs that
-        are in `settled` or cannot be read are skipped, also if this becomes known during the loop.
+        """Call `compare` for every block of the pairs `numbers`, and yield the results. Blocks of
+        pairs in `settled` and of unreadable pairs are skipped. Both sets may grow during the loop.
         """
 
         def work(run: list[_Task], scratch: Scratch) -> list[_Found]:
@@ -282,10 +275,8 @@ class _Reading:
         return AdaptedTensor(self._b, key, product)
 
     def _tasks(self, numbers: Iterable[int], settled: set[int]) -> Iterator[_Task]:
-        """Yield the blocks. The positions of a tensor in files are computed when its first block is
-        needed, and are not kept, because the positions in a checkpoint of many ranks take much
-        memory.
-        """
+        """Yield the blocks. The positions of a tensor in files take much memory with many ranks, so
+        they are computed for its first block and then dropped."""
         budget = self._workers.budget
         sizes = _TILES * budget.tile_bytes, budget.wide_bytes
         for number in numbers:
@@ -304,7 +295,7 @@ class _Reading:
 
 
 def _runs(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
-    """Yield groups of consecutive tasks, each with at least `_RUN_BYTES` bytes. The last group may
+    """Yield groups of consecutive tasks with at least `_RUN_BYTES` bytes each. The last group may
     be smaller."""
     run: list[_Task] = []
     nbytes = 0
@@ -333,10 +324,10 @@ def _compared(
 
 
 def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
-    """Return the dtypes that the two tensors can both be cast to with equal results.
+    """Return the dtypes that make both tensors equal by a cast.
 
-    This is needed for a float16 and a bfloat16 tensor only, because neither dtype holds all values
-    of the other. For other dtypes the result is empty.
+    The result is empty except for a float16 and a bfloat16 tensor: neither dtype holds all values
+    of the other.
     """
     two = task.two
     if {two.ours.dtype, two.theirs.dtype} != {FLOAT16, BFLOAT16}:
@@ -355,15 +346,15 @@ def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
 
 
 def _same_numbers(ours: Array, theirs: Array) -> bool:
-    """Return whether all bits are equal, apart from the bits of NaN, which a cast may change."""
+    """Return whether all bits are equal. NaN counts as equal to NaN, because a cast may change its
+    bits."""
     unequal = ours.view(np.uint16) != theirs.view(np.uint16)
     return not unequal.any() or bool((np.isnan(ours[unequal]) & np.isnan(theirs[unequal])).all())
 
 
 def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> Distance:
-    """Return the difference of one block. It is computed in the common dtype of both tensors, for
-    `BLOCK` elements at a time.
-    """
+    """Return the difference of one block, computed in the common dtype of both tensors, for `BLOCK`
+    elements at a time."""
     two, block = task.two, task.block
     dtype = common_type(two.ours.dtype, two.theirs.dtype)
     assert dtype is not None, "a pair without a common type is not read"

@@ -37,9 +37,9 @@ def compare_runs(
     *,
     is_of_sums: bool = False,
 ) -> RunComparison:
-    """Compare the training values of both checkpoints. Numbers with a key in `compared` are left
-    out, because they were compared as tensors. `is_of_sums` says that an adapter was added to B;
-    then the dtype in config.json is not compared.
+    """Compare the training values of both checkpoints, except numbers in `compared`, which were
+    compared as tensors. `is_of_sums` says that an adapter was added to B; then the dtype in
+    config.json is not compared.
 
     Raises:
         BadFile: a number in the optimizer state, or config.json, cannot be read.
@@ -61,11 +61,8 @@ def compare_runs(
 def _recorded_values(
     checkpoint: Checkpoint, training: TrainingState, left_out: Collection[str]
 ) -> dict[str, Any]:
-    """Return the training values that the checkpoint records, keyed by names that do not depend on
-    the format.
-
-    The keys `left_out` of config.json are omitted.
-    """
+    """Return the training values that the checkpoint records, under names that do not depend on the
+    format. The keys `left_out` of config.json are omitted."""
     step = checkpoint.origin.step if training.steps is None else training.steps
     is_run = bool(training.groups or training.optimizer)
     config = _without(_config(checkpoint), left_out)
@@ -85,7 +82,7 @@ def _recorded_values(
 
 
 def _scaler(training: TrainingState) -> dict[str, Any] | None:
-    """Return the numbers of the loss scaler; None if its scale is 1."""
+    """Return the numbers of the loss scaler; None without one, or if it multiplies by 1."""
     scaler = scaler_to_json(training.loss_scale)
     return None if scaler is None else {k: v for k, v in scaler.items() if k != "class"}
 
@@ -108,9 +105,7 @@ def _config(checkpoint: Checkpoint) -> dict[str, Any] | None:
 
 
 def _without(config: dict[str, Any] | None, left_out: Collection[str]) -> dict[str, Any] | None:
-    """Return a config without the keys `left_out`. They are also removed from the nested configs of
-    models.
-    """
+    """Return a config without the keys `left_out`, also in the nested configs of models."""
     if config is None:
         return None
     return {
@@ -122,8 +117,7 @@ def _without(config: dict[str, Any] | None, left_out: Collection[str]) -> dict[s
 
 def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[RunDifference]:
     """Yield the differences between two trees of plain values. A subtree that only one tree has is
-    yielded as one difference.
-    """
+    one difference."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and depth < _DEEPEST:
         for key in dict.fromkeys((*ours, *theirs)):
             where = f"{path}.{key}" if path else str(key)
@@ -134,9 +128,8 @@ def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[
 
 
 def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
-    """Return the param groups. Their parameters have the names that the comparison uses, and tied
-    parameters share one name.
-    """
+    """Return the param groups with the parameter names that the comparison uses. Tied parameters
+    share one name."""
     aliases = side.checkpoint.aliases
     return [
         ParamGroup(
@@ -148,10 +141,8 @@ def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
 
 
 def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[RunDifference]:
-    """Yield the differences between the param-group options of each parameter.
-
-    Parameters with the same difference are counted in one entry.
-    """
+    """Yield the differences between the param-group options of the parameters. Parameters with the
+    same difference are one entry."""
     if not ours or not theirs:
         if ours or theirs:
             what = "param groups"
@@ -181,9 +172,8 @@ def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[
 def _scalars(
     side: Side, training: TrainingState, compared: Collection[Key]
 ) -> dict[Key, Callable[[], Any]]:
-    """Return functions that read the numbers in the optimizer state, keyed by the names that the
-    comparison uses. Numbers in `compared` are left out.
-    """
+    """Return functions that read the numbers in the optimizer state, keyed as in the comparison,
+    without those in `compared`."""
     aliases = side.checkpoint.aliases
 
     def value_of(key: Key) -> Callable[[], Any]:
@@ -200,9 +190,8 @@ def _scalar_points(
     ours: Mapping[Key, Callable[[], Any]], theirs: Mapping[Key, Callable[[], Any]]
 ) -> Iterator[RunDifference]:
     """Yield the differences between numbers. Parameters with the same role and the same two values
-    are counted in one entry. A number that only one checkpoint has is left out, because the other
-    may store it in another form.
-    """
+    are one entry. A number that only one checkpoint has is left out, because the other may store it
+    in another form."""
     counts = Counter((key.role, ours[key](), theirs[key]()) for key in ours if key in theirs)
     for (role, left, right), params in counts.items():
         if left != right:
@@ -212,7 +201,8 @@ def _scalar_points(
 def training_or_note(
     side: Side, training_of: Callable[[Checkpoint], TrainingState]
 ) -> tuple[TrainingState, str | None]:
-    """Return the training state of a checkpoint, or the reason why it cannot be read."""
+    """Return the training state of a checkpoint and None, or an empty state and the reason why it
+    cannot be read."""
     try:
         return training_of(side.checkpoint), None
     except (BadFile, Unsupported) as error:
