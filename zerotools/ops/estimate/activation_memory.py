@@ -51,8 +51,8 @@ EAGER, SHARED, REPEATED = "eager", "sdpa", "sdpa with repeated keys"
 
 
 def attention_on_gpus(precision: str) -> str:
-    """Return the attention kernel that a model is assumed to use on GPUs in `precision`. For fp16
-    and fp32 a flash kernel is often missing."""
+    """Return the attention kernel that a model is assumed to use on GPUs in `precision`: a flash
+    kernel for bf16, else one that needs repeated keys and values."""
     return SHARED if precision == "bf16" else REPEATED
 
 
@@ -62,10 +62,10 @@ class MicroBatch:
     in `precision`.
 
     Attributes:
-        sequence_ranks: the number of ranks that each sequence is divided among.
         attention: "eager" or one of torch's kernels.
         chunked_loss: the value of this key of the job file.
-        tensor_ranks: the number of ranks that compute the micro batch together.
+        sequence_ranks: the number of ranks that each sequence is divided among.
+        tensor_ranks: the number of ranks that divide each layer.
         per_example: the number of sequences in one training example: 2 for a pair of answers.
     """
 
@@ -105,11 +105,11 @@ class Activations:
     """The memory of activations for one micro batch, in bytes.
 
     Attributes:
-        kept: saved in the forward pass for the backward pass.
+        kept: the tensors that the forward pass saves for the backward pass.
         block: the additional memory of one block in its backward pass.
         loss: the largest additional memory while the loss is computed.
-        last: the whole memory of activations at the end of the backward pass, when only one block
-            is left and the gradients of all weights exist.
+        last: the memory of activations at the end of the backward pass, when only one block is left
+            and the gradients of all weights exist.
     """
 
     kept: int
@@ -142,7 +142,7 @@ def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
 
 
 def _block(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes per token that one block saves for the backward pass."""
+    """Return the bytes of one token that a block saves for the backward pass."""
     mlp = _experts(model, micro) if model.experts else _mlp(model, micro)
     return _norms(model, micro) + (_attention(model, micro) + mlp) // micro.tensor_ranks
 
@@ -158,8 +158,8 @@ def _norms(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _rms(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes per element that are saved for an RMS norm. Its output is included, because
-    the next layer saves it."""
+    """Return the bytes per element that are saved for an RMS norm, with its output, which the next
+    layer saves."""
     if micro.width == _FULL:
         return 3 * _FULL
     scaled = _FULL if model.family.norm == RMS_FP32 else micro.width
@@ -190,11 +190,8 @@ def _attention(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _eager(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes per token that only "eager" attention saves.
-
-    These are the probabilities, in fp32 and in the dtype of the model, and the copies of keys and
-    values that are repeated for each head of queries.
-    """
+    """Return the bytes of one token that only "eager" attention saves: the probabilities, in fp32
+    and in the dtype of the model, and the copies of keys and values for each head of queries."""
     scores = model.heads * micro.sequence
     if model.model_type == "gpt2" and micro.width != _FULL:
         return scores * micro.width  # it takes the softmax in the type of the scores
@@ -216,12 +213,11 @@ def _experts(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _backward_bytes_per_token(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes per token that the backward pass of a block needs in addition to saved
+    """Return the bytes of one token that the backward pass of a block needs in addition to saved
     tensors.
 
-    The result is the size of the gradient of the hidden states plus the largest of three sizes: the
-    gradient of the MLP's product, the temporary probabilities of "eager" attention, and a norm
-    computed in fp32.
+    They are the gradient of the hidden states plus the largest of three sizes: the gradient of the
+    MLP's product, the temporary probabilities of "eager" attention, and a norm computed in fp32.
     """
     wide = model.intermediate * (model.experts_per_token or 1)
     if model.activation == "relu":
@@ -242,8 +238,7 @@ def _expert_gradient(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _last_norm(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes per token of the norm before the head. The last hidden states are
-    included."""
+    """Return the bytes of one token for the norm before the head and the last hidden states."""
     if model.family.norm == LAYER:
         return 2 * micro.width * model.hidden + 2 * _FULL
     return _rms(model, micro) * model.hidden + _FULL

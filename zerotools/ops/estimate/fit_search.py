@@ -1,5 +1,5 @@
-"""Search for changes that make a training fit into memory. The results are sets of changes,
-cheapest first. A smaller part of a set would not be enough.
+"""Search for sets of changes that make a training fit into memory, cheapest first. Every change of
+a set is needed.
 
 `zerotools estimate`, `zerotools init` and the daemon's refusals use this search. Changes are
 ordered by their cost. Each costs more than all changes above it together:
@@ -11,8 +11,8 @@ ordered by their cost. Each costs more than all changes above it together:
     fewer GPUs                                              only if none of the above helps
     more GPUs
 
-The ZeRO stage has no cost: the lowest stage that fits is taken. The memory that does not depend on
-the micro batch is computed once for each layout.
+The ZeRO stage has no cost: the lowest stage that fits is taken. Memory that does not depend on the
+micro batch is computed once for each layout.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ _TENSOR_FAMILIES = frozenset(
 
 
 class Slowdown(Enum):
-    """A rough measure of how much slower a training step becomes. It is a rule of thumb and was not
-    measured."""
+    """A rule of thumb for how much slower a training step becomes. It was not measured."""
 
     NONE = "none"
     SLIGHT = "slight"
@@ -81,10 +80,8 @@ _SLOWDOWNS = tuple(Slowdown)
 
 
 class FitChange(Enum):
-    """One change of the settings that saves memory.
-
-    The members are in the order of their cost, the cheapest first.
-    """
+    """A change of the settings that saves memory. The members are in the order of their cost, the
+    cheapest first."""
 
     CHECKPOINTING = "activation checkpointing"
     MICRO_BATCH = "a smaller micro batch"
@@ -139,7 +136,7 @@ _FULL, _LORA, _QLORA = (), (FitChange.LORA,), (FitChange.LORA, FitChange.PACKED)
 class Way:
     """A setting that fits into memory, and the changes that lead to it, cheapest first.
 
-    If `changes` is empty, the request fits as it is. `work` has the model and the micro batch, and
+    `changes` is empty if the request fits as it is. `work` has the model and the micro batch, and
     `row` has the layout and its memory.
     """
 
@@ -165,16 +162,16 @@ class Way:
 
     @property
     def of_the_program(self) -> str:
-        """A phrase with the changes that must be made in the training program, because the config
-        of a launcher has no key for them.
-        """
+        """A phrase with the changes for which a launcher's config has no key. They must be made in
+        the training program."""
         return joined_with_and(
             [_words(change, self) for change in self.changes if change in _OF_THE_PROGRAM]
         )
 
     @property
     def lora_table(self) -> dict[str, dict[str, Any]]:
-        """The table `[lora]` of a job that trains adapters instead of all weights."""
+        """The table `[lora]` of a job that trains adapters in place of all weights; empty without
+        LoRA."""
         if FitChange.LORA not in self.changes:
             return {}
         packed = {"frozen_precision": NF4} if FitChange.PACKED in self.changes else {}
@@ -182,31 +179,30 @@ class Way:
 
     @property
     def is_as_asked(self) -> bool:
-        """True if the setting trains all requested weights, and the machine has enough GPUs for
-        it."""
+        """True if the setting trains all requested weights on the given GPUs, or on fewer."""
         return not {FitChange.LORA, FitChange.MORE_GPUS} & set(self.changes)
 
     @property
     def host_bytes(self) -> int:
-        """Host memory of all ranks on one node, in bytes."""
+        """The host memory of all ranks on one node, in bytes."""
         return self.row.host_bytes
 
     @property
     def disk_bytes(self) -> int:
-        """Disk space of all ranks together, in bytes."""
+        """The disk space of all ranks together, in bytes."""
         return self.row.memory.disk * self.row.layout.world_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedChanges:
-    """The changes that the search may make:
+    """The changes that the search may make.
 
-    - ZeRO stages and offloads
-    - the optimizer
-    - adapters in place of all weights, and a base model in 4 bits
-    - the number of GPUs
-
-    The function `allows` can refuse a setting for other reasons than memory.
+    Attributes:
+        stages, offloads: the ZeRO stages and kinds of offload to try.
+        optimizer: an 8-bit optimizer.
+        adapters, packed: adapters in place of all weights; their base model in 4 bits.
+        gpus: another number of GPUs.
+        allows: a function that can refuse a setting for other reasons than memory.
     """
 
     stages: Sequence[int] = STAGES
@@ -222,8 +218,8 @@ class AllowedChanges:
 class Ways:
     """The settings that fit, cheapest first.
 
-    If no setting fits as requested, `nearest` is the setting that exceeds the available memory by
-    the smallest factor.
+    `nearest` is None if a setting fits as requested. Otherwise it is the setting that exceeds the
+    available memory by the smallest factor.
     """
 
     found: tuple[Way, ...]
@@ -236,13 +232,13 @@ class Ways:
 
 
 def ways_of(work: Workload, machine: Machine, allowed: AllowedChanges | None = None) -> Ways:
-    """Search for changes that make `work` fit on `machine`. The search begins without offload, even
-    if `work.layout` has some."""
+    """Search for changes that make `work` fit on `machine`. The offload in `work.layout` is
+    ignored: the search begins without it."""
     return _Search(work, machine, allowed or AllowedChanges()).ways()
 
 
 def joined_with_and(words: Sequence[str]) -> str:
-    """Return "a, b and c"."""
+    """Return "a, b and c" for the words a, b, c."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
@@ -282,9 +278,7 @@ class _Search:
         return found if found.best is not None else replace(found, nearest=self._nearest())
 
     def _nearest(self) -> Way | None:
-        """Return the setting on the given GPUs that exceeds the available memory by the smallest
-        factor.
-        """
+        """Return the setting on the given GPUs with the smallest `_excess`."""
         ways = [
             way
             for changes in self._sets(_FULL)
@@ -299,10 +293,8 @@ class _Search:
         machine: Machine,
         extra: Changes = (),
     ) -> bool:
-        """Try each set of changes, and add its setting to the results if it fits. Sets that contain
-        an already added set are skipped, because the smaller set is enough. Return whether any
-        setting was added.
-        """
+        """Try each set of changes, and add its setting to the results if it fits. A set that
+        contains an added set is skipped. Return whether any setting was added."""
         before = len(self._found)
         for each in sets:
             changes = _sorted((*each, *extra))
@@ -341,10 +333,10 @@ class _Search:
         return micro.chunked_loss == "auto" and layout.engine == "torch"
 
     def _take_fewer(self) -> None:
-        """Add settings with fewer ranks, which need less host memory.
+        """Add the settings with the largest smaller number of ranks that fits.
 
-        Each rank has its own host memory, and at low ZeRO stages its own copy of the offloaded
-        state.
+        Fewer ranks need less host memory: each has its own, and at low ZeRO stages its own copy of
+        the offloaded state.
         """
         machine = self._machine
         is_spread = machine.node_ranks not in (None, machine.gpus)
@@ -384,9 +376,8 @@ class _Search:
             self._take(self._sets(_LORA, (ALL,)), plain, self._machine, _LORA)
 
     def _take_together(self) -> bool:
-        """Add settings in which several ranks compute one sequence together (sequence ranks) or one
-        layer together (tensor ranks). Return whether any setting fits.
-        """
+        """Add settings with several ranks that compute one sequence together (sequence ranks) or
+        one layer together (tensor ranks). Return whether any was added."""
         work, machine, architecture = self._work, self._machine, self._work.model.architecture
         micro = work.micro
         is_free = self._is_free_of_groups() and work.layout.engine == "torch"
@@ -437,8 +428,8 @@ class _Search:
             count *= 2
 
     def _first(self, changes: Changes, work: Workload, machine: Machine) -> Way | None:
-        """Return a setting with these changes that fits; None if none does. It has the largest
-        micro batch that fits, and then the lowest ZeRO stage."""
+        """Return the setting with these changes that fits with the largest micro batch, and then at
+        the lowest ZeRO stage; None if none fits."""
         best: Way | None = None
         for micro in _micro_batches(work.micro, changes):
             changed = replace(work, micro=micro)
@@ -457,8 +448,8 @@ class _Search:
         *,
         skips: bool = False,
     ) -> Iterator[Way]:
-        """Yield a setting with these changes for each ZeRO stage, lowest stage first. With `skips`,
-        settings are left out if the training state alone does not fit."""
+        """Yield a setting with these changes for each ZeRO stage, the lowest first. With `skips`, a
+        stage is left out if the training state alone does not fit."""
         offload, layout = _offload_of(changes), work.layout
         if FitChange.EIGHT_BIT in changes:
             layout = replace(layout, optimizer="adamw8bit")
@@ -505,8 +496,8 @@ def _sorted(changes: Iterable[FitChange]) -> Changes:
 
 
 def _excess(way: Way, machine: Machine) -> float:
-    """Return the needed memory divided by the available memory. This is the larger of the two
-    ratios, for the GPU and for the host."""
+    """Return the needed memory divided by the available memory: the larger of the ratios of the GPU
+    and of the host."""
     row = way.row
     on_gpu = row.memory.peak / max(1, machine.gpu_memory) if machine.on_gpu else 0.0
     return max(on_gpu, row.host_bytes / max(1, machine.host_memory))

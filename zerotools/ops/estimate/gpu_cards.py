@@ -72,10 +72,10 @@ _MAKER = re.compile(r"\b(nvidia|geforce|tesla|quadro|sxm\d?|pcie|hbm\d?e?|blackw
 
 @dataclass(frozen=True)
 class Cards:
-    """A number of GPUs, `count`, each with `memory` bytes. None stands for the number or the memory
-    of this machine's GPUs.
+    """`count` GPUs, each with `memory` bytes. None stands for the number or the memory of this
+    machine's GPUs.
 
-    `note` is a sentence that says where the memory size comes from.
+    `note` is a sentence on the source of the memory size.
     """
 
     count: int | None = None
@@ -86,7 +86,7 @@ class Cards:
 def cards_of(text: str | int) -> Cards:
     """Parse a user's text for GPUs: 4, 4x24, "2xRTX 4090", 8xH100, 2x24GiB, "this machine".
 
-    A size without a unit or in GB is the advertised size of a card. The result is the smallest
+    A size without a unit or in GB is the advertised size of a card. It stands for the smallest
     memory of all cards of that size. A size in GiB or MiB is exact.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A model's parameter shapes and layers, from its config.json.
+"""Compute a model's parameter shapes and layer sizes from its config.json.
 
 For the architectures in `FAMILIES` all parts are known. The parameters are equal to those that
 transformers makes (a test compares all of them), and `activation_memory` knows the tensors that
@@ -31,8 +31,8 @@ class Family:
 
     Attributes:
         bias: the kinds of linear layers with a bias: "qkv", "o", "mlp" or "head".
-        joined: the layers that are joined into one matrix: "qkv" (queries, keys, values) or "mlp"
-            (gate and up).
+        joined: the layers that are one matrix: "qkv" (queries, keys, values) or "mlp" (gate and
+            up).
         cat_rotary: rotary embeddings are computed in two parts and concatenated, so the attention's
             output is copied once more.
         position_rows: the number of rows of the table of learned positions, minus the number of
@@ -112,9 +112,8 @@ FAMILIES: Mapping[str, Family] = {
 class Architecture:
     """The sizes of the layers of a model of a known family.
 
-    `hidden` is the width of hidden states. `experts` is 0 if every token passes through the whole
-    MLP. Otherwise a token passes through `experts_per_token` of the experts, and each expert is
-    `intermediate` wide.
+    `hidden` is the width of hidden states. With experts, a token passes through `experts_per_token`
+    of them, each `intermediate` wide. `experts` is 0 if every token passes through one MLP.
     """
 
     family: Family
@@ -135,21 +134,16 @@ class Architecture:
 
     @property
     def queries(self) -> int:
-        """Width of the queries of one token: the number of elements in all heads."""
+        """The width of the queries of one token: the number of elements in all heads."""
         return self.heads * self.head_dim
 
     @property
     def keys(self) -> int:
-        """Width of the keys of one token, and of its values: the number of elements in all
-        heads.
-        """
+        """The width of the keys of one token, and of its values."""
         return self.kv_heads * self.head_dim
 
     def parameters(self) -> list[Parameter]:
-        """Return all parameters of the model.
-
-        Tied parameters appear once. Parameters of a block have the block's number.
-        """
+        """Return all parameters of the model. Tied parameters appear once."""
         found = [Parameter(shape) for shape in self._outside()]
         shapes = list(self._block())
         for layer in range(self.layers):
@@ -214,8 +208,8 @@ class Architecture:
 
 def architecture_of(config: Mapping[str, Any], source: str) -> Architecture | None:
     """Return the architecture that transformers builds from a config. A missing key has the default
-    of the config's class, and unknown keys are ignored. Return None if zerotools does not know all
-    parts of this `model_type`.
+    of the config's class, and unknown keys are ignored. Return None for quantised weights, and if
+    zerotools does not know all parts of this `model_type`.
 
     Raises:
         BadRequest: a size is missing, or is not a positive number. The message names `source`.
@@ -265,17 +259,15 @@ _WIDTHS = ("moe_intermediate_size", "intermediate_size", "ffn_dim")
 
 
 def _known(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the keys of a config that change the model: the keys of its class, and `head_dim`,
-    which models use even if their class does not declare it.
-    """
+    """Return the keys of a config that its class declares, and `head_dim`, which models use even
+    without a declaration."""
     known, found = class_keys(name), full_config(config)
     known |= {"model_type", "head_dim"}
     return {key: value for key, value in found.items() if key in known}
 
 
 def _is_special(config: Mapping[str, Any], family: Family) -> bool:
-    """Return whether a key of the config changes the blocks in a way that `family` does not
-    describe."""
+    """Return whether the config changes the blocks in a way that `family` does not describe."""
     projected = config.get("word_embed_proj_dim")
     is_parallel = family.parallel_norms is not None
     return any(

@@ -41,11 +41,11 @@ STAGES = (0, 1, 2, 3)
 
 @dataclass(frozen=True)
 class Workload:
-    """A training to estimate: the model, the layout of ranks (its stage and offload are ignored),
-    and the micro batch.
+    """A training to estimate: the model, the layout of ranks without its stage and offload, and the
+    micro batch.
 
-    If the micro batch is None, only weights, gradients and optimizer state are estimated. `sums` is
-    the value of `train.accumulate`; None means the default of the stage.
+    If `micro` is None, only weights, gradients and optimizer state are estimated. `sums` is the
+    value of `train.accumulate`; None means the default of the stage.
     """
 
     model: ModelShape
@@ -57,10 +57,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table: a layout (ZeRO stage and offload) and its memory.
+    """A row of the table: a ZeRO stage with an offload, and its memory.
 
     `host_bytes` is the host memory of all ranks on one node. `fits` is None if the size of the
-    activations is not known and the layout fits without them.
+    activations is not known and the rest fits.
     """
 
     stage: int
@@ -94,14 +94,14 @@ def rows_of(
 
 
 def stage_shards_more(layout: MemoryLayout, stage: int, offload: str) -> bool:
-    """Return whether `stage` can need less memory than the stage below it. With one rank of engine
-    `torch` nothing is sharded."""
+    """Return whether `stage` can need less memory than the stage below. With one rank, engine
+    `torch` shards nothing."""
     alone = layout.world_size == 1 and layout.engine == "torch"
     return not alone or stage == 0 or offload in (ALL, ALL_DISK)
 
 
 def is_possible(layout: MemoryLayout, stage: int, offload: str) -> bool:
-    """Return whether a job with this layout of ranks can have this stage and this offload."""
+    """Return whether a job with this layout of ranks can have this stage and offload."""
     keeps_weights = OFFLOAD_KEYS[offload][1] == "none"
     if layout.tensor_ranks > 1 and stage < 2:
         return False
@@ -142,10 +142,8 @@ def row_of_layout(
     offload: str,
     held: HeldMemory | None = None,
 ) -> Row:
-    """Return the row of the table for a given layout.
-
-    `held` is the memory that does not depend on the micro batch, if it was computed before.
-    """
+    """Return the row of the table for a given layout. `held` is the memory that does not depend on
+    the micro batch; None: it is computed."""
     on_gpu = machine.on_gpu
     if held is None:
         held = held_by(work.model.parameters, layout, work.buckets, on_gpu=on_gpu)

@@ -73,7 +73,7 @@ print(json.dumps([type(model).__name__, shapes]))
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The parameters of a model, and its architecture if that is known. Tied parameters appear
+    """The parameters of a model, and its architecture; None if unknown. Tied parameters appear
     once.
 
     `notes` are sentences on assumptions. `config` is the config of a Llama-like model, if only a
@@ -93,17 +93,15 @@ class ModelShape:
 
     @property
     def usual_length(self) -> int:
-        """The sequence length, in tokens, if the user gives none.
-
-        It is `USUAL_LENGTH`, or the largest length that the model allows if that is smaller.
-        """
+        """The sequence length in tokens if the user gives none: `USUAL_LENGTH`, or the model's
+        largest length if that is smaller."""
         positions = 0 if self.architecture is None else self.architecture.positions
         return min(positions or USUAL_LENGTH, USUAL_LENGTH)
 
 
 def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
-    """Return the model, and mark the matrices that tensor-parallel ranks divide. These are all
-    matrices in blocks. Embeddings and head count as undivided."""
+    """Return the model with the matrices marked that tensor-parallel ranks divide: all matrices in
+    blocks. Embeddings and head count as undivided."""
     if tensor_ranks == 1:
         return model
     cut = (replace(p, cut=0) if p.is_hidden else p for p in model.parameters)
@@ -111,9 +109,8 @@ def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
 
 
 def size_in(name: str) -> str:
-    """Return the size that the name of a model contains, such as "6B" (6 billion parameters).
-    Return "7B" if the name contains no size.
-    """
+    """Return the size in the name of a model, such as "6B" (6 billion parameters); "7B" if it has
+    none."""
     found = _IN_NAME.search(Path(name).name)
     return found[1].upper() if found else "7B"
 
@@ -122,8 +119,8 @@ def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
     """Return the shape of `model`: a number of parameters, a config.json, a model directory or a
     checkpoint.
 
-    For unknown architectures, `python` is an interpreter with transformers. If it is None, unknown
-    architectures are not supported.
+    `python` is an interpreter with transformers, for unknown architectures; None: these are
+    refused.
 
     Raises:
         BadRequest: `model` does not exist, or its config lacks a size.
@@ -153,11 +150,8 @@ def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
 def of_config(
     config: Mapping[str, Any], source: str, python: str | None = sys.executable
 ) -> ModelShape:
-    """Return the shape of the model that a Hugging Face `config` describes; `source` names the
-    config in errors.
-
-    Raises the same errors as `read_shape`.
-    """
+    """Return the shape of the model that a Hugging Face `config` describes. `source` names the
+    config in errors, which are those of `read_shape`."""
     inner = config.get("text_config")
     if not isinstance(config.get("model_type"), str):
         raise BadRequest(
@@ -184,9 +178,8 @@ def of_config(
 
 
 def _class_of(config: Mapping[str, Any]) -> str:
-    """Return the first class name in `architectures` of a config, which is the class of the saved
-    model. Return an empty text if the config has no class name.
-    """
+    """Return the first class name in `architectures` of a config, the class of the saved model; ""
+    without one."""
     named = config.get("architectures")
     return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
 
@@ -199,9 +192,8 @@ def _of_another_class(source: str, counted: str, named: str) -> str:
 
 
 def of_count(text: str) -> ModelShape:
-    """Return the shape of a Llama-like model with the number of parameters in `text`, such as
-    "7B".
-    """
+    """Return the shape of a Llama-like model with the number of parameters in `text`, such
+    as "7B"."""
     match = _COUNT.fullmatch(text)
     assert match is not None
     count = int(float(match[1]) * _UNITS[match[2].lower()])
@@ -283,9 +275,8 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
 def _own_architecture(
     checkpoint: Checkpoint, parameters: Sequence[Parameter]
 ) -> Architecture | None:
-    """Return the architecture that the checkpoint's config.json describes. Return None if zerotools
-    does not know the architecture, or if its shapes are not those of the checkpoint.
-    """
+    """Return the architecture in the checkpoint's config.json; None if it is not known, or if its
+    shapes are not those of the checkpoint."""
     if checkpoint.own_config is None:
         return None
     try:
@@ -352,9 +343,8 @@ def with_adapters(
     model: ModelShape, rank: int, targets: Sequence[str] = (), *, packs_frozen: bool = False
 ) -> ModelShape:
     """Return the model with all weights frozen, and with adapters of rank `rank` on the linear
-    layers that `targets` name. If `targets` is empty, the adapters are on the layers that peft
-    chooses for most models. With `packs_frozen`, all matrices of the blocks are packed in 4
-    bits."""
+    layers `targets` (empty: those that peft chooses for most models). With `packs_frozen`, all
+    matrices of the blocks are packed in 4 bits."""
     frozen = tuple(
         replace(each, is_trained=False, is_packed=packs_frozen and each.is_hidden)
         for each in model.parameters
@@ -383,7 +373,7 @@ def _adapters(
 
 
 def _linear_layers(model: Architecture) -> Iterator[tuple[str, int, int]]:
-    """Yield the name and the numbers of rows and columns of each linear layer in a block."""
+    """Yield the name, the rows and the columns of each linear layer in a block."""
     hidden, queries, keys = model.hidden, model.queries, model.keys
     if "qkv" in model.family.joined:
         joined = {"gpt2": "c_attn", "gpt_neox": "query_key_value"}.get(model.model_type, "qkv_proj")

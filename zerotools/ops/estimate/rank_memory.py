@@ -86,8 +86,8 @@ class RankMemory:
     """The memory of one rank, in bytes.
 
     `device` and `host` have the size of each term, keyed by its name. `disk` is the size of files.
-    `peak` is the largest sum of memory that exists on the device at the same time. If
-    `knows_activations` is False, the peak does not include activations.
+    `peak` is the largest sum of memory that exists on the device at the same time. It does not
+    include activations if `knows_activations` is False.
     """
 
     device: Mapping[str, int]
@@ -112,9 +112,9 @@ GPUS_OF_A_NODE = 8
 class Machine:
     """The hardware that the ranks run on.
 
-    If `on_gpu` is False, the ranks compute on the CPU, and the device memory is the host's memory.
-    The number of GPUs, or of CPU ranks, is the total of all nodes. Each node has `node_ranks` of
-    them (None: at most eight GPUs, or all CPU ranks) and `host_memory` bytes.
+    If `on_gpu` is False, the ranks compute on the CPU, and the device memory is the host's. `gpus`
+    is the number of GPUs, or of CPU ranks, on all nodes. Each node has `node_ranks` of them (None:
+    at most eight GPUs, or all CPU ranks) and `host_memory` bytes.
     """
 
     gpus: int
@@ -142,11 +142,13 @@ class Machine:
 class HeldMemory:
     """The memory of a rank that does not depend on its micro batch, in bytes.
 
-    `state` are weights, gradients and optimizer state. `in_passes` are temporary buffers on the
-    device during the passes, for gathered weights and for gradients that are sent to other ranks.
-    `largest_block` is the size of the largest block of weights. `update_bytes` is the size of the
-    fp32 buffer that 16-bit gradients are widened into. This buffer is on the device or the host,
-    wherever the optimizer step runs.
+    Attributes:
+        state: weights, gradients and optimizer state.
+        in_passes: temporary buffers on the device during the passes, for gathered weights and for
+            gradients that are sent to other ranks.
+        largest_block: the size of the largest block of weights.
+        update_bytes: the fp32 buffer that 16-bit gradients are widened into. It is on the device or
+            the host, wherever the optimizer step runs.
     """
 
     state: State
@@ -158,8 +160,7 @@ class HeldMemory:
 def held_by(
     parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets, *, on_gpu: bool
 ) -> HeldMemory:
-    """Return the memory without activations. If the ranks of `layout` differ, return the memory of
-    the rank that needs most."""
+    """Return the memory without activations of the rank that needs most."""
     largest = _largest_block(parameters, layout)
     in_passes = _in_the_passes(parameters, layout, buckets, largest, on_gpu=on_gpu)
     update_bytes = update_buffer(parameters, layout) if layout.engine == "torch" else 0
@@ -176,8 +177,7 @@ def rank_memory(
     on_gpu: bool,
     buckets: Buckets | None = None,
 ) -> RankMemory:
-    """Return the memory of a rank with the given layout and activations. If ranks differ, return
-    the memory of the rank that needs most."""
+    """Return the memory of the rank that needs most, with the given layout and activations."""
     held = held_by(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
     return with_activations(held, layout, activations, on_gpu=on_gpu)
 
@@ -185,7 +185,7 @@ def rank_memory(
 def with_activations(
     held: HeldMemory, layout: MemoryLayout, activations: Activations | None, *, on_gpu: bool
 ) -> RankMemory:
-    """Return the whole memory of a rank: `held`, plus the memory of `activations` and of the
+    """Return the whole memory of a rank: `held`, the activations (None: unknown) and the
     libraries."""
     state, in_passes = held.state, held.in_passes
     kept, block, loss, last = _activations(activations)
@@ -255,9 +255,8 @@ def _in_the_passes(
     *,
     on_gpu: bool,
 ) -> dict[str, int]:
-    """Return the bytes of temporary buffers during the forward and backward pass, keyed by the name
-    of the buffer. They are for gathered weights, and for gradients that are sent to other ranks.
-    """
+    """Return the bytes of temporary buffers during the passes, keyed by name. They are for gathered
+    weights, and for gradients that are sent to other ranks."""
     if layout.engine == "deepspeed":
         return _deepspeed_buckets(parameters, layout, buckets)
     width = ITEM_BYTES[layout.precision]
@@ -290,7 +289,7 @@ def _deepspeed_buckets(
 
 
 def _largest_block(parameters: Sequence[Parameter], layout: MemoryLayout) -> int:
-    """Return the bytes of the largest block of weights that is gathered at a time."""
+    """Return the bytes of the largest block of weights."""
     sizes: dict[str | None, int] = {}
     for parameter in parameters:
         if parameter.is_packed:

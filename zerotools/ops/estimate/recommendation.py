@@ -1,5 +1,6 @@
-"""Recommend one of the settings that fit, with the reason, and with the largest batch and the
-longest sequence that it allows."""
+"""Recommend one of the settings that fit, with the reason, the largest batch and the longest
+sequence.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +51,8 @@ class Choice:
 
 
 def choose_cheapest(work: Workload, machine: Machine, rows: Sequence[Row], ways: Ways) -> Choice:
-    """Choose the cheapest of the settings `ways`, and give the reason.
-
-    `rows` is the table of possible settings for the unchanged `work`, fastest first.
-    """
+    """Choose the cheapest of `ways`, and give the reason. `rows` is the table for the unchanged
+    `work`, fastest first."""
     way = ways.best
     if way is None:
         return Choice(None, _why_nothing(machine, ways), tuple(_ways_out(machine, rows, ways)))
@@ -64,9 +63,8 @@ def choose_cheapest(work: Workload, machine: Machine, rows: Sequence[Row], ways:
 
 
 def largest_batch(way: Way, machine: Machine, most: int = MOST_SEQUENCES) -> int | None:
-    """Return the largest number of sequences in a micro batch that fits, at most `most`. Return
-    None if the setting does not fit, or if the size of its activations is not known.
-    """
+    """Return the largest number of sequences in a micro batch that fits, at most `most`; None if
+    the setting does not fit, or if the size of its activations is not known."""
     micro = way.work.micro
     if micro is None or not way.row.fits:
         return None
@@ -88,8 +86,8 @@ def _fits(way: Way, machine: Machine, micro: MicroBatch) -> bool:
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest number from 1 to `most` for which `fits` is true; 0 if there is none.
-    `fits` must be true for all smaller numbers."""
+    """Return the largest number n from 1 to `most` with `fits(n)`, or 0. If `fits` is true for a
+    number, it must be true for all smaller ones."""
     if not fits(1):
         return 0
     low, high = 1, 2
@@ -102,8 +100,7 @@ def _largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str:
-    """Return one sentence with the choice, and with the reason why the faster settings do not
-    fit."""
+    """Return a sentence with the choice, and why a faster setting does not fit."""
     chosen = way.row
     at = next((at for at, row in enumerate(rows) if row.layout == chosen.layout), None)
     if at is None or way.work.micro != work.micro:
@@ -124,7 +121,7 @@ def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str
 
 
 def excess_text(machine: Machine, row: Row) -> str:
-    """Return a phrase for a row that does not fit: the memory that it needs, and the memory of the
+    """Return a phrase for a row that does not fit, with the memory that it needs and that of the
     machine."""
     if machine.on_gpu and row.memory.peak > machine.gpu_memory:
         return f"takes {gib_text(row.memory.peak)} of a GPU's {gib_text(machine.gpu_memory)}"

@@ -7,9 +7,10 @@ stage shards it. `torch_engine_state` is the exact allocation of engine `torch` 
 most memory.
 
 Activations are not included: they depend on the model's code, the batch and the sequence length.
-`loss_bytes` computes the part after the last hidden state, which is the largest part for long
-sequences. Tensors that exist only during one or two blocks of the backward pass are not included
-either: gradients that are being sent to other ranks, and the fp32 buffers of their reduction.
+Only `loss_bytes` computes a part of them, that after the last hidden state, which is the largest
+for long sequences. Tensors that exist only during one or two blocks of the backward pass are not
+included either: gradients that are being sent to other ranks, and the fp32 buffers of their
+reduction.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Parameter:
     """One parameter of a model, with the properties that determine its memory.
 
     Attributes:
-        block: the name of the parameter's block; None: the parameter is outside of the blocks. The
-            parameters of a block are gathered together, and those outside with the whole model.
+        block: the name of the parameter's block; None: it is outside of the blocks. The parameters
+            of a block are gathered together, and those outside for the whole pass.
         in_fp32: the parameter is in fp32, whatever the dtype of the other parameters.
         is_hidden: the parameter is a matrix in a block, and not an embedding or the head. The
             optimizer Muon updates such matrices.
@@ -75,10 +76,9 @@ class Parameter:
         return prod(self.shape)
 
     def rows(self, ranks: int, tensor_ranks: int = 1) -> int:
-        """Return the number of elements on the rank with the most elements, if dimension 0 is
-        divided among `ranks` ranks. With tensor parallelism, `tensor_ranks` of these ranks first
-        divide the parameter along `cut`.
-        """
+        """Return the number of elements on the rank with the most, if dimension 0 is divided among
+        `ranks` ranks. With tensor parallelism, `tensor_ranks` of these ranks first divide the
+        parameter along `cut`."""
         part = self if ranks == 1 else self.part(tensor_ranks)
         among = ranks if part is self else ranks // tensor_ranks
         return ceil(part.shape[0] / among) * prod(part.shape[1:])
@@ -94,8 +94,7 @@ class Parameter:
 
 def textbook_state(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
     """Return the bytes of state for each memory tier and kind (weights, gradients, ...), as the
-    paper computes them. A tensor is divided among the ranks exactly, not by whole rows.
-    """
+    paper computes them: tensors are divided among the ranks exactly, not by whole rows."""
     trained = frozen = moments = packed = 0
     for parameter, times in _distinct_with_counts(parameters):
         if parameter.is_packed:
@@ -118,9 +117,8 @@ def textbook_state(parameters: Iterable[Parameter], layout: MemoryLayout) -> Sta
 
 
 def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """Return the state with DeepSpeed. It is `textbook_state`, with one exception: with offload to
-    disk, the files hold fp32 masters and fp32 gradients, even if the training is in fp32.
-    """
+    """Return the state with DeepSpeed: `textbook_state`, except that with offload to disk the files
+    hold fp32 masters and fp32 gradients, even if the training is in fp32."""
     state = dict(textbook_state(parameters, layout))
     if layout.state_tier == DISK:
         trained = sum(parameter.numel for parameter in parameters if parameter.is_trained)
@@ -131,9 +129,8 @@ def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 
 def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """Return the state of engine `torch` on the rank with the most memory, at the time when all
-    gradients of a step exist. If gradients are summed on the host, return the maximum of each
-    memory tier."""
+    """Return the state of engine `torch` on the rank with the most memory, when all gradients of a
+    step exist. If gradients are summed on the host, return the maximum of each memory tier."""
     found: Counter[tuple[str, str]] = Counter()
     for parameter, times in _distinct_with_counts(parameters):
         if parameter.is_packed:
@@ -157,11 +154,8 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 
 def _distinct_with_counts(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
-    """Yield one parameter of each set of parameters that need the same memory, and the number of
-    parameters in the set.
-
-    Most blocks of a model are equal, so there are few sets, and the estimate is fast.
-    """
+    """Yield one parameter of each set of parameters that need the same memory, and the size of the
+    set. Most blocks of a model are equal, so there are few sets, and the estimate is fast."""
     counts: dict[tuple[Any, ...], tuple[Parameter, int]] = {}
     for each in parameters:  # hundreds of times for one search: no Parameter is made for each
         key = (each.shape, each.is_trained, each.in_fp32, each.is_hidden, each.cut, each.is_packed)
@@ -171,9 +165,8 @@ def _distinct_with_counts(parameters: Iterable[Parameter]) -> Iterator[tuple[Par
 
 
 def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout) -> State:
-    """Return the bytes of a parameter's gradient, if a rank has `whole` elements and updates `own`
-    of them.
-    """
+    """Return the bytes of a parameter's gradient on a rank that has `whole` elements and updates
+    `own` of them."""
     waiting = parameter.width(layout.gradients_dtype) * (own if layout.has_masters else whole)
     found = Counter({(layout.gradients_tier, GRADIENTS): waiting})
     if layout.accumulate == LOCAL:
@@ -202,13 +195,13 @@ def optimizer_state_of_all_ranks(parameters: Iterable[Parameter], layout: Memory
 
 
 def gathered_bytes(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Return the bytes of gathered weights on the device during the forward and backward pass, in
-    addition to `torch_engine_state`.
+    """Return the bytes of gathered weights on the device during the passes, in addition to
+    `torch_engine_state`.
 
     If the engine keeps gathered weights, all weights count. Otherwise the weights of one block and
-    the weights outside of the blocks count. With one rank the result is 0, because the rank
-    computes with its own weights directly. Weights in 4 bits are gathered one at a time, with their
-    scales in fp32.
+    those outside of the blocks count. Without sharding they count as 0, because the rank computes
+    with its own weights directly. Weights in 4 bits are unpacked one matrix at a time, with their
+    scales in fp32, and the largest one counts.
     """
     blocks: Counter[str | None] = Counter()
     unpacked = 0
@@ -227,10 +220,9 @@ def gathered_bytes(parameters: Iterable[Parameter], layout: MemoryLayout) -> int
 
 
 def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Return the size in bytes of the fp32 buffer that engine `torch` uses to widen 16-bit
-    gradients for the optimizer. The buffer holds the rank's rows of one bucket of parameters. A
-    parameter that is larger than a bucket is a bucket of its own.
-    """
+    """Return the bytes of the fp32 buffer that engine `torch` needs to widen 16-bit gradients for
+    the optimizer. It holds the rank's rows of one bucket of parameters. A parameter that is larger
+    than a bucket is a bucket of its own."""
     if not layout.has_masters or layout.gradients_dtype == "fp32":
         return 0
     most = bucket = free = 0
@@ -247,8 +239,8 @@ def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
 
 
 def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> int:
-    """Return the peak memory of the cross-entropy on the device, in bytes. The peak is in the
-    backward pass. The hidden states are not included.
+    """Return the peak memory in bytes of the cross-entropy on the device, which is in the backward
+    pass. The hidden states are not included.
 
     If the loss is computed at once, the peak is the larger of two sizes:
 
@@ -274,13 +266,13 @@ def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> i
 
 
 def bytes_at(state: State, tier: str) -> int:
-    """Return the size in bytes of the part of `state` that is in the memory tier `tier`."""
+    """Return the bytes of `state` in the memory tier `tier`."""
     return sum(size for (where, _), size in state.items() if where == tier)
 
 
 def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
     """Return the bytes of optimizer state for the part of a parameter that one of `ranks` ranks
-    updates. The step count is not included."""
+    updates, without the step count."""
     own = parameter.rows(ranks, layout.tensor_ranks)
     if layout.optimizer == "adamw8bit" and has_eight_bit_moments(parameter.shape):
         blocks = ceil(prod(parameter.shape[1:]) / EIGHT_BIT_BLOCK)
@@ -300,7 +292,7 @@ def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
 
 def _factored(shape: tuple[int, ...], ranks: int) -> int:
     """Return the number of values that Adafactor stores on one rank for a parameter. Each rank has
-    all column sums of a matrix. The other values are divided among the ranks by rows."""
+    all column sums of a matrix. Other values are divided among the ranks by rows."""
     rows = ceil(shape[0] / ranks)
     if len(shape) < 2:
         return rows
