@@ -44,7 +44,7 @@ class AdaptedModel:
 
     Attributes:
         weights: the weights without the adapter.
-        changes: the changes that the adapter makes, for each weight that it changes.
+        changes: the changes to each weight that the adapter changes.
         halves: the tensors of the adapter that `changes` refers to.
         is_mapped: True if the base model was converted to another layout.
     """
@@ -67,8 +67,7 @@ def adapted_weights(
     is_transposed: Callable[[str], bool | None] = lambda _: None,
 ) -> AdaptedModel:
     """Return the model `weights` with the changes that `tensors` of the checkpoint `adapter` make.
-    `is_transposed` returns whether a module stores its weight as (in, out), or None if that is not
-    known.
+    `is_transposed` returns whether a module stores its weight as (in, out); None: unknown.
 
     Raises:
         WrongBaseModel: a weight is missing, or packed into a few bits.
@@ -91,10 +90,8 @@ def adapted_weights(
 
 
 def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
-    """Return the weights of a run that trained the adapter `name`, under the names of the model.
-
-    If the adapter has a complete copy of a module, this copy replaces the module of the model.
-    Other adapters are omitted.
+    """Return the weights of a run that trained the adapter `name`, under the names of the model. A
+    module that the adapter has as a whole replaces that of the model. Other adapters are omitted.
     """
     whole: dict[Key, Tensor] = {}
     tensors: dict[Key, Tensor] = {}
@@ -129,8 +126,8 @@ def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
 
 
 def _layers(tensors: Iterable[AdapterTensor]) -> list[list[AdapterTensor]]:
-    """Return the tensors in groups, one for each layer or wrapped parameter. A module may have
-    several groups, because PEFT may wrap several of its parameters."""
+    """Return the tensors in groups, one for each layer or wrapped parameter. PEFT may wrap several
+    parameters of one module."""
     found: dict[str, list[AdapterTensor]] = {}
     for each in tensors:
         if each.part not in (SAVED_WHOLE, "bias"):
@@ -166,9 +163,8 @@ class _Model:
         self._of_leaves: dict[str, bool] | None = None
 
     def changes(self, parts: Sequence[AdapterTensor]) -> list[tuple[Key, Change]]:
-        """Return the changes that the adapter tensors of one layer make, each with the key of its
-        weight.
-        """
+        """Return the changes that the adapter tensors `parts` of one layer make, each with the key
+        of its weight."""
         module = parts[0].module
         matrices = {each.part: each.key for each in parts if not each.saved.endswith(".bias")}
         offset = next((each.key for each in parts if each.saved.endswith(".bias")), None)
@@ -244,11 +240,11 @@ class _Model:
         return Layout.TRANSPOSED if said else Layout.ROWS
 
     def _by_leaf(self) -> dict[str, bool]:
-        """Return a dict from the last part of a layer's name, such as `c_attn`, to a bool: True if
-        such layers store their weights transposed.
+        """Return whether layers store their weights transposed, keyed by the last part of their
+        names, such as `c_attn`.
 
         Only layers with a bias and a weight that is not square are in the dict. The length of the
-        bias is the number of outputs, so it shows which dimension of the weight has the outputs.
+        bias shows which dimension of the weight has the outputs.
         """
         if self._of_leaves is None:
             self._of_leaves = {}
@@ -264,7 +260,7 @@ class _Model:
 
     def _of_parameter(self, module: str, down: Key, up: Key) -> tuple[Key, Change]:
         """Return the change of one parameter of a module. PEFT does not store the parameter's name,
-        so the parameter is found by its shape."""
+        so its shape identifies it."""
         leaves = self._leaves()
         keys = [key for leaf in leaves if (key := self._weight(f"{module}.{leaf}")) is not None]
         if not keys:
@@ -296,9 +292,9 @@ class _Model:
         return key, Product(down, up, scale, layout)
 
     def _layout_of_experts(self, module: str, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of experts with square matrices, which the shape does not show. If the
-        adapter has experts that are not square, their layout is returned. Otherwise the layout
-        follows from the version of PEFT and from the model.
+        """Return the layout of experts with square matrices, which the shape does not show: that of
+        the adapter's other experts, or else the one that follows from the version of PEFT and from
+        the model.
 
         PEFT before 0.19 treated the first dimension of the matrices of all experts as their inputs.
         """
@@ -321,8 +317,8 @@ class _Model:
         )
 
     def _layout_of_other_experts(self) -> Layout | None:
-        """Return the layout of experts with matrices that are not square; None if the adapter has
-        no such experts."""
+        """Return the layout of experts with matrices that are not square; None if there are
+        none."""
         for parts in _layers(self._tensors):
             halves = {each.part: each.key for each in parts}
             if A not in halves or B not in halves:
@@ -375,9 +371,8 @@ def _is_of_a_layer(change: Change) -> bool:
 
 
 def _release(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the version of PEFT that wrote the config, as (major, minor). Versions before 0.18 do
-    not record themselves; for these return (0, 0).
-    """
+    """Return the version of PEFT that wrote the config, as (major, minor); (0, 0) for versions
+    before 0.18, which do not record themselves."""
     found = re.match(r"(\d+)\.(\d+)", str(config.get("peft_version")))
     return (0, 0) if found is None else (int(found[1]), int(found[2]))
 

@@ -41,10 +41,8 @@ class Layout(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A change of a weight: `scale` times the product of two matrices is added.
-
-    With a `magnitude` (DoRA), the sum is then scaled so that its norms are equal to `magnitude`.
-    """
+    """A change of a weight: `scale` times the product of two matrices is added. With a `magnitude`
+    (DoRA), the sum is then scaled so that its norms are `magnitude`."""
 
     down: Key
     up: Key
@@ -55,7 +53,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A change of a weight: its rows `indices` are replaced by the rows of another tensor."""
+    """A change of a weight: the rows of `values` replace its rows `indices`."""
 
     values: Key
     indices: tuple[int, ...]
@@ -63,7 +61,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A change of a tensor: `scale` times another tensor of the same shape is added."""
+    """A change of a tensor: `scale` times the tensor `values` of the same shape is added."""
 
     values: Key
     scale: float
@@ -95,7 +93,7 @@ def merged_change(
     changes: Sequence[Change], halves: Checkpoint, shape: tuple[int, ...], read: Reader
 ) -> Applied:
     """Return a function that applies all `changes` to blocks of a weight of `shape`. `read` reads
-    blocks of the weight, and `halves` has the tensors that `changes` refer to."""
+    blocks of the weight, and `halves` has the tensors of the adapter."""
     if 0 in shape:
         return lambda _, values: values
     steps: list[Applied] = []
@@ -144,8 +142,8 @@ def _product(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> App
 
 
 def _factors(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return the two matrices of the adapter, in the order that gives their product the layout of
-    the weight."""
+    """Return the two matrices of the adapter, ordered so that their product has the layout of the
+    weight."""
     down, up = _loaded(halves, change.down), _loaded(halves, change.up)
     if change.layout in (Layout.ROWS, Layout.TRANSPOSED):
         up, down = up.reshape(len(up), -1), down.reshape(len(down), -1)
@@ -163,7 +161,7 @@ def _slices(box: Box) -> list[slice]:
 
 
 def _norms(layout: Layout, shape: tuple[int, ...], read: Reader) -> Array:
-    """Return the norm of the weights of each output of a layer."""
+    """Return the norm of the weights for each output of a layer."""
     axis = _axis(layout)
     total = np.zeros(shape[axis], np.float64)
     for box in blocks_of(shape):

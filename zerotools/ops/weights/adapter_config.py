@@ -1,6 +1,6 @@
 """Read and check PEFT's adapter_config.json, which has the rank, scale and modules of an adapter.
 
-The tensors show the rank, but not the scale of the product (`lora_alpha`). So the config is needed.
+The tensors show the rank, but not the scale of the product (`lora_alpha`), so the config is needed.
 It comes from the run, from the record of a job, or from the user.
 """
 
@@ -82,12 +82,12 @@ def choose_config(
     name: str = DEFAULT,
     others: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the config of the adapter `name`, and notes on where it comes from.
+    """Return the config of the adapter `name`, and notes on its source.
 
-    It comes from the path that the user gave, or else from the record of the job, or else from the
-    run's files near the checkpoint. PEFT stores the config of an adapter that is not called
-    `default` in a directory with the adapter's name. `others` are the names of the other adapters
-    in the checkpoint, which may have another scale.
+    The source is the path that the user gave, else the record of the job, else a file near the
+    checkpoint. PEFT stores the config of an adapter that is not called `default` in a directory
+    with the adapter's name. `others` are the names of the other adapters in the checkpoint, which
+    may have another scale.
 
     Raises:
         BadRequest: the scale of the adapter is not known.
@@ -118,8 +118,8 @@ def choose_config(
 
 
 def says_scale(checkpoint: Checkpoint) -> bool:
-    """Return whether there is a config of the checkpoint's adapter: a file near the checkpoint, or
-    the record of a job."""
+    """Return whether the scale of the checkpoint's adapter is recorded: in a file near the
+    checkpoint, or in the record of a job."""
     root = checkpoint.root
     if any((directory / RECORD).is_file() for directory in (root, root.parent)):
         return True
@@ -136,8 +136,8 @@ def _of_verl(file: Path) -> Mapping[str, Any]:
 
 
 def _of_bridge(file: Path) -> Mapping[str, Any] | None:
-    """Return the LoRA numbers in the configuration of a Megatron-Bridge run; None if the run
-    trained no adapter."""
+    """Return the LoRA numbers in the configuration of a Megatron-Bridge run; None without an
+    adapter."""
     found = section_of(file, "peft")
     kind = str(found.get("_target_", "")).rpartition(".")[2]
     if not found:
@@ -151,8 +151,7 @@ def _of_bridge(file: Path) -> Mapping[str, Any] | None:
 
 
 def _of_swift(file: Path) -> Mapping[str, Any] | None:
-    """Return the LoRA numbers in the arguments of ms-swift; None if another program wrote the
-    file."""
+    """Return the LoRA numbers in the arguments of ms-swift; None for a file of another program."""
     tree = _record(file)
     if not {"lora_rank", "lora_alpha"} <= tree.keys():
         return None
@@ -196,7 +195,7 @@ def _of_numbers(
 
 
 def _modules(tensors: Sequence[AdapterTensor], *, whole: bool) -> list[str]:
-    """Return the modules that have LoRA matrices. With `whole`, return the modules that the adapter
+    """Return the modules with LoRA matrices, or with `whole`, the modules that the adapter
     replaces."""
     found = (each.module for each in tensors if (each.part == SAVED_WHOLE) == whole)
     return list(dict.fromkeys(found))
@@ -242,10 +241,10 @@ def _task_type(checkpoint: Checkpoint) -> str | None:
 
 
 def refuse_changed_base(config: Mapping[str, Any], path: object) -> None:
-    """Raise an error if the training changed the base model before it trained the adapter.
+    """Refuse an adapter that was trained on a base model that its initialization had changed.
 
     Raises:
-        Unsupported: the base model was changed.
+        Unsupported: the config names such an initialization.
     """
     began = config.get("init_lora_weights")
     if isinstance(began, str) and began.lower().startswith(_CHANGE_THE_BASE):
@@ -257,8 +256,8 @@ def refuse_changed_base(config: Mapping[str, Any], path: object) -> None:
 
 
 def scale_of(config: Mapping[str, Any], module: str) -> float:
-    """Return the factor that the product of a layer's two matrices is multiplied with: `lora_alpha
-    / r` or `lora_alpha / sqrt(r)`.
+    """Return the factor of the product of a layer's two matrices: `lora_alpha / r` or `lora_alpha /
+    sqrt(r)`.
 
     Raises:
         BadFile: the config has no such number.
@@ -274,14 +273,13 @@ def scale_of(config: Mapping[str, Any], module: str) -> float:
 
 
 def rank_and_alpha(config: Mapping[str, Any], module: str) -> tuple[Any, Any]:
-    """Return the values of r and lora_alpha that the config has for a layer."""
+    """Return the values of r and lora_alpha for a layer."""
     rank = _of_module(config, "rank_pattern", module, config.get("r"))
     return rank, _of_module(config, "alpha_pattern", module, config.get("lora_alpha"))
 
 
 def token_indices(config: Mapping[str, Any], module: str) -> list[int]:
-    """Return the indices of the rows of the embedding `module` that were trained while the other
-    rows were frozen.
+    """Return the indices of the trained rows of the embedding `module`; the others were frozen.
 
     Raises:
         BadFile: the config does not list them.
@@ -305,8 +303,8 @@ def check_config(
     held: Mapping[str, Tensor],
     path: object,
 ) -> None:
-    """Raise an error if the config does not describe this adapter, or if the adapter lacks one of
-    two LoRA matrices. `held` has the tensors, keyed by their names in the files of PEFT.
+    """Check that the config describes this adapter, and that the adapter has both LoRA matrices of
+    each layer. `held` are its tensors, keyed by their names in PEFT's files.
 
     Raises:
         BadRequest: the config describes another adapter.
@@ -362,8 +360,8 @@ def _check_rank(
 
 
 def _of_module(config: Mapping[str, Any], patterns: str, module: str, otherwise: Any) -> Any:
-    """Return the value for a layer from the table `patterns` of the config. The first pattern that
-    matches the end of the layer's name is used. If no pattern matches, return `otherwise`."""
+    """Return the value for a layer from the table `patterns` of the config: that of the first
+    pattern that matches the end of the layer's name, else `otherwise`."""
     given = config.get(patterns) or {}
     if not isinstance(given, dict):
         raise BadFile(f"{ADAPTER_CONFIG}: {patterns} is a {type(given).__name__}, not a dict")

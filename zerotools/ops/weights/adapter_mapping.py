@@ -37,9 +37,11 @@ _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "t
 
 @dataclass(frozen=True)
 class MappedAdapter:
-    """An adapter in another layout. `layers` maps each layer that has an adapter to the old layers
-    that this adapter was made from. `leaves` are the last parts of layer names, such as q_proj. A
-    part is in `leaves` if all layers of the model with this part have an adapter.
+    """An adapter in another layout.
+
+    `layers` maps each layer with an adapter to the old layers that this adapter was made from.
+    `leaves` are the last parts of layer names, such as q_proj, that only layers with an adapter
+    have.
     """
 
     checkpoint: Checkpoint
@@ -74,14 +76,11 @@ def mapped_adapter(
     config: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> MappedAdapter:
-    """Return the adapter in `checkpoint` in the layout `to`, for the model that config.json
-    describes.
-
-    `source` is the adapter's present layout. If it is None, the layout is found from the names of
-    the adapter's layers.
+    """Return the adapter in `checkpoint` in the layout `to`, for the model that `config` describes.
+    `source` is its present layout; None: the names of its layers determine the layout.
 
     Raises:
-        BadRequest: no layout has the adapter's layers; config.json gives these layers other shapes;
+        BadRequest: no layout has the adapter's layers; the config gives these layers other shapes;
             or several layers become one layer, but some of them have no adapter or have different
             matrices A.
         Unsupported: the adapter has other tensors than the two matrices of each layer, or a layout
@@ -119,7 +118,7 @@ def mapped_adapter(
 
 
 def mapped_config(tree: Mapping[str, Any], adapter: MappedAdapter, path: object) -> dict[str, Any]:
-    """Return the adapter_config.json `tree` for the adapter in its new layout.
+    """Return the adapter_config.json `tree`, changed for the adapter in its new layout.
 
     Raises:
         BadRequest: layers that become one layer have different ranks or scales.
@@ -210,7 +209,7 @@ def _layout_of(
     rows: Mapping[str, int],
     path: object,
 ) -> ModelLayout:
-    """Return the layout of the model that has every weight in `held`, with the same shapes."""
+    """Return the layout that has every weight in `held`, with the same shape."""
     tried: list[ModelLayout] = []
     for name in (HUB, *family.layouts) if source is None else (source,):
         with suppress(BadRequest):
@@ -237,7 +236,7 @@ def _layout_of(
 
 
 def _named(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with each LoRA matrix under the name of its weight and a suffix."""
+    """Return the checkpoint with each LoRA matrix named after its weight, with a suffix."""
     parts = adapter_tensors(checkpoint.tensors, None, checkpoint.origin.path)
     tensors = {
         _half(each.module + _WEIGHT, each.part): checkpoint.tensors[each.key] for each in parts
@@ -248,9 +247,8 @@ def _named(checkpoint: Checkpoint) -> Checkpoint:
 def _moved(
     adapter: Checkpoint, views: Mapping[str, TensorView], layers: Iterable[str]
 ) -> tuple[Checkpoint, dict[str, tuple[str, ...]]]:
-    """Return the LoRA matrices in the layout that `views` describes. Also return a dict from each
-    weight of this layout to the old weights that it is made from.
-    """
+    """Return the LoRA matrices in the layout of `views`, and a dict from each weight of this layout
+    to the old weights that it is made from."""
     held = set(layers)
     made: dict[str, TensorView] = {}
     origins: dict[str, tuple[str, ...]] = {}
@@ -274,8 +272,7 @@ def _moved(
 
 
 def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: set[str]) -> None:
-    """Raise an error if layers that are fused into one layer do not all have an adapter with the
-    same A."""
+    """Check that layers that are fused into one layer all have an adapter with the same A."""
     path = adapter.origin.path
     lacking = next((part for part in parts if part not in held), None)
     own = ", ".join(_module(part) for part in parts if part in held)
@@ -311,16 +308,15 @@ def _half(weight: str, part: str) -> Key:
 
 
 def _spelled(name: str, layout: str) -> str:
-    """Return the name of a matrix in the files of Megatron-Bridge for Megatron's layout, else in
-    the files of PEFT."""
+    """Return the name of a matrix in Megatron-Bridge's files for Megatron's layout, else
+    in PEFT's."""
     stem, part, _ = name.rsplit(".", 2)
     return f"{stem}.{_OF_BRIDGE[part]}.weight" if layout == MEGATRON else PREFIX + name
 
 
 def _full_leaves(target: ModelLayout, layers: Iterable[str]) -> frozenset[str]:
-    """Return those last parts of layer names, such as q_proj, that belong only to layers with an
-    adapter.
-    """
+    """Return the last parts of layer names, such as q_proj, that only layers with an
+    adapter have."""
     adapted = {*layers}
     others = {_leaf(_module(name)) for name in target.tensors if name not in adapted
               and name.endswith(_WEIGHT)}  # fmt: skip

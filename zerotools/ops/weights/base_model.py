@@ -2,8 +2,7 @@
 
 A job's checkpoint may hold only adapters. Then `with_base` adds the frozen weights from the
 directory that the run began with. For other runs the user names the base model (`with_given_base`).
-If the run stores weights in 4 bits, they are taken from the base model, because the weights of the
-run are rounded.
+Weights that the run stores in 4 bits are taken from the base model, because the run's are rounded.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _MODEL_KINDS = ("config", "generation", "processor")
 
 
 def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
-    """Return the weights of the model at `path`, which a user named as the base of an adapter.
+    """Return the weights of the model at `path`, which the user named as the base of an adapter.
 
     Raises:
         BadRequest: `path` is not a model, or is a model with adapters.
@@ -67,9 +66,9 @@ def with_given_base(
     the tensors of the run, which include the adapter.
 
     `held` are the tensors of the run, and `own` are its weights under the names of the model.
-    Weights that the run trained replace those of `base`. Weights that the run stores in 4 bits are
-    taken from `base`. `copies` are weights of the run that were not trained. The file names in both
-    results are relative to the same root directory.
+    Weights of the run replace those of `base`, except weights in 4 bits, and tied weights in
+    `copies`, which were not trained. The file names in both results are relative to the same root
+    directory.
 
     Raises:
         Unsupported: run and base model are in different stores.
@@ -133,16 +132,14 @@ def _is_same_kind(own: Tensor, base: Tensor) -> bool:
 
 
 def _belongs_to(name: str, modules: set[str]) -> bool:
-    """Return whether a tensor belongs to one of the modules, as the scales of a packed weight
-    do."""
+    """Return whether the tensor is in one of the modules, like the scales of a packed weight."""
     words = name.split(".")
     return any(".".join(words[:count]) in modules for count in range(1, len(words)))
 
 
 def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
-    """Return config.json and similar files of the base model, and the tokenizer of the run. If the
-    run has no tokenizer, return that of the base model.
-    """
+    """Return config.json and similar files of the base model, and the tokenizer of the run, or
+    without one that of the base model."""
     around = own.model_sidecars
     if own.origin.path.is_dir():
         around = {**around, **of_other_kinds(find_model_sidecars(own.root), around)}
@@ -153,9 +150,9 @@ def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class JoinedFiles:
-    """The files of two checkpoints below one root directory. `of_run` and `of_other` are put before
-    the file names of each. `files` and `archives` are those of `Checkpoint`, with the new names.
-    """
+    """The files of two checkpoints below one root directory. `of_run` and `of_other` are the
+    prefixes of their file names. `files` and `archives` are those of `Checkpoint`, with the new
+    names."""
 
     root: Path
     of_run: str
@@ -165,7 +162,7 @@ class JoinedFiles:
 
 
 def joined_files(run: Checkpoint, other: Checkpoint) -> JoinedFiles:
-    """Return the files of a run and of another checkpoint with names below the same root directory.
+    """Return the files of a run and of another checkpoint below one root directory.
 
     Raises:
         Unsupported: the two are in different stores.
@@ -178,9 +175,7 @@ def joined_files(run: Checkpoint, other: Checkpoint) -> JoinedFiles:
 
 
 def _one_root(run: Path, other: Path) -> tuple[Path, tuple[str, str]]:
-    """Return the common root directory of two checkpoints, and the prefix of the file names of
-    each.
-    """
+    """Return a root directory for two checkpoints, and the prefix of the file names of each."""
     if not isinstance(other, RemotePath):
         return run, ("", f"{other.absolute()}/")
     if not isinstance(run, RemotePath):
@@ -199,12 +194,11 @@ def _below(path: Path, root: Path) -> str:
 
 
 def _under(prefix: str, file: str) -> str:
-    """Return a file name with a prefix. An absolute name stays unchanged."""
     return file if file.startswith("/") else f"{prefix}{file}"
 
 
 def moved_below(tensor: Tensor, prefix: str) -> Tensor:
-    """Return the tensor with `prefix` at the beginning of its relative file names."""
+    """Return the tensor with `prefix` before its relative file names."""
     if not prefix:
         return tensor
     chunks = tensor.chunks
@@ -220,8 +214,8 @@ BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 
 
 def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Checkpoint:
-    """Return the tensors of `adapters` and of the model `base`. They have the names of the Hub, but
-    weights with an adapter have the names of the job. No tensor data is read.
+    """Return the tensors of `adapters` and of the model `base`, under the names of the Hub. Weights
+    with an adapter have the names of the job. No tensor data is read.
 
     Raises:
         BadRequest: the base model does not exist any more, or has files of other sizes.
@@ -258,8 +252,8 @@ def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Chec
 
 
 def _read(directory: Path, base: BaseRecord) -> Checkpoint:
-    """Return the tensors of the files that the run read, with absolute file names. Only these files
-    are read, because the directory may also hold other checkpoints."""
+    """Return the tensors of the files that the run read, with absolute file names. Other files in
+    the directory may be other checkpoints."""
     tensors: dict[Key, Tensor] = {}
     files: dict[str, int] = {}
     for name in base.files:
@@ -277,8 +271,7 @@ def _read(directory: Path, base: BaseRecord) -> Checkpoint:
 
 
 def check_bytes(adapters: Checkpoint, base: BaseRecord) -> None:
-    """Read every byte of the base model, and check that it is the model that the adapters were
-    trained on.
+    """Read every byte of the base model, and check that the adapters were trained on it.
 
     Raises:
         BadRequest: it is another model.
@@ -300,8 +293,8 @@ def _of(adapters: Checkpoint) -> str:
 
 
 def _on_hub(name: str, hub: HubLayout) -> str:
-    """Return the name that the job's tensor `name` has on the Hub, if it is one whole tensor there.
-    Otherwise return `name`."""
+    """Return the Hub's name of the job's tensor `name`, if it is one whole tensor there, else
+    `name`."""
     blocks = hub.get(name, ())
     if len(blocks) == 1 and blocks[0].box == Box.whole(blocks[0].shape):
         return blocks[0].name

@@ -23,11 +23,15 @@ from zerotools.ops.weights.layout_search import shapes_of
 class LayoutCheck:
     """The check of one layout of a weight map.
 
-    `refusal` is the reason if the layout does not apply to the model. If the layout was compared
-    with a checkpoint, `missing` are names that the checkpoint lacks, `unknown` are names that the
-    layout does not have, and `ignored` are names of values that are not weights. `wrong` has the
-    names with wrong shapes, each with the shape in the checkpoint and the shape according to
-    config.json.
+    Attributes:
+        tensors: the number of tensors of the layout.
+        refusal: the reason if the layout does not apply to the model.
+        missing: the names that the checkpoint lacks. This and the following are empty without a
+            checkpoint.
+        unknown: the names that the layout does not have.
+        ignored: the names of values that are not weights.
+        wrong: the names with wrong shapes, with the shape in the checkpoint and that in
+            config.json.
     """
 
     name: str
@@ -51,9 +55,8 @@ class LayoutCheck:
 
 @dataclass(frozen=True)
 class MadeTensor:
-    """A tensor of a layout, with its name and shape. `parts` are the names and shapes of the
-    tensors of the Hub that it is made from.
-    """
+    """A tensor of a layout. `parts` are the names and shapes of the Hub's tensors that it is made
+    from."""
 
     name: str
     shape: Shape
@@ -61,8 +64,8 @@ class MadeTensor:
 
 
 def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
-    """Return the weight map with the name `name`, or in the file `name`. If `name` is None, return
-    the map for the model of `config`.
+    """Return the weight map called `name`, or in the file `name`; None: the map for the model of
+    `config`.
 
     Raises:
         BadRequest: the map does not exist, or neither a map nor a model is given.
@@ -82,15 +85,15 @@ def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
 
 
 def is_no_map(name: str) -> bool:
-    """Return whether `name` is certainly not a map: a URL, a directory, or a file that is not
-    TOML."""
+    """Return whether `name` is certainly not a map: a URL, a directory, or a file that is
+    not TOML."""
     if name in shipped_maps():
         return False
     return "://" in name or (Path(name).exists() and Path(name).suffix != ".toml")
 
 
 def made_tensors(layout: ModelLayout) -> list[MadeTensor]:
-    """Return each tensor of the layout in the form in which it is saved to a file."""
+    """Return each tensor of the layout as it is saved to a file."""
     found = []
     for name, view in written_views(layout).items():
         parts = dict.fromkeys(
@@ -109,17 +112,15 @@ def check_layouts(
     given: Mapping[str, Any],
     checkpoint: Checkpoint | None,
 ) -> list[LayoutCheck]:
-    """Check every layout of the weight map for one model.
-
-    Each weight of the model must be in the layout, and the conversion to the layout must be
-    invertible. With a `checkpoint`, also find how many tensors of the layout the checkpoint has.
-    """
+    """Check every layout of the weight map for one model: it must have each weight of the model,
+    and the conversion to it must be invertible. With a `checkpoint`, also compare its tensors with
+    the layout."""
     return [_check(family, name, config, given, checkpoint) for name in (HUB, *family.layouts)]
 
 
 def nearest_of_all(checks: Sequence[LayoutCheck]) -> LayoutCheck | None:
     """Return the layout that fits the checkpoint best. Return None if a layout fits completely, or
-    if no layout applies to the model."""
+    if none applies to the model."""
     if any(each.fits for each in checks):
         return None
     tried = [each for each in checks if each.refusal is None]

@@ -33,12 +33,12 @@ _FILES = ("adapter_model.safetensors", "adapter_model.bin")
 def with_saved_embeddings(
     held: Checkpoint, tensors: Sequence[AdapterTensor], name: str, table: FormatTable
 ) -> tuple[Checkpoint, list[str]]:
-    """Return `held` with the embedding and output layer that only PEFT's file has, and a note that
-    names them.
+    """Return `held` with the embedding and output layer that only PEFT's file has, and a note on
+    them.
 
-    `tensors` are the tensors of the adapter `name` in the checkpoint `held`. PEFT's file is next to
-    the nearest adapter_config.json. It is used only if `held` has no weights of the base model, and
-    if the file has the same adapter: the same LoRA matrices with the same shapes.
+    `tensors` are the tensors of the adapter `name` in `held`. PEFT's file is next to the nearest
+    adapter_config.json. It is used only if `held` has no weights of the base model, and if the file
+    has the same adapter: the same LoRA matrices with the same shapes.
 
     Raises:
         BadFile: PEFT's file is damaged.

@@ -58,7 +58,7 @@ class MapRequest:
 
     @property
     def text(self) -> str:
-        """The whole request as text, including the contents of the map's file."""
+        """The request as text, with the contents of the map's file."""
         words = None if self.file is None else read_user_file(self.file)
         return repr((self.to, self.source, words, sorted(self.arguments.items())))
 
@@ -67,8 +67,9 @@ class MapRequest:
 class MappedCheckpoint:
     """A checkpoint that was converted to another layout.
 
-    `origins` maps each new name to the old tensors that it is made from. `adapter` describes the
-    conversion of a LoRA adapter, if the checkpoint is only an adapter.
+    `origins` maps each new name to the old tensors that it is made from. `is_changed` is False if
+    the checkpoint already had the layout. `adapter` describes the conversion if the checkpoint is
+    only a LoRA adapter.
     """
 
     checkpoint: Checkpoint
@@ -102,7 +103,7 @@ def config_of(path: Path | None, where: Path) -> dict[str, Any]:
 
 
 def chosen_map(file: Path | None, config: Mapping[str, Any]) -> FamilyMap:
-    """Return the map in `file`. If `file` is None, return the map of zerotools for this model.
+    """Return the map in `file`; None: the map of zerotools for this model.
 
     Raises:
         BadRequest: the file cannot be read, or is not a map.
@@ -178,7 +179,7 @@ def mapped_checkpoint(
 
 
 def _with_names(checkpoint: Checkpoint, request: MapRequest, names: PrefixMap) -> MappedCheckpoint:
-    """Do the work of `mapped_checkpoint` for a map that only renames tensors."""
+    """Do the work of `mapped_checkpoint` with a map that only renames tensors."""
     for asked in (request.to, request.source):
         if asked not in (HUB, MEMORY, None):
             raise BadRequest(
@@ -204,8 +205,8 @@ def _is_same(found: FoundLayout, target: ModelLayout) -> bool:
 
 
 def _origins(stages: list[Mapping[str, TensorView]]) -> dict[str, tuple[str, ...]]:
-    """Return a dict from new names to the tensors of the checkpoint that each is made from. Tensors
-    that the checkpoint lacks are included."""
+    """Return a dict from new names to the old tensors that each is made from, including old tensors
+    that the checkpoint lacks."""
     origins: dict[str, tuple[str, ...]] = {}
     for number, views in enumerate(stages):
         origins = {
@@ -224,7 +225,7 @@ def _origins(stages: list[Mapping[str, TensorView]]) -> dict[str, tuple[str, ...
 def _in_scale(checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout) -> dict[Key, Tensor]:
     """Return the tensors of `checkpoint`, which already has the names and shapes of `target`. If
     the layouts `found` and `target` store a weight in different scales, the weight and its
-    optimizer state are replaced by a computation.
+    optimizer state become computed tensors.
 
     Raises:
         Unsupported: the optimizer state of such a weight is not an average of gradients; neither of
@@ -281,8 +282,8 @@ def _divided_by_shape(
     found: FoundLayout,
     origins: Mapping[str, tuple[str, ...]],
 ) -> tuple[Checkpoint, dict[Key, Tensor]]:
-    """Divide the checkpoint into two parts: the tensors that have the shape of their weight, and
-    all other state (such as numbers), which gets its new names.
+    """Divide the checkpoint into the tensors that have the shape of their weight, and all other
+    state (such as numbers) under its new names.
 
     Raises:
         BadRequest: there is state for a weight that the checkpoint lacks.
@@ -321,8 +322,8 @@ def _divided_by_shape(
 def _aliases(
     checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout, tensors: Mapping[Key, Tensor]
 ) -> dict[str, str]:
-    """Return the tied names of the checkpoint under their names in the layout, and the tied names
-    of the layout itself."""
+    """Return the tied names of the checkpoint under their new names, and the tied names of the
+    layout."""
     there = {key.name for key in tensors}
     new_names = {names[0]: new for new, names in _of_hub(target) if len(names) == 1}
     renamed = {
@@ -343,7 +344,7 @@ def _aliases(
 
 
 def _of_hub(layout: ModelLayout) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each tensor of a layout with the tensors of the Hub that it is made from."""
+    """Yield each tensor of a layout, with the Hub's tensors that it is made from."""
     for name, view in layout.of_hub.items():
         yield name, view.names
 

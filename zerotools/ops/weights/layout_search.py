@@ -1,8 +1,8 @@
 """Find names under which the tensors of a checkpoint match a layout of a map.
 
 `maps.detect_layout` compares one set of names with the layouts. If the names in the files match no
-layout, this module tries other names. Wrappers such as DDP, FSDP and torch.compile add words to
-names (`module.`, `_orig_mod.`), and a tied weight may be stored under any of its names.
+layout, this module tries others: wrappers such as DDP, FSDP and torch.compile add words to names
+(`module.`, `_orig_mod.`), and a tied weight may be stored under any of its names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WEIGHTS = ("param16", "buffer", "param")
 class LaidOutCheckpoint:
     """A checkpoint with its tensors under the names of its layout, and notes on these names.
 
-    `own` maps these names to the names in the files, if they differ.
+    `own` maps a name of the layout to the name in the files, if it differs.
     """
 
     checkpoint: Checkpoint
@@ -39,7 +39,7 @@ class LaidOutCheckpoint:
     own: Mapping[str, str] = field(default_factory=dict)
 
     def own_names(self, origins: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        """Return `origins` with the old names replaced by the names in the files."""
+        """Return `origins` with the names in the files in place of the layout's names."""
         return {new: tuple(self.own.get(old, old) for old in olds) for new, olds in origins.items()}
 
 
@@ -58,7 +58,7 @@ def named_as_layout(
     config: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> LaidOutCheckpoint:
-    """Find the layout of the checkpoint. If `layout` is not None, only this layout is tried.
+    """Find the layout of the checkpoint. `layout` is the only one to try; None: all.
 
     Raises:
         BadRequest: the checkpoint has no layout of the map, under any of its names.
@@ -87,9 +87,7 @@ def named_as_layout(
 def _renamed(
     checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, Any]
 ) -> Iterator[tuple[Checkpoint, tuple[str, ...]]]:
-    """Yield the checkpoint again and again, each time with other names for its tensors to try, and
-    with notes on the change.
-    """
+    """Yield the checkpoint under each set of other names to try, with notes on the change."""
     names = [*(key.name for key in checkpoint.tensors), *checkpoint.aliases]
     for naming in possible_namings(dict.fromkeys(names)):
         notes: tuple[str, ...] = ()
@@ -107,10 +105,9 @@ def _renamed(
 
 
 def _embedded(checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, Any]) -> Checkpoint:
-    """If config.json ties the embeddings, return the checkpoint with each tied tensor under the
-    name that the layouts use for its bytes, unless another tensor has this name. Otherwise return
-    the checkpoint unchanged.
-    """
+    """Return the checkpoint with each tied tensor under the name that the layouts use for its
+    bytes, unless another tensor has this name. Without tied embeddings in the config, it stays
+    unchanged."""
     if not ties_embeddings(config):
         return checkpoint
     ties = dict(tied_names(family))

@@ -1,4 +1,4 @@
-"""Let transformers try to load a model, with tensors that have shapes but no values.
+"""Let transformers try to load a model from tensors that have shapes but no values.
 
 transformers runs in a separate process on torch's meta device. This needs no memory for weights,
 and takes hardly more time than the imports.
@@ -143,8 +143,8 @@ class Trial:
     """The result of one attempt to load tensors into a model.
 
     `faults` are the missing and unexpected names, and those with a wrong shape. `ties` maps each
-    name that transformers ties to the name of the tensor that holds its values. `renamed` maps a
-    tied name to this name if the checkpoint stores the tensor under the tied name.
+    name that transformers ties to the name of the tensor that holds its values. `renamed` has the
+    entries of `ties` for tensors that the checkpoint stores under the tied name.
     """
 
     faults: NameFaults
@@ -158,7 +158,7 @@ def trial_loads(
     python: str = sys.executable,
 ) -> list[Trial]:
     """Let transformers load the model of `config` from each of `candidates`, which are names and
-    shapes of tensors. Return the results for the model class that fits best.
+    shapes of tensors. Return a result for each, with the model class that fits best.
 
     Raises:
         Unsupported: transformers is not installed, or does not know the model.
@@ -206,8 +206,8 @@ def trial_loads(
 
 
 def _may_know(kind: str) -> bool:
-    """Return whether transformers may know the model type `kind`. Return False only if transformers
-    has tables of models and their source does not contain `kind`.
+    """Return whether the source of transformers' tables of models contains the model type `kind`;
+    True if there are no tables.
 
     Reading this source is much faster than starting a process that imports transformers.
     """

@@ -1,8 +1,8 @@
 """Merge the adapters of a LoRA run into its weights, in fp32: W + scale · B·A. DoRA, trainable
 tokens and adapters of experts are merged too.
 
-Merged weights are computed and cannot be copied from the source. So they are written to files next
-to the output, block by block, and the export reads these files like any other source.
+Merged weights are in no file of the source. So they are computed block by block and written to
+files next to the output, which the export then reads.
 """
 
 from __future__ import annotations
@@ -75,9 +75,8 @@ _TO_HUB = " --map-to hf --config-dir MODEL_DIR"
 class AdapterRequest:
     """The user's options for the adapter of a LoRA run.
 
-    `base` is its base model, `config` is its config, and `name` is its name if there are several
-    adapters. `weights` is the value of `--weights-from`. `model_config` is the config.json of the
-    run.
+    `base` is its base model, `config` its config, and `name` its name if there are several.
+    `weights` is the value of `--weights-from`. `model_config` is the config.json of the run.
     """
 
     base: Path | None = None
@@ -87,7 +86,7 @@ class AdapterRequest:
     model_config: Path | None = None
 
     def options(self) -> list[str]:
-        """Return the options that the user gave and that apply only to a run with an adapter."""
+        """Return the given options that apply only to a run with an adapter."""
         given = {"--base": self.base, "--adapter-config": self.config, "--adapter-name": self.name}
         return [option for option, value in given.items() if value is not None]
 
@@ -96,10 +95,14 @@ class AdapterRequest:
 class MergedAdapters:
     """The result of a merge.
 
-    `checkpoint` has merged weights in place of weights and adapters. `sums` returns a context that
-    computes them; while it is open, their files are in the directory `scratch`. `base` is the name
-    of the base model according to the adapter's config. `dtype` is the widest dtype of the weights
-    that adapters are added to; None if there are no such weights.
+    Attributes:
+        checkpoint: the model, with merged weights in place of weights and adapters.
+        sums: returns a context that computes the merged weights. While it is open, their files are
+            in the directory `scratch`.
+        bytes: the size of these files.
+        base: the name of the base model in the adapter's config.
+        dtype: the widest dtype of the weights that adapters are added to (fp32 if they mix float16
+            and bfloat16); None without such weights.
     """
 
     checkpoint: Checkpoint
@@ -117,12 +120,11 @@ def merge_adapters(
     table: FormatTable = FORMATS,
     request: AdapterRequest | None = None,
 ) -> MergedAdapters | None:
-    """Prepare the merge for a run that trained LoRA adapters. Return None for other runs. Adapters
-    are recognised by the names of tensors.
+    """Prepare the merge for a run that trained LoRA adapters, which the names of its tensors show.
+    Return None for other runs.
 
     The scale of adapters is in the record of the job, or in adapter_config.json. The merged weights
-    will be written to a directory next to `scratch`. Files of a killed run in this directory are
-    removed first.
+    will be written to a directory next to `scratch`, after files of a killed run are removed there.
 
     Raises:
         BadFile: one of two matrices of an adapter is missing, or a job's checkpoint lacks the
@@ -186,9 +188,7 @@ def _model_of(
     request: AdapterRequest,
     table: FormatTable,
 ) -> AdaptedModel:
-    """Return the model of an adapter run, with the base weights from the run or from
-    `request.base`.
-    """
+    """Return the model of an adapter run, with the base weights of the run or of `request.base`."""
     path, base = held.origin.path, request.base
     try:
         if not _holds_layers(own):
@@ -229,11 +229,11 @@ def _adapter_of_hub(
     base: Checkpoint,
     table: FormatTable,
 ) -> tuple[Checkpoint, list[AdapterTensor], Mapping[str, Any]]:
-    """Convert an adapter to the names and shapes that it has for a model of the Hugging Face Hub.
+    """Convert an adapter to the names and shapes of a model of the Hugging Face Hub. Return the
+    converted checkpoint, its adapter tensors, and the converted config.
 
-    `tensors` are the adapter's tensors in the checkpoint `held`, and `config` is its config. `base`
-    is the base model. Return the converted checkpoint, its adapter tensors, and the converted
-    config.
+    `tensors` are the adapter's tensors in the checkpoint `held`. `config` is its config, and `base`
+    its base model.
     """
     beside = {name: each for name, each in base.model_sidecars.items() if name == CONFIG}
     alone = replace(saved_tensors(held, tensors), model_sidecars=beside)
@@ -245,8 +245,8 @@ def _adapter_of_hub(
 
 
 def _holds_layers(own: Checkpoint) -> bool:
-    """Return whether the checkpoint has more tensors of the model than PEFT saves with an
-    adapter."""
+    """Return whether the checkpoint has weights of the model other than embeddings, output layer
+    and biases, which PEFT may save with an adapter."""
     names = (key.name for key in own.tensors if not key.name.endswith(".bias"))
     return any(not (is_token_embedding(name) or name in HEADS) for name in names)
 
@@ -265,8 +265,8 @@ def on_base(
     config: Mapping[str, Any],
     base: Checkpoint,
 ) -> AdaptedModel:
-    """Add the adapter `tensors` of the checkpoint `held`, and the other weights `own` of this
-    checkpoint, to the model `base`. The result has the names of `base`.
+    """Add the adapter `tensors` of the checkpoint `held`, and the other weights `own` of the run,
+    to the model `base`. The result has the names of `base`.
 
     Raises:
         WrongBaseModel: `base` is not the base model of the adapter.
@@ -307,7 +307,7 @@ def _with_names_of(
 
 def _experts_of(config_json: Path | None) -> Callable[[str], bool | None]:
     """Return a function that returns whether the experts of a module are transposed, according to
-    the model's config.json. It returns None for modules that are not experts."""
+    the model's config.json; None for a module that is not experts."""
     is_transposed = has_transposed_experts(model_config(config_json))
     return lambda module: is_transposed if module.endswith(".experts") else None
 
@@ -320,8 +320,7 @@ def _is_on_hub(base: Checkpoint, names: PrefixMap) -> bool:
 
 
 def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
-    """Return the model with the names of the Hub in place of the names that transformers uses in
-    memory."""
+    """Return the model with the Hub's names in place of those that transformers uses in memory."""
     changes = {
         Key(names.renamed(key.name, HUB), key.role): each for key, each in model.changes.items()
     }
@@ -330,8 +329,8 @@ def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
 
 
 def _merge_with_peft(config: Mapping[str, Any], base: Path, run: Path) -> str:
-    """Return the advice to merge with PEFT if transformers may use names in memory that zerotools
-    does not know, else an empty text."""
+    """Return the advice to merge with PEFT, if transformers may use names in memory that zerotools
+    does not know; else ""."""
     named, kind = config.get("architectures"), config.get("model_type")
     name = named[0] if isinstance(named, list) and named else None
     is_known = names_of_model(config, is_tied=ties_embeddings(config)) is not None
@@ -348,7 +347,7 @@ def _merge_with_peft(config: Mapping[str, Any], base: Path, run: Path) -> str:
 
 
 def _not_trained(held: Checkpoint, config: Mapping[str, Any]) -> set[str]:
-    """Return the names of those weights in the checkpoint that were not trained."""
+    """Return the names of the weights in the checkpoint that were not trained."""
     whole = tuple(f".{module}." for module in config.get(SAVED_WHOLE) or ())
     names = (key.name for key in held.tensors if f".{SAVED_WHOLE}." not in key.name)
     plain = (plain_name(name) for name in names)
@@ -373,7 +372,7 @@ def _of_job(
     scratch: Path,
     request: AdapterRequest,
 ) -> MergedAdapters:
-    """Return the merged model of a job. The job's record describes all its adapters."""
+    """Return the merged model of a job, with the scale in the job's record."""
     adapters, base = checkpoint, lora.base
     if request.config is not None or request.name is not None:
         raise BadRequest(

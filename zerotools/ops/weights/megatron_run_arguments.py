@@ -1,8 +1,8 @@
 """Read the arguments of a run's training script, which describe its model in addition to
 config.json.
 
-Programs such as Megatron-LM store these arguments in the checkpoint. Some of them do not affect
-shapes, but with other values the model computes something else.
+Programs such as Megatron-LM store these arguments in the checkpoint. Some of them affect no shape,
+but the values that the model computes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TIES = "it has no tie_word_embeddings, so the head of {} would be its embedding
 
 
 def run_arguments(training: TrainingState) -> Mapping[str, Any]:
-    """Return the arguments of the run. The result is empty if its checkpoint does not have them."""
+    """Return the arguments of the run; empty if its checkpoint does not have them."""
     found = training.client.get("args")
     return found if isinstance(found, Mapping) else {}
 
@@ -49,8 +49,7 @@ def run_arguments(training: TrainingState) -> Mapping[str, Any]:
 def with_run_arguments(
     training: TrainingState, config: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments for a layout map: those that follow from the arguments of the run,
-    overridden by `given`.
+    """Return the arguments for a layout map: those that follow from the run, overridden by `given`.
 
     Raises:
         BadRequest: config.json describes another model than the run trained.
@@ -61,8 +60,8 @@ def with_run_arguments(
 
 
 def padding_of(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Return the map argument for the padding of the run's vocabulary. The size of the vocabulary
-    is a multiple of this argument. The result is empty if the run does not record it."""
+    """Return the map argument that the run's padded vocabulary size is a multiple of; empty if the
+    run does not record it."""
     multiple = arguments.get("make_vocab_size_divisible_by")
     ranks = arguments.get("tensor_model_parallel_size", 1)
     is_said = type(multiple) is int and type(ranks) is int and multiple > 0 and ranks > 0

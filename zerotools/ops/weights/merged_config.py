@@ -1,5 +1,6 @@
 """Make the config.json of a model with a merged adapter: the base model's config with the changes
-that the merged weights need. Also tie the output layer to the embedding if the config does."""
+that the merged weights need. Tie the output layer to the embedding if the config does.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _VOCABULARY, _INNER = "vocab_size", "text_config"
 
 
 def with_base_config(checkpoint: Checkpoint, base: str | None) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint and notes. If the checkpoint has no config and its base model is on
-    this machine, it gets the config and tokenizer of the base model."""
+    """Return the checkpoint and notes. A checkpoint without a config gets the config and tokenizer
+    of its base model, if this machine has that model."""
     if CONFIG in checkpoint.model_sidecars or base is None:
         return checkpoint, []
     path = config_of_model(base)
@@ -38,17 +39,15 @@ def with_base_config(checkpoint: Checkpoint, base: str | None) -> tuple[Checkpoi
 
 def with_merged_config(target: Target, weights: Checkpoint) -> Target:
     """Return the target with a config.json that fits its weights: the size of the vocabulary, and
-    no tie to an output layer that was trained separately from the embedding.
-    """
+    no tie of the embedding to an output layer that was trained separately."""
     return with_changed_config(target, weights, lambda tree: _changes(tree, weights))
 
 
 def with_changed_config(
     target: Target, weights: Checkpoint, changes: Callable[[Mapping[str, Any]], dict[str, Any]]
 ) -> Target:
-    """Return the target with a config.json that has the keys and values that `changes` returns for
-    the present one, and with a note on them.
-    """
+    """Return the target with a changed config.json, and with a note on the changes. `changes`
+    returns the new keys and values for the present config."""
     path = weights.model_sidecars.get(CONFIG)
     if path is None or CONFIG not in target.files:
         return target
@@ -73,8 +72,8 @@ def with_changed_config(
 def merged_tree(
     tree: Mapping[str, Any], weights: Checkpoint
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the base model's config.json `tree` with the changes that merged weights need, and the
-    changed keys with their values."""
+    """Return the base model's config.json `tree` with the changes that merged weights need, and
+    these changes."""
     changed = _changes(tree, weights)
     return _with_changes(tree, changed), changed
 
@@ -115,13 +114,12 @@ _EMBEDDING = re.compile(
 
 
 def is_token_embedding(name: str) -> bool:
-    """Return whether a name is that of the token embedding."""
+    """Return whether a name is that of a token embedding."""
     return _EMBEDDING.fullmatch(name) is not None
 
 
 def model_config(path: Path | None) -> dict[str, Any]:
-    """Return the config.json at `path`. The dict is empty if the file does not exist or cannot be
-    read."""
+    """Return the config.json at `path`; empty if it does not exist or cannot be read."""
     try:
         config: Any = None if path is None else read_json(path, LARGEST_CONFIG)
     except (OSError, BadFile, ValueError, RecursionError):
@@ -136,11 +134,10 @@ def with_tied_head(
     named: Collection[str] = (),
 ) -> Checkpoint:
     """Return the weights with the output layer as an alias of the embedding, if config.json ties
-    the two. If the weights have a separate output layer, it stays, unless it is in `copies`, the
-    weights that were not trained.
+    the two. A separate output layer stays, unless it is in `copies`, the weights that were not
+    trained.
 
-    An output layer is recognised by its name, which must be among the names of the weights or in
-    `named`.
+    An output layer is recognised by its name, which must be a name of the weights or in `named`.
     """
     embeddings = [key for key in weights.tensors if is_token_embedding(key.name)]
     names = {key.name for key in weights.tensors}

@@ -21,15 +21,13 @@ class Reference:
     model_sidecars: Mapping[str, Path]
 
     def only(self, is_selected: Callable[[str], bool]) -> Reference:
-        """Return the reference without the tensors that are not selected."""
+        """Return the reference with only the selected tensors."""
         tensors = {name: tensor for name, tensor in self.tensors.items() if is_selected(name)}
         return Reference(self.path, tensors, self.model_sidecars)
 
     def dtype_for(self, name: str, stored: DType, otherwise: DType) -> DType:
-        """Return the dtype that an exported tensor should have: the dtype in the reference, if
-        `stored` may be cast to it, else `stored`. If the reference lacks the tensor, return
-        `otherwise`.
-        """
+        """Return the dtype for an exported tensor: that in the reference if `stored` may be cast to
+        it, else `stored`; `otherwise` if the reference lacks the tensor."""
         tensor = self.tensors.get(name)
         if tensor is None:
             return otherwise
@@ -55,7 +53,7 @@ def read_reference(path: Path) -> Reference:
 
 
 def check_against(export: Checkpoint, reference: Reference) -> None:
-    """Raise an error if the export differs from the reference in a name, a shape or a dtype.
+    """Check that the export has the names, shapes and dtypes of the reference.
 
     Raises:
         BadRequest: there are differences. The message lists every mismatch, each on its own line.

@@ -46,12 +46,14 @@ _OF_TASK = re.compile(r"(?:.*\.)?(?:score|classifier|classification_head|qa_outp
 
 @dataclass(frozen=True)
 class Fits:
-    """The result if the names fit the model. First `naming` removes parts of the names, then
+    """The result if the names fit the model, after changes: `naming` removes parts of names, then
     `renamed` replaces whole names.
 
-    `ties` maps each name that the model ties to the name of the tensor that it gets. `lost` are the
-    names of weights that the model needs but the user left out. `layout` is the layout of the
-    tensors if it is not that of the Hub but one that transformers has in memory.
+    Attributes:
+        ties: maps each name that the model ties to the name of the tensor that it gets.
+        lost: the names of weights that the model needs but the user left out.
+        layout: the layout of the tensors; None: that of the Hub. Another one is that of
+            transformers in memory.
     """
 
     naming: Unwrapping
@@ -61,7 +63,7 @@ class Fits:
     layout: str | None = None
 
     def new_name(self, name: str) -> str:
-        """Return the name that the model has for the tensor `name`."""
+        """Return the model's name for the tensor `name`."""
         new = self.naming.new_name(name)
         return self.renamed.get(new, new)
 
@@ -91,10 +93,8 @@ class Fits:
 
 @dataclass(frozen=True)
 class Misses:
-    """The result if the names do not fit the model.
-
-    transformers would fill missing tensors with random numbers, and ignore unexpected ones.
-    `advice` names the option that corrects the names.
+    """The result if the names do not fit the model. transformers would fill missing tensors with
+    random numbers, and ignore unexpected ones. `advice` names the option that corrects the names.
     """
 
     faults: NameFaults
@@ -123,7 +123,7 @@ class NotChecked:
 
     @property
     def note(self) -> str:
-        """The sentence that says why the names were not compared."""
+        """The reason as a whole sentence."""
         return f"the names were not compared with {CONFIG}: {self.why}"
 
 
@@ -132,7 +132,7 @@ class Knowledge(Protocol):
 
     @property
     def ties(self) -> Mapping[str, str]:
-        """A dict from each name that the model ties to the name of the tensor that it gets."""
+        """The name of the tensor that the model gets, keyed by each name that it ties."""
 
     def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
         """Return the differences between the tensors `held` and the model."""
@@ -146,9 +146,9 @@ def fit_to_config(
     *,
     is_partial: bool = False,
 ) -> Fits | Misses | NotChecked:
-    """Compare the tensors `held` with the model of `config`. Tensors in `left_out` do not count as
-    missing, because the checkpoint has them and the user does not want them. With `is_partial` no
-    tensor counts as missing."""
+    """Compare the tensors `held` with the model of `config`. Tensors in `left_out`, which the user
+    does not want, do not count as missing. With `is_partial` no tensor does. `advise` returns the
+    advice for `Misses`."""
     every = {**left_out, **held}
     namings = list(possible_namings(every))
     known = names_of_model(config, is_tied=ties_embeddings(config))
@@ -194,9 +194,8 @@ def fit_of(
     is_partial: bool = False,
 ) -> tuple[Fits | None, NameFaults]:
     """Try each of the renaming rules `namings`. Return the result for the first rule that gives the
-    tensors the names of the model, or None if no rule does, and the faults of the best rule. With
-    `is_partial` a missing tensor is not a fault.
-    """
+    tensors the model's names (None: no rule does), and the faults of the best rule. With
+    `is_partial` a missing tensor is not a fault."""
     tried: list[NameFaults] = []
     ties = known.ties
     for naming in namings:
@@ -231,9 +230,8 @@ def _wanted(
     *,
     is_partial: bool,
 ) -> NameFaults:
-    """Return the faults with the names that the checkpoint has. Faults of tensors that the user
-    left out are omitted.
-    """
+    """Return the faults under the names in the checkpoint, without those of tensors that the user
+    left out."""
     own = {naming.new_name(name): name for name in every}
     missing = () if is_partial else faults.missing
     unexpected = (own.get(name, name) for name in faults.unexpected)
@@ -252,9 +250,8 @@ def _lost(
     left_out: Collection[str],
     ties: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Return the names of weights that the model needs and the user left out. A weight that is tied
-    to a weight in the output is not included. `faults` are the faults of all tensors.
-    """
+    """Return the names of weights that the model needs and the user left out, except weights that
+    are tied to one in the output. `faults` are the faults of all tensors."""
     there = {naming.new_name(name) for name in held}
     spare = {*faults.unexpected, *(name for name, source in ties.items() if source in there)}
     spare |= {source for name, source in ties.items() if name in there}
@@ -262,8 +259,7 @@ def _lost(
 
 
 def _tree(path: Path) -> Mapping[str, Any] | None:
-    """Return the JSON object in config.json; None if the file cannot be read or does not hold an
-    object."""
+    """Return the JSON object in the file; None if it cannot be read or is no object."""
     try:
         tree: Any = read_json(path, LARGEST_CONFIG)
     except (OSError, BadFile, ValueError, RecursionError):
@@ -279,12 +275,11 @@ def check_names(
     is_merged: bool = False,
     lost: Collection[str] | None = (),
 ) -> Fits | NotChecked | None:
-    """Check the names of `weights`, a selection of the checkpoint `every`, against the model that
-    the checkpoint's config.json describes. `lost` are the names of weights that the checkpoint has
-    lost; None if they are not known.
+    """Check the names of `weights`, a selection of the checkpoint `every`, against the model in the
+    checkpoint's config.json. `lost` are the names of weights that the checkpoint has lost; None if
+    they are not known. A tied tensor counts once for each of its names.
 
-    Return None if there is no config.json, or for an adapter. A tied tensor counts once for each of
-    its names.
+    Return None if there is no config.json, or for an adapter.
 
     Raises:
         BadRequest: the names do not fit. The message has counts, examples and the option that
@@ -331,9 +326,8 @@ def check_names(
 
 
 def _wrapped(names: Iterable[str]) -> str:
-    """If a wrapper added a prefix to all names, return a phrase with the option that removes this
-    prefix, else an empty text.
-    """
+    """Return a phrase with the option that removes a wrapper's prefix from all names; "" without
+    one."""
     words = [list(takewhile(WRAPPERS.__contains__, name.split(".")[:-1])) for name in names]
     shared = min(words, key=len, default=[])
     if not shared or any(each[: len(shared)] != shared for each in words):
@@ -358,8 +352,8 @@ def _shapes(found: Mapping[str, Shape] | NotChecked) -> Mapping[str, Shape]:
 
 
 def values_of(weights: Checkpoint) -> dict[str, Shape] | NotChecked:
-    """Return the shapes of all weights, keyed by name. A quantised weight has the shape that it has
-    when it is dequantised."""
+    """Return the shapes of all weights, keyed by name. A quantised weight has its dequantised
+    shape."""
     shapes = shapes_of(weights)
     found = find_quantised(weights)
     if found.is_there:
@@ -382,10 +376,10 @@ def _with_aliases(weights: Checkpoint, shapes: Mapping[str, Shape]) -> dict[str,
 
 @dataclass(frozen=True)
 class FittedWeights:
-    """Weights with the names that their model has for them.
+    """Weights under the names of their model.
 
-    `ties` are as in `Fits`; None if they are not known. `new_name` converts the name of a tensor in
-    the checkpoint to its name in the model.
+    `ties` are those of `Fits`; None if they are not known. `new_name` converts a name in the
+    checkpoint to that in the model.
     """
 
     weights: Checkpoint
@@ -404,8 +398,8 @@ def named_for_model(
     command: str = "consolidate",
     lost: Collection[str] | None = (),
 ) -> FittedWeights:
-    """Give `weights`, a selection of the checkpoint `every`, the names that their model has for
-    them. The model is `like`, or if `like` is None, the model that config.json describes.
+    """Give `weights`, a selection of the checkpoint `every`, the names of their model. The model is
+    `like`; None: the one that config.json describes.
 
     If `is_checked` is False and `like` is None, the weights keep their names. `is_merged` says that
     an adapter was merged into the weights, and that config.json is that of the base model. `lost`
@@ -437,10 +431,8 @@ def named_for_model(
 
 @dataclass(frozen=True)
 class _LikeNames:
-    """The names of another model that an export must match.
-
-    Only missing names count as faults. `check_against` makes the other comparisons.
-    """
+    """The names of another model that an export must match. Only missing names count as faults
+    here: `check_against` makes the other comparisons."""
 
     like: Reference
     ties: Mapping[str, str] = field(default_factory=dict)
@@ -475,8 +467,8 @@ def _advice(
 
 
 def _adapter_advice(held: Collection[str]) -> str:
-    """Return the advice for a run with an adapter that was not merged: the command to use. It has
-    the option --base only if the run does not contain its base model."""
+    """Return the advice for a run with an adapter that was not merged. It has --base only if the
+    run does not contain its base model."""
     base = "" if any(".base_layer." in name for name in held) else " --base DIR"
     return (
         f"they belong to an adapter: merge it with zerotools consolidate{base}, or export it with "
@@ -485,8 +477,8 @@ def _adapter_advice(held: Collection[str]) -> str:
 
 
 def _layout_in_memory(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str | None:
-    """Return the layout of tensors that transformers loads; None if it is that of the Hub, or if it
-    is not known."""
+    """Return the layout of tensors that transformers loads; None for that of the Hub, or if
+    unknown."""
     prefixes = prefix_map_of(config)
     if prefixes is not None and any(prefixes.renamed(name, HUB) != name for name in held):
         return MEMORY

@@ -23,11 +23,11 @@ from zerotools.ops.weights.base_model import BASE
 
 
 def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLayout:
-    """Return the names and shapes on the Hub for those tensors of `checkpoint` that have another
-    name or shape there. They come from the record of the job that wrote the checkpoint.
+    """Return the names and shapes on the Hub for tensors of `checkpoint` that have others there,
+    from the record of the job that wrote the checkpoint.
 
-    The result is empty if there is no such record, or if adapters are stored next to their weights,
-    because the layout of the Hub has no form for that.
+    The result is empty without such a record, and if adapters are stored next to their weights, for
+    which the Hub has no form.
     """
     record = format_of(checkpoint, table).job_record(checkpoint)
     if record is None or any(BASE in key.name for key in checkpoint.tensors):
@@ -36,7 +36,7 @@ def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLa
 
 
 def on_hub_note(layout: HubLayout) -> list[str]:
-    """Return a note if tensors get the names and shapes of the Hub, else an empty list."""
+    """Return a list with one note if tensors get the Hub's names and shapes, else an empty list."""
     if not layout:
         return []
     return [
@@ -48,9 +48,8 @@ def on_hub_note(layout: HubLayout) -> list[str]:
 
 
 def keys_on_hub(weights: Checkpoint, layout: HubLayout) -> dict[Key, tuple[Key, ...]]:
-    """Return the keys that each of `weights` is divided or renamed into on the Hub. Weights with
-    the same key on the Hub are left out.
-    """
+    """Return the keys that each of `weights` is divided or renamed into on the Hub. Weights that
+    are not in `layout` are left out."""
     return {
         key: tuple({Key(block.name, key.role): None for block in layout[key.name]})
         for key in weights.tensors
@@ -93,8 +92,7 @@ def restore_hub_layout(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
 
 
 def _is_renamed(name: str, layout: HubLayout) -> bool:
-    """Return whether the job's tensor `name` is one whole tensor on the Hub, perhaps with another
-    name."""
+    """Return whether the job's tensor `name` is one whole tensor on the Hub, under any name."""
     blocks = layout.get(name)
     return blocks is None or (len(blocks) == 1 and blocks[0].box == Box.whole(blocks[0].shape))
 
@@ -104,11 +102,8 @@ def _new_name(name: str, layout: HubLayout) -> str:
 
 
 def _with_odd_aliases(weights: Checkpoint, layout: HubLayout) -> dict[Key, Tensor]:
-    """Return the tensors, with a separate copy for each alias that cannot stay tied.
-
-    An alias cannot stay tied if its tensor is divided on the Hub, because then there is no single
-    tensor to tie it to.
-    """
+    """Return the tensors, with a separate copy for each alias of a tensor that is divided on the
+    Hub. There is then no single tensor to tie the alias to."""
     tensors = dict(weights.tensors)
     for alias, name in weights.aliases.items():
         tensor = weights.tensors.get(Key(name, "param"))
@@ -128,7 +123,7 @@ def _check(weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock) -> No
 
 
 class _Source:
-    """A tensor of the job, with its chunks ordered by their position in the tensor."""
+    """A tensor of the job, with an index of its chunks by their boxes."""
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self._name = name
@@ -152,7 +147,7 @@ class _Source:
 
 
 def _moved(chunk: Chunk, piece: HubPiece, itemsize: int) -> Chunk:
-    """Return the part of `chunk` that `piece` contains, at its position in the Hub's tensor."""
+    """Return the part of `chunk` in `piece`, at its position in the Hub's tensor."""
     steps = chunk.strides or row_major_strides(chunk.box.shape)
     inside = piece.source.relative_to(chunk.box).start
     offset = chunk.offset + itemsize * sum(i * s for i, s in zip(inside, steps, strict=True))
@@ -163,7 +158,7 @@ def _moved(chunk: Chunk, piece: HubPiece, itemsize: int) -> Chunk:
 
 @dataclass
 class _Restored:
-    """A tensor of the Hub with shape `shape`, which is built from blocks of the job's tensors."""
+    """A tensor of the Hub that is built from blocks of the job's tensors."""
 
     first: Key
     example: Tensor
@@ -173,7 +168,6 @@ class _Restored:
     def add(
         self, weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock, source: _Source
     ) -> None:
-        """Add `block` of the job's tensor `key`."""
         if block.shape != self.shape:
             raise BadFile(
                 f"{weights.origin.path}: the record of the job has {block.name} with shape "

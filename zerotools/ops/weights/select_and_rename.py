@@ -47,8 +47,7 @@ def rename_tensors(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Ch
 
 
 def describe_output(checkpoint: Checkpoint, dtype_of: Callable[[Key, Tensor], DType]) -> Checkpoint:
-    """Return the description of an output: the same tensors, but with other dtypes and without
-    chunks."""
+    """Return the tensors with the dtypes of an output, and without chunks."""
     tensors: Mapping[Key, Tensor] = {
         key: Tensor(dtype_of(key, tensor), tensor.shape, ())
         for key, tensor in checkpoint.tensors.items()
@@ -58,7 +57,7 @@ def describe_output(checkpoint: Checkpoint, dtype_of: Callable[[Key, Tensor], DT
 
 @dataclass(frozen=True, slots=True)
 class RenameRule:
-    """A rule that replaces every match of `pattern` in a name by `replacement` (`\\1` is the first
+    r"""A rule that replaces every match of `pattern` in a name by `replacement` (`\1` is the first
     group)."""
 
     pattern: re.Pattern[str]
@@ -83,10 +82,11 @@ def parse_rule(text: str) -> RenameRule:
 
 
 def name_function(prefixes: Sequence[str], rules: Sequence[RenameRule]) -> Callable[[str], str]:
-    """Return a function that makes a new name from an old one.
+    """Return a function that makes a new name from an old one. It raises BadRequest if a name
+    becomes empty.
 
     Each prefix is removed once if the name begins with it, in the order given. Then each rule is
-    applied. The function raises BadRequest if a name becomes empty.
+    applied.
     """
 
     def renamed(name: str) -> str:
@@ -147,8 +147,8 @@ def _require_copies(checkpoint: Checkpoint) -> None:
 
 
 def name_matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that returns whether a name is selected: it matches one of `include`, or
-    `include` is empty, and it matches none of `exclude`."""
+    """Return a function that returns whether a name is selected: it matches one of `include`
+    (empty: any name does), and none of `exclude`."""
 
     def is_selected(name: str) -> bool:
         if include and not any(fnmatchcase(name, glob) for glob in include):
@@ -159,10 +159,10 @@ def name_matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[st
 
 
 def choose_names(checkpoint: Checkpoint, is_selected: Callable[[str], bool]) -> Checkpoint:
-    """Choose the tensors and tied names to keep.
+    """Return the checkpoint with only the selected tensors and tied names.
 
-    If the name that holds the bytes is not selected, but a name tied to it is selected, the bytes
-    get the tied name.
+    If the name that holds the bytes is not selected, but a name tied to it is, the bytes get the
+    tied name.
     """
     tensors = {key: tensor for key, tensor in checkpoint.tensors.items() if is_selected(key.name)}
     holders: dict[str, str] = {key.name: key.name for key in tensors if key.role == "param"}

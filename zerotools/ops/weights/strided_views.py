@@ -2,9 +2,9 @@
 
 A `TensorView` consists of pieces (`ViewPiece`). A piece is a strided part of one source tensor: it
 begins at an index, and continues in steps. A chunk is a strided range of a file. So the part of a
-piece that lies in a chunk is also a strided range of the file, with strides that are the chunk's
-strides times the steps of the piece. This part is a `Chunk` too. Therefore such a checkpoint is
-planned, checked for completeness and copied like any other, and views of views are possible.
+piece that lies in a chunk is a `Chunk` too, with strides that are the chunk's strides times the
+steps of the piece. Therefore such a checkpoint is planned, checked for completeness and copied like
+any other, and views of views are possible.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ _KEPT_SOURCES = 8
 
 
 def rearranged_checkpoint(checkpoint: Checkpoint, views: Mapping[str, TensorView]) -> Checkpoint:
-    """Return `checkpoint` with the tensors that `views` describes, keyed by new name. They are made
-    for each role that their parts have.
-
-    A view is omitted for a role if the checkpoint has none of its parts.
+    """Return `checkpoint` with only the tensors that `views` describes, keyed by new name. Each is
+    made for every role that its parts have.
 
     Raises:
         BadRequest: some parts of a view have a role that its other parts lack.
@@ -47,8 +45,7 @@ def rearranged_checkpoint(checkpoint: Checkpoint, views: Mapping[str, TensorView
 
 class _Chunks:
     """A cache of the chunks of the last few tensors, because consecutive views often take parts of
-    the same tensor.
-    """
+    the same tensor."""
 
     def __init__(self) -> None:
         self._sources: OrderedDict[int, tuple[Tensor, list[Chunk], BoxIndex]] = OrderedDict()
@@ -136,7 +133,7 @@ def _bounds(piece: ViewPiece) -> Box:
 
 
 def _part_in(piece: ViewPiece, chunk: Chunk, itemsize: int) -> Chunk | None:
-    """Return the part of the piece that lies in `chunk`, with coordinates in the view."""
+    """Return the part of the piece that lies in `chunk`, with coordinates in the view, or None."""
     strides = chunk.strides or row_major_strides(chunk.box.shape)
     first, start, shape, steps = list(piece.start), [], [], []
     for dim, (along, step) in enumerate(zip(piece.dims, piece.steps, strict=True)):

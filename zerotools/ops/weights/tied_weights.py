@@ -1,5 +1,6 @@
-"""Decide how formats that hold only weights store tied weights: once, or under each of their
-names."""
+"""Decide how formats that hold only weights store tied weights: once, or under each of
+their names.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +28,9 @@ def resolve_aliases(
     """Omit tied names if the model itself ties them when it is loaded. Otherwise write the weight
     under each of its names.
 
-    `ties` maps each name that the model ties to the name of its tensor. If `ties` is None,
-    config.json decides. With a reference model `like`, exactly the names that `like` holds are
-    written. With `keep`, all names are written. A weight that is written once gets the name that
-    the model reads.
+    `ties` maps each name that the model ties to the name of its tensor; None: config.json decides.
+    With a reference model `like`, exactly its names are written. With `keep`, all names are
+    written. A weight that is written once gets the name that the model reads.
     """
     weights = held_by(weights, _holders(like, ties))
     if like is not None and not keep:
@@ -62,11 +62,8 @@ def resolve_aliases(
 
 
 def held_by(weights: Checkpoint, is_holder: Callable[[str], bool]) -> Checkpoint:
-    """Return `weights` with every tied tensor under a name that `is_holder` accepts.
-
-    The other names of the tensor become aliases. A tensor keeps its name if none of its names is
-    accepted.
-    """
+    """Return `weights` with every tied tensor under a name that `is_holder` accepts, and with its
+    other names as aliases. A tensor without such a name keeps its name."""
     new_names: dict[str, str] = {}
     for alias, name in weights.aliases.items():
         if not is_holder(name) and is_holder(alias) and name not in new_names:
@@ -87,9 +84,8 @@ def held_by(weights: Checkpoint, is_holder: Callable[[str], bool]) -> Checkpoint
 
 
 def _may_be_embedding(name: str) -> bool:
-    """Return whether a name is a usual name of an embedding, to which an output layer may be tied.
-    More names are accepted than by `merged_config.is_token_embedding`, such as `shared.weight`.
-    """
+    """Return whether a name is a usual name of an embedding that an output layer may be tied to.
+    More names count than for `is_token_embedding`, such as `shared.weight`."""
     return _EMBEDDING.search(name) is not None
 
 
@@ -103,23 +99,21 @@ def _holders(like: Reference | None, ties: Mapping[str, str] | None) -> Callable
 
 
 def _group(weights: Checkpoint, alias: str) -> set[str]:
-    """Return all names of the tensor that has the name `alias`."""
+    """Return all names of the tensor with the alias `alias`."""
     name = weights.aliases[alias]
     return {name, *(each for each, held in weights.aliases.items() if held == name)}
 
 
 def _is_tied(weights: Checkpoint, alias: str, ties: Mapping[str, str]) -> bool:
-    """Return whether the model itself ties `alias` to the tensor, according to `ties`.
-
-    The names in `ties` may have another prefix, because names in memory differ from names in files.
-    """
+    """Return whether the model ties `alias` to the tensor, according to `ties`. The names in `ties`
+    may have another prefix, because names in memory differ from names in files."""
     if ties.get(alias) in _group(weights, alias) or _are_one(alias, weights.aliases[alias]):
         return True
     return alias not in ties and any(_are_one(alias, each) for each in ties)
 
 
 def _are_one(one: str, other: str) -> bool:
-    """Return whether two names are equal except for their prefix."""
+    """Return whether two names are equal except for a prefix."""
     return one.endswith(f".{other}") or other.endswith(f".{one}")
 
 

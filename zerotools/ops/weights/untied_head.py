@@ -28,9 +28,8 @@ _ROWS = 64
 
 
 def with_untied_config(target: Target, weights: Checkpoint) -> Target:
-    """Return the target with a config.json that does not tie the output layer, if it does so and
-    `weights` have an output layer that differs from the embedding (`head_differs`).
-    """
+    """Return the target with a config.json that does not tie the output layer to the embedding, if
+    the two differ (`head_differs`)."""
 
     def changes(tree: Mapping[str, Any]) -> dict[str, Any]:
         return {TIES: False} if ties_embeddings(tree) and head_differs(weights) else {}

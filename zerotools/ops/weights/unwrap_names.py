@@ -1,5 +1,5 @@
-"""Rules that remove parts of tensor names: words that wrappers such as DDP, FSDP, torch.compile
-and TRL's model with a value head add, and words that all names begin with.
+"""Rules that remove parts of tensor names: words that wrappers such as DDP, FSDP, torch.compile and
+TRL's model with a value head add, and words that all names begin with.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ class Unwrapping:
 
 
 def possible_namings(names: Iterable[str]) -> Iterator[Unwrapping]:
-    """Yield the renaming rules to try. The first removes nothing, and each further rule removes
-    more parts than the rule before.
+    """Yield the renaming rules to try. The first removes nothing.
 
-    The second rule removes the parts that wrappers add, at any position in a name. The further
-    rules also remove one to three parts that all names begin with.
+    The second removes the parts that wrappers add, at any position in a name. The further rules
+    also remove one to three parts that all names begin with.
     """
     held = list(names)
     yield Unwrapping(lambda name: name)
@@ -58,9 +57,8 @@ def _without(leading: str) -> Callable[[str], str]:
 
 
 def _shared(names: list[str]) -> list[str]:
-    """Return the first parts of the names that all names have in common. The last part of a name is
-    never included.
-    """
+    """Return the first parts that all names have in common. The last part of a name never
+    counts."""
     columns = zip(*(_parts(name)[:-1][:_MOST_LEADING] for name in names), strict=False)
     found: list[str] = []
     for column in columns:
