@@ -2,7 +2,7 @@
 
     s3://bucket/run/.zerotools-run.json     the run that owns the prefix (`prefix_owner`)
                    /step-00000040/...       a checkpoint as on the disk, with the marker of outputs
-                   /latest, best            the name of a directory, as text; hints only
+                   /latest, best            the name of a checkpoint's directory, as text
 
 checkpoint_mirror       which checkpoints of a job to send, and which to fetch before it begins
 prefix_owner            the run that may write to a prefix; a run that resumes there replaces it

@@ -1,9 +1,9 @@
 """Copy a job's checkpoints to an object store, and fetch them back.
 
 The newest checkpoint is sent first, then the older ones that the rule keeps in the store. A
-checkpoint is marked while it is sent, so that the ranks do not delete it. If the ranks save
-checkpoints faster than the network can send them, some are skipped, because the newest one is
-always sent next. So neither the disk nor the ranks wait for the network.
+checkpoint is marked while it is sent, so that the ranks do not delete it. If the ranks save faster
+than the network can send, some checkpoints are never sent. So neither the disk nor the ranks wait
+for the network.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ OnSent = Callable[[Path, StorePath, SentCopy], None]
 class Mirror:
     """Copies the checkpoints in `output_dir` to the prefix `place` of an object store.
 
-    `rule` selects the checkpoints that are kept in the store. `job` is the id of the job. It
-    identifies the run even if the run's directory is lost.
+    `rule` selects the checkpoints to keep in the store. `job` is the id of the job, which
+    identifies the run even if `output_dir` is lost.
     """
 
     output_dir: Path
@@ -57,10 +57,10 @@ class Mirror:
     def send_all(
         self, budget: MemoryBudget, sent: OnSent, failed: Callable[[Path, str], None]
     ) -> bool:
-        """Send the missing checkpoints. Return whether all are in the store now.
+        """Send the missing checkpoints, and return whether all could be sent.
 
-        If a checkpoint cannot be sent, because it is damaged or other objects have its name,
-        `failed` is called with it, and the other checkpoints are still sent.
+        `failed` is called with a checkpoint that is damaged, or if other objects have its name. The
+        other checkpoints are still sent.
 
         Raises:
             BadRequest: another run owns the prefix; or the store denies access.
@@ -93,8 +93,7 @@ class Mirror:
         prefix_owner.refuse_lost(self.place, self.output_dir)
 
     def _next(self, done: set[str]) -> Path | None:
-        """Return the newest checkpoint that should be sent and is not in `done`; None if there is
-        no such checkpoint."""
+        """Return the newest checkpoint to send that is not in `done`; None without one."""
         return next((path for path in self._wanted() if path.name not in done), None)
 
     def _wanted(self) -> list[Path]:
@@ -105,9 +104,8 @@ class Mirror:
         return [path for path in listed if path not in goes and not is_thinned(path)]
 
     def _tidy(self) -> None:
-        """Update the objects `latest` and `best` in the store, and remove copies that need not be
-        kept.
-        """
+        """Update the objects `latest` and `best` in the store, and remove copies that the rule
+        drops."""
         newest = newest_copy(self.place).path
         if newest is None:
             return
@@ -119,16 +117,14 @@ class Mirror:
         remove_old(self.place, self.rule, {newest.name, *(path.name for path in self._wanted())})
 
     def can_go_on(self) -> bool:
-        """Return whether the job has begun before, and has a complete checkpoint on the disk to
-        continue from."""
+        """Return whether the job began before and has a complete checkpoint on the disk."""
         if uploading_job(self.output_dir) != self.job:
             return False
         return checkpoint_dirs.newest_valid(self.output_dir, digests=False).path is not None
 
     def fetch(self, resume_from: str | None) -> Path | None:
         """Claim the prefix, and fetch its newest checkpoint if it is newer than those on the disk.
-
-        Return the path of the fetched checkpoint on the disk, or None if nothing was fetched.
+        Return the path of the fetched checkpoint, or None if nothing was fetched.
 
         Raises:
             BadRequest: the run has a newer checkpoint than `resume_from`.
@@ -149,8 +145,8 @@ class Mirror:
     def _check_start(self, start: StorePath, given: str, own: int) -> None:
         """Check that a new job can start from `start`, before the job claims the prefix.
 
-        `given` is `start` as the user wrote it. `own` is the newest step on the disk, or -1 if the
-        disk has no checkpoint.
+        `given` is the user's spelling of `start`. `own` is the newest step on the disk, or -1
+        without a checkpoint there.
 
         Raises:
             BadRequest: `start` has no checkpoint, or the job would resume from a newer checkpoint
@@ -177,9 +173,8 @@ class Mirror:
 
 
 def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
-    """Fetch the checkpoint `resume_from` to the disk, unless `output_dir` has a checkpoint already.
-
-    Return its path on the disk; None if `output_dir` has a checkpoint already.
+    """Fetch the checkpoint `resume_from` to the disk, unless an earlier call did, and return its
+    path. Return None if `output_dir` has a checkpoint of the job already.
 
     Raises:
         BadRequest: `resume_from` is not a job's checkpoint.
@@ -201,8 +196,7 @@ def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
 
 
 def start_of(resume_from: StorePath) -> Path:
-    """Return the checkpoint to resume from. `resume_from` is this checkpoint, or a directory of
-    checkpoints.
+    """Return the checkpoint to resume from: `resume_from`, or the newest one in this directory.
 
     Raises:
         BadRequest: `resume_from` has no checkpoint of a job.

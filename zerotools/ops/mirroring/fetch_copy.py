@@ -2,7 +2,7 @@
 when it is complete.
 
 Every file is compared with the manifest while it is received. If a fetch is killed, its staging
-directory remains, and the next fetch keeps the complete files in it.
+directory remains, and the next fetch keeps the complete files there.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def fetch_copy(
 def _files_to_fetch(
     staging: Path, manifest: bytes, entries: Mapping[str, ManifestEntry]
 ) -> list[str]:
-    """Return the files that must still be fetched, because no earlier fetch of the same checkpoint
-    completed them. Files that exist are compared with the manifest again."""
+    """Return the files that no earlier fetch of the same checkpoint completed. Existing files are
+    compared with the manifest again."""
     try:
         same = read_regular(staging / MANIFEST, LARGEST_MANIFEST, is_source=False) == manifest
     except (OSError, BadFile):

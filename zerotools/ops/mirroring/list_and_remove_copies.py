@@ -20,14 +20,12 @@ from zerotools.runs.retention import KeepRule
 
 def newest_copy(place: Path, above: int = -1) -> ResumeChoice:
     """Return the newest checkpoint below `place` with a step greater than `above`. A checkpoint
-    counts only if it is complete and not thinned, and its objects have the sizes that the manifest
-    records.
-    """
+    counts if it is complete and not thinned, and its objects have the sizes in its manifest."""
     return checkpoint_dirs.newest_valid(place, above=above, digests=False, structure=refuse_part)
 
 
 def refuse_part(directory: Path) -> None:
-    """Raise an error if a checkpoint in the store is incomplete.
+    """Refuse an incomplete checkpoint in the store.
 
     Raises:
         BadFile: the checkpoint is being written, or its transfer was interrupted.
@@ -37,8 +35,8 @@ def refuse_part(directory: Path) -> None:
 
 
 def is_copy(directory: Path, made_of: str) -> bool:
-    """Return whether a checkpoint in the store is complete and its manifest has the digest
-    `made_of`."""
+    """Return whether a checkpoint in the store is a complete copy. `made_of` is the digest of the
+    manifest on the disk."""
     try:
         refuse_part(directory)
     except BadFile:
@@ -55,9 +53,9 @@ def point_at(place: StorePath, hint: str, name: str) -> None:
 
 def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[StorePath]:
     """Remove the copies below `place` that the rule does not keep, and the objects of interrupted
-    transfers. Return the removed copies.
+    transfers. Return the removed copies. Nothing is removed if the rule has no limit.
 
-    Copies named in `kept`, in `latest` or in `best` are not removed.
+    Copies named in `kept`, in `latest` or in `best` stay.
     """
     if rule.last is None:
         return []
@@ -82,9 +80,8 @@ def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[
 def _newest_whole(
     listed: Sequence[StorePath], count: int
 ) -> tuple[list[StorePath], list[StorePath]]:
-    """Return the `count` newest complete checkpoints, and the incomplete checkpoints that are older
-    than the newest complete one and newer than the last returned one.
-    """
+    """Return the `count` newest complete checkpoints, and the incomplete checkpoints between the
+    newest and the oldest of them."""
     whole, parts = list[StorePath](), list[StorePath]()
     for path in listed:
         if len(whole) == count:

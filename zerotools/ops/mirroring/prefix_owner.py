@@ -34,8 +34,7 @@ _LARGEST = 2**16
 
 @dataclass(frozen=True, slots=True)
 class FarClaim:
-    """The record of the owner of a prefix in an object store: the run, its job and its
-    directory."""
+    """The record of the owner of a prefix: the run, its job and its directory."""
 
     run: str
     job: str
@@ -43,7 +42,7 @@ class FarClaim:
 
 
 def read_claim(place: StorePath) -> FarClaim | None:
-    """Return the record of the run that owns the prefix `place`; None if no run owns it.
+    """Return the record of the run that owns the prefix `place`; None without an owner.
 
     Raises:
         BadRequest: the record cannot be read.
@@ -64,7 +63,7 @@ def read_claim(place: StorePath) -> FarClaim | None:
 
 def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
     """Return True if the run in `output_dir` may claim the prefix `place`, and False if this job
-    has already claimed it.
+    has claimed it already.
 
     Another job may continue the run in the same directory, with its checkpoints. A copy of this
     directory at another path counts as another run, because the first run may still write.
@@ -99,9 +98,8 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
 
 
 def claim_prefix(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
-    """Make the run in `output_dir` the owner of the prefix `place`.
-
-    Return True if the prefix had no owner or another owner before, else False.
+    """Make the run in `output_dir` the owner of the prefix `place`. Return False if this job owned
+    it before, else True.
 
     Raises:
         BadRequest: as `check_claim`; or another run claims it at the same time.
@@ -125,7 +123,7 @@ def claim_prefix(place: StorePath, output_dir: Path, job: str, resume_from: str 
 
 
 def refuse_lost(place: StorePath, output_dir: Path) -> None:
-    """Raise an error if the run in `output_dir` no longer owns the prefix `place`.
+    """Check that the run in `output_dir` still owns the prefix `place`.
 
     Raises:
         BadRequest: another run owns the prefix now, or the record was removed.

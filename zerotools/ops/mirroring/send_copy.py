@@ -1,7 +1,7 @@
 """Send one checkpoint of a job unchanged from the disk to an object store.
 
 The copy is written like every output in a store (`io.output.write_to_store`): first a record, then
-the files, then the manifest and the marker. The files by which readers recognise a checkpoint are
+the files, then the manifest and the marker. The files that identify a checkpoint to readers are
 sent after the other files. Every byte is compared with the manifest while it is sent. So if the
 disk has lost data since the save, the result does not count as a copy. The files of an interrupted
 transfer are kept, and the next attempt continues from there.
@@ -37,8 +37,8 @@ _SIGNS = {RECORD, *(sign for form in FORMATS.values() for sign in form.signs)}
 
 @dataclass(frozen=True, slots=True)
 class SentCopy:
-    """The numbers of bytes and files that this attempt sent, and the number of files that an
-    earlier attempt had sent."""
+    """The numbers of bytes and files that this attempt sent, and the number of files (`kept_files`)
+    that an earlier attempt had sent."""
 
     sent_bytes: int
     sent_files: int
@@ -60,8 +60,7 @@ def send_copy(
     """Copy the checkpoint in `directory` to `destination`. Return None if `destination` is already
     a copy. Objects of another checkpoint of the run at `destination` are removed first.
 
-    `permit` is called when only the marker is missing. It raises an error if the copy must not
-    appear.
+    `permit` is called when only the marker is missing, and raises an error to withhold it.
 
     Raises:
         BadFile: the checkpoint differs from its manifest, or was deleted or thinned during the
@@ -103,7 +102,7 @@ def send_copy(
 
 
 def _has_begun(destination: StorePath, identity: dict[str, str]) -> bool:
-    """Return whether an earlier transfer began to write the same copy."""
+    """Return whether an interrupted transfer of the same checkpoint can be continued."""
     if not (destination / WRITING).is_file() or (destination / MARKER).is_file():
         return False
     try:
