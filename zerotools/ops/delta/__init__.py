@@ -1,4 +1,4 @@
-"""Deltas: the difference between two models, and its application to the first.
+"""Make deltas, the difference between two models, and apply them to the first model.
 
 apply_delta       apply one delta, or several in order, to a model
 apply_into_store  write the result to an object store

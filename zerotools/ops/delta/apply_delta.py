@@ -1,5 +1,6 @@
 """Apply deltas to a model, and write the result to a disk or to an object store. All deltas are
-checked before anything is written."""
+checked before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +63,9 @@ def apply_deltas(
     """Write the model that `chain` makes to the directory `destination`, on a disk or in an object
     store.
 
-    With `in_place`, `destination` already contains the model that the deltas change. The new model
-    replaces it in one step, and its files without weights are kept unless the deltas replace them.
-    The destination is complete if this function returns, and unchanged if it raises an error.
+    With `in_place`, `destination` contains the model that the deltas change. The new model replaces
+    it in one step, and its other files are kept unless the deltas replace them. The destination is
+    complete if this function returns, and unchanged if it raises an error.
 
     Raises:
         BadRequest: the destination exists or is inside the model, or a delta was not made from this
@@ -102,8 +103,8 @@ def apply_deltas(
 
 
 def plan_apply_part(chain: DeltaChain, destination: Path, part: OutputPart) -> PartPlan:
-    """Return the plan of one part of the result of `chain`. Raises BadRequest if weights of the
-    model are merged first."""
+    """Return the plan of one part of the result of `chain`. Raises BadRequest if adapters must be
+    merged into the model first."""
     conversion = chain.conversion_to(destination)
     refuse_merging(conversion)
     return plan_part(conversion.target, part)
@@ -140,7 +141,7 @@ def apply_part(
 def _filling(
     chain: DeltaChain, conversion: Conversion, request: ApplyRequest, part: PartPlan | None = None
 ) -> Fill:
-    """Return the function that fills files of the result, or the bytes of them in `part`."""
+    """Return the function that fills the files of the result, or only their bytes in `part`."""
     files = conversion.target.files
     cut = frozenset[str]() if part is None else cut_files(conversion.target, part.shares)
 
@@ -190,7 +191,7 @@ def _filling(
 
 
 def _blocks_inside(tensor: DeltaTensor, bounds: ByteRange) -> Iterator[tuple[int, ByteRange]]:
-    """Yield the number of each block with elements in the bytes `bounds` of the tensor's file, and
+    """Yield each block with elements in the bytes `bounds` of the tensor's file: its number, and
     the bytes of these elements."""
     size = tensor.dtype.itemsize
     extent = Extent(tensor.file, tensor.offset, tensor.numel, size)
@@ -213,10 +214,10 @@ def _write_plain(path: Path, parts: Iterable[tuple[int, bytes]], bounds: ByteRan
 
 
 def _entries_in_place(model: Conversion, path: Path) -> Entries:
-    """Return the files and directories in `path`, the directory that contains `model`.
+    """Return the files and directories in `path`, the directory of `model`.
 
-    Raises BadRequest if `path` is not a model directory, because a change in place would lose the
-    other state in it.
+    Raises BadRequest if `path` is not a model directory, because a change in place would lose
+    optimizer state or other files of weights.
     """
     if path.is_symlink():
         raise BadRequest(
@@ -243,7 +244,7 @@ def _entries_in_place(model: Conversion, path: Path) -> Entries:
 
 def _carry_others(model: Conversion, others: Entries, directory: Path, written: set[str]) -> None:
     """Link those files of `others` into `directory` that are neither weights nor written by the
-    deltas. Give the new files and directories the owners and permissions of the old ones."""
+    deltas. New files and directories get the owners and permissions of the old ones."""
     gone = {*model.source.files, *written, MANIFEST}
     try:
         for name in others.directories():

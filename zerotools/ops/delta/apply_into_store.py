@@ -54,8 +54,7 @@ def apply_into_store(
 
 
 class AppliedFiles:
-    """The files of the model that a chain makes. Each file is made by `workers` threads while it is
-    read."""
+    """The files of the model that a chain makes. `workers` threads make a file while it is read."""
 
     def __init__(self, chain: DeltaChain, workers: int) -> None:
         self._chain = chain
@@ -66,7 +65,7 @@ class AppliedFiles:
 
     def read(self, file: str, begin: int, end: int, note: Note | None = None) -> Iterator[bytes]:
         """Yield the bytes [begin, end) of a file, in order. `note` is called with the number of
-        bytes of each block that was made. Raises the errors of `DeltaChain.block` and
+        bytes of each made block. Raises the errors of `DeltaChain.block` and
         `DeltaChain.plain_bytes`."""
 
         def make(block: tuple[DeltaTensor, int]) -> tuple[int, bytes]:

@@ -35,7 +35,7 @@ _DENSE_PART = 0.2
 
 
 class DeltaBlockKind(IntEnum):
-    """The kind of data that the file stores for a block."""
+    """The data that the file stores for a block."""
 
     SAME = 0
     """No element changed."""
@@ -48,7 +48,7 @@ class DeltaBlockKind(IntEnum):
 
 
 class EncodedBlock(NamedTuple):
-    """A block as the file stores it: the number of `changed` elements, and the compressed positions
+    """A block as the file stores it: the number of changed elements, and their compressed positions
     and values."""
 
     kind: DeltaBlockKind
@@ -97,9 +97,8 @@ class Compression:
 def encode_block(
     before: bytes | None, after: bytes, itemsize: int, pack: Callable[[Array], bytes]
 ) -> EncodedBlock:
-    """Return the change from `before` to `after`. Both are the bytes of equally many elements, and
-    each element has `itemsize` bytes. If `before` is None, return the elements of `after`
-    themselves."""
+    """Return the change from `before` to `after`, the bytes of equally many elements of `itemsize`
+    bytes. If `before` is None, return the elements of `after` themselves."""
     new = np.frombuffer(after, _UNSIGNED[itemsize])
     if before is None:
         return EncodedBlock(DeltaBlockKind.NEW, len(new), b"", pack(_planes(new)))

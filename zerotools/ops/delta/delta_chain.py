@@ -1,5 +1,6 @@
 """The model that several deltas make from another one. Each delta is checked when it is opened, and
-each block of elements before and after its change."""
+each block of elements before and after its change.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +45,12 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyRequest:
-    """How the result of a chain is written.
+    """Options for writing the result of a chain.
 
     Attributes:
         budget: the memory and the threads.
-        overwrite: an earlier output of `apply` at the destination may be replaced.
-        resume: the files that an interrupted run with the same deltas completed are kept.
+        overwrite: replace an earlier output of `apply` at the destination.
+        resume: keep the files that an interrupted run with the same deltas completed.
         on_bytes: called with the number of bytes of tensors that were made since its last call.
     """
 
@@ -61,9 +62,9 @@ class ApplyRequest:
 
 @contextmanager
 def opened_deltas(given: Sequence[Path | BinaryIO]) -> Iterator[list[DeltaFile]]:
-    """Return a context with the deltas that are `given` by paths or as file objects, which are
-    checked completely. `-` stands for the standard input. A file object is read from its current
-    position, and stays open.
+    """Return a context with the deltas `given` as paths or as file objects, which are checked
+    completely. `-` stands for the standard input. A file object is read from its current position,
+    and stays open.
 
     Raises:
         BadRequest: a file does not exist, or a delta was not made from the result of the delta
@@ -132,12 +133,11 @@ def _opened_path(path: Path) -> Iterator[BinaryIO]:
 
 
 class DeltaChain:
-    """The model that results if several deltas are applied to the model `a`, one after the
-    other."""
+    """The model that results if `deltas` are applied in order to the model `a`."""
 
     def __init__(self, a: Conversion, deltas: Sequence[DeltaFile], budget: MemoryBudget) -> None:
-        """Raise BadRequest if the model does not have the tensors of the first delta, or has
-        another file than a delta needs."""
+        """Raise BadRequest if the model has none of the tensors of the first delta, or one of them
+        in another shape, or another file than a delta needs."""
         self._a = a
         self._deltas = deltas
         self._budget = budget
@@ -155,14 +155,14 @@ class DeltaChain:
 
     @property
     def identity(self) -> dict[str, str]:
-        """The inputs of the result. The model `a` is not among them, because the deltas have the
-        digests of all bytes of the result."""
+        """The inputs of the result. The model `a` need not be among them, because the deltas have
+        the digests of all bytes of the result."""
         digest = hashlib.sha256(b"".join(delta.digest for delta in self._deltas))
         return {"deltas": digest.hexdigest(), "version of zerotools": version()}
 
     def conversion_to(self, destination: Path) -> Conversion:
-        """Return the plan that writes the result to `destination`. Its files have all bytes that
-        belong to no tensor from `plain_bytes`."""
+        """Return the plan that writes the result to `destination`. Its files contain only tensors;
+        `plain_bytes` yields their other bytes."""
         tensors = {}
         for each in self.header.tensors:
             chunk = Chunk(Box.whole(each.shape), each.file, each.offset)
@@ -241,9 +241,8 @@ class DeltaChain:
         return b"".join(self._base.read(tensor.file, *tensor.block(number)))
 
     def _step_before(self, place: int, tensor: DeltaTensor) -> DeltaTensor:
-        """Return the tensor with the name of `tensor` in the delta before delta number `place`.
-        Raises BadRequest if that delta lacks the tensor or has it in another shape.
-        """
+        """Return the tensor called like `tensor` in the delta before number `place`. Raises
+        BadRequest if that delta lacks it or has it in another shape."""
         own = self._deltas[place - 1].tensors.get(tensor.name)
         if own is None or own.shape != tensor.shape:
             raise BadRequest(
@@ -266,12 +265,12 @@ class DeltaChain:
         )
 
     def plain_bytes(self, name: str) -> Iterator[tuple[int, bytes]]:
-        """Yield the parts of a file that belong to no tensor, in their order, each as its offset
-        and its bytes.
+        """Yield the parts of a file that belong to no tensor, in order, each as its offset and its
+        bytes.
 
-        A delta does not store a file that its two models have in common; then the bytes come from
-        an earlier delta or from the model. Raises BadRequest, at the latest after the last part, if
-        these bytes do not have the digest that the delta records.
+        A delta does not store a file that its two models have in common. The bytes of such a file
+        come from an earlier delta or from the model. Raises BadRequest, at the latest after the
+        last part, if they do not have the digest that the delta records.
         """
         last = self._deltas[-1]
         if last.files[name].digest is None:
@@ -288,10 +287,9 @@ class DeltaChain:
                 raise BadRequest(self._why_other_file(holder, name, delta))
 
     def _holder_of(self, name: str) -> tuple[DeltaFile | None, Sequence[DeltaFile]]:
-        """Return the delta that stores the bytes of a file, or None if they are those of the model,
-        and the deltas after it, which have the digest of the file. Raises BadRequest if the file
-        has another size in them.
-        """
+        """Return the delta that stores the bytes of a file (None: they are those of the model), and
+        the later deltas, which have only its digest. Raises BadRequest if a later one has another
+        size of the file."""
         place = len(self._deltas) - 1
         known = self._deltas[place].files[name]
         while known.digest is not None and place and name in self._deltas[place - 1].files:

@@ -50,7 +50,7 @@ NO_BASE = bytes(16)
 
 
 def is_delta(path: Path) -> bool:
-    """Return whether `path` is a file that begins as a delta does. Raises OSError."""
+    """Return whether `path` is a file with the first bytes of a delta. Raises OSError."""
     if not path.is_file():  # a pipe has no end
         return False
     with path.open("rb") as stream:
@@ -58,8 +58,8 @@ def is_delta(path: Path) -> bool:
 
 
 def read_made_of(path: Path) -> str | None:
-    """Return the text that identifies the inputs of the delta at `path`, from its header. Return
-    None if there is no delta at `path`, or if it has no such text."""
+    """Return the text that identifies the inputs of the delta at `path`; None without a delta, or
+    without this text in its header."""
     try:
         if not is_delta(path):
             return None
@@ -81,8 +81,8 @@ def digest_of(data: Elements) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DeltaTensor:
-    """A tensor of the second model. Its elements are in row-major order in `file`, beginning at
-    byte `offset`."""
+    """A tensor of the second model. Its elements are in row-major order in `file`, from byte
+    `offset`."""
 
     name: str
     role: str
@@ -101,7 +101,7 @@ class DeltaTensor:
 
     @property
     def end(self) -> int:
-        """The offset after the last byte."""
+        """The offset in the file after the last byte."""
         return self.offset + self.numel * self.dtype.itemsize
 
     @property
@@ -110,7 +110,7 @@ class DeltaTensor:
         return -(-self.numel // BLOCK_ELEMENTS)
 
     def block(self, number: int) -> tuple[int, int]:
-        """Return the first byte of block `number` in the file, and the byte after its last."""
+        """Return the bytes of block `number` in the file, as (first byte, end)."""
         begin, size = number * BLOCK_ELEMENTS, self.dtype.itemsize
         end = min(self.numel, begin + BLOCK_ELEMENTS)
         return self.offset + begin * size, self.offset + end * size
@@ -118,13 +118,13 @@ class DeltaTensor:
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlainFile:
-    """A file of the second model with bytes that belong to no tensor.
+    """A file of the second model, with its bytes that belong to no tensor.
 
     Attributes:
         parts: the ranges of these bytes in the file, as pairs (offset, length). The delta stores
             the bytes of all ranges one after another.
-        digest: the digest of the file if it is equal to the file of the same name in the first
-            model. Then the delta does not contain its bytes. Otherwise None.
+        digest: the digest of the file if the first model has an equal file of this name, else None.
+            With a digest, the delta does not contain the bytes of the file.
     """
 
     name: str
@@ -138,7 +138,7 @@ class DeltaHeader:
     """The header of a delta: the files and tensors of the second model, and the paths of both
     models when the delta was made.
 
-    `made_of` is text that identifies the inputs of a delta that was made in parts.
+    `made_of` is the text that identifies the inputs of a delta that was made in parts.
     """
 
     files: tuple[DeltaPlainFile, ...]
@@ -192,7 +192,7 @@ class DeltaHeader:
 
 
 def parse_header(data: bytes, where: Path) -> DeltaHeader:
-    """Return the header in `data`.
+    """Return the header in `data`. `where` is the delta, for messages.
 
     Raises BadFile if `data` is not a header, or if parts and tensors do not cover the files
     exactly. Raises Unsupported if it has another version.
@@ -247,7 +247,7 @@ def parse_header(data: bytes, where: Path) -> DeltaHeader:
 
 
 def _shown(value: Any, most: int = _LONGEST_SHOWN) -> str:
-    """Return a text of the header as it is shown in messages: on one line, and not too long."""
+    """Return a text of the header for messages: on one line, and not too long."""
     text = "".join(each if each.isprintable() else " " for each in str(value)[: most + 1])
     return text if len(text) <= most else text[:most] + "..."
 
@@ -325,11 +325,8 @@ def _check_cover(header: DeltaHeader, where: Path) -> None:
 
 
 class BlockWriter:
-    """Writes blocks to `stream`, in one pass.
-
-    `nbytes` is the number of bytes that were written, `blocks` the number of blocks, and `digest`
-    the digest of these bytes.
-    """
+    """Writes blocks to `stream`, in one pass. `nbytes` and `blocks` count the written bytes and
+    blocks, and `digest` is that of the bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -346,7 +343,7 @@ class BlockWriter:
         self.blocks += 1
 
     def write(self, data: bytes) -> None:
-        """Write bytes unchanged, such as blocks that another run has encoded."""
+        """Write bytes unchanged, such as the blocks that another run has encoded."""
         self.digest.update(data)
         self._stream.write(data)
         self.nbytes += len(data)
@@ -363,7 +360,7 @@ class DeltaWriter(BlockWriter):
     """Writes a delta to `stream`, in one pass."""
 
     def __init__(self, stream: BinaryIO, header: DeltaHeader, plain: bytes) -> None:
-        """Write the header, and the plain bytes, which are already compressed."""
+        """Write the header, and the compressed plain bytes `plain`."""
         super().__init__(stream)
         head = header.to_bytes()
         for part in (MAGIC, _LENGTH.pack(len(head)), head, _LENGTH.pack(len(plain)), plain):
@@ -379,10 +376,8 @@ class StoredBlock(NamedTuple):
 
 
 class DeltaFile:
-    """A delta that was read and checked.
-
-    `path` is the name of the delta in messages. `stream` must be able to seek, and must be at its
-    beginning.
+    """A delta that was read and checked. `path` is its name in messages. `stream` must be able to
+    seek, and must be at its beginning.
 
     Attributes:
         header: the header.
@@ -472,9 +467,8 @@ class DeltaFile:
         return at, kind
 
     def needs_base(self, name: str, number: int) -> bool:
-        """Return whether block `number` of the tensor `name` needs the elements before the change.
-        A block of a new tensor does not need them.
-        """
+        """Return whether block `number` of the tensor `name` is a change of old elements, and not
+        the elements of a new tensor."""
         return self._blocks[name][number][1] != DeltaBlockKind.NEW
 
     def check_unchanged(self) -> None:

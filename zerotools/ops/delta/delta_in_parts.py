@@ -7,8 +7,8 @@ them.
     OUT.partial/.zerotools-...     the ledger of the parts, and the journal of each (`part_ledger`)
 
 All runs divide the blocks in the same way, so the joined parts have the blocks of a delta that one
-run makes. The header also has the digest of the inputs (`made_of`): a run of a part that begins
-after the delta is complete has nothing to do.
+run makes. The header also has the digest of the inputs (`made_of`). By this digest, a run of a part
+that begins after the delta is complete finds that it has nothing to do.
 """
 
 from __future__ import annotations
@@ -50,12 +50,8 @@ _PIECE = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class _PartNote:
-    """The journal entry of a complete part.
-
-    Attributes:
-        size, digest: the size of its file, and the XXH3-128 of the file.
-        blocks, elements, changed: the numbers of its blocks, elements and changed elements.
-    """
+    """The journal entry of a complete part: the size and XXH3-128 of its file, and its numbers of
+    blocks, elements and changed elements."""
 
     size: int
     digest: str
@@ -72,7 +68,6 @@ class _PartNote:
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as plain values."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -85,8 +80,7 @@ def make_delta_part(
     overwrite: bool,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> DeltaReport:
-    """Make one part of a delta. The run that completes the last missing part writes the file
-    `out`.
+    """Make one part of a delta. The run that completes the last missing part writes the file `out`.
 
     Parts that earlier runs completed are kept. Nothing is done if `out` exists already and was made
     from the same inputs.
@@ -138,8 +132,8 @@ class _Making:
 
     def complete_report(self) -> DeltaReport | None:
         """Return the report on `out` if it exists and was made from the same inputs, else None.
-        Remove what a killed run has left of its parts. If `out` is damaged, return None if it may
-        be overwritten, else raise BadFile."""
+        Remove the parts that a killed run has left. A damaged `out` counts as missing if it may be
+        overwritten, else BadFile is raised."""
         if read_made_of(self._out) != self._made_of:
             return None
         try:
@@ -163,7 +157,7 @@ class _Making:
     def write(
         self, journal: Journal, budget: MemoryBudget, on_bytes: Callable[[int], None]
     ) -> _PartNote:
-        """Write the file of this part, if no earlier run has completed it."""
+        """Write the file of this part, unless an earlier run has completed it."""
         before = self._complete(journal.done, self._part.index)
         if before is not None:
             on_bytes(self._plan.bytes_of_part(self._part))
@@ -181,7 +175,7 @@ class _Making:
         return noted
 
     def _complete(self, done: Mapping[str, Any], number: int) -> _PartNote | None:
-        """Return the journal entry of a part if its file is complete."""
+        """Return the journal entry of part `number` if its file is complete, else None."""
         noted = _PartNote.of(done.get(_name(number)))
         if noted is None or size_of(self._directory / _name(number)) != noted.size:
             return None
@@ -244,8 +238,8 @@ def _name(number: int) -> str:
 
 @contextmanager
 def _file(path: Path) -> Iterator[BinaryIO]:
-    """Return a context with an empty file for writing. The file is flushed to the disk at the end
-    of the context, and removed if an error is raised."""
+    """Return a context with an empty file for writing, which is then flushed to the disk. It is
+    removed if an error is raised."""
     try:
         with path.open("wb") as stream:
             yield stream
@@ -285,7 +279,7 @@ def _shared_directory(out: Path, parts: int) -> Iterator[OwnDirectory]:
 
 
 def _remove_directory(path: Path) -> None:
-    """Remove the directory of parts, and the ledger last, unless it has other files."""
+    """Remove the directory of parts, unless it has other files. The ledger is removed last."""
     with suppress(OSError):
         names = sorted(entry.name for entry in path.iterdir())
         for name in sorted(names, key=LEDGER.__eq__):

@@ -1,4 +1,4 @@
-"""Write the delta of two models, the data that turns the first model into the second."""
+"""Write the delta of two models: the data that turns the first model into the second."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DeltaReport:
     """The result of making a delta: the sizes of the delta and of the second model, and the number
     of changed elements.
 
-    `missing` are the numbers of parts that are not complete yet. If there are such parts, all
+    `missing` are the numbers of parts that are not complete yet. While there are such parts, all
     numbers but `model_bytes` are those of the part that was made.
     """
 
@@ -87,8 +87,7 @@ class DeltaReport:
 
 
 def block_workers(budget: MemoryBudget) -> int:
-    """Return the number of threads that the budget allows if each thread holds one block; at least
-    1."""
+    """Return the number of threads that the budget allows with one block each; at least 1."""
     return max(1, min(budget.workers, budget.max_memory // _BYTES_PER_THREAD))
 
 
@@ -112,7 +111,7 @@ def in_order(
 
 
 class DeltaBlock(NamedTuple):
-    """The bytes [first, last) of the file of a tensor, which are one block of the tensor."""
+    """The bytes [first, last) of a tensor's file, which are one block of the tensor."""
 
     tensor: DeltaTensor
     first: int
@@ -157,7 +156,7 @@ class DeltaPlan:
 
     @property
     def identity(self) -> dict[str, str]:
-        """The inputs of the delta, as `identity_of` describes those of a conversion."""
+        """The inputs of the delta, in the form of `identity_of`."""
         both = [
             identity_of(each.source, each.target, each.request, each.stamps)
             for each in (self.base, self.b)
@@ -228,8 +227,8 @@ def write_blocks(
     part: OutputPart | None = None,
     made_of: str | None = None,
 ) -> tuple[BlockWriter, int]:
-    """Write the blocks of a delta, or those of one part. Before the first block of the delta, write
-    its header, with the text `made_of`. Return the writer and the number of changed elements.
+    """Write the blocks of a delta, or those of one part. The header, with the text `made_of`, comes
+    before the first block of the delta. Return the writer and the number of changed elements.
 
     Raises the errors of `make_delta`.
     """
@@ -267,8 +266,8 @@ def write_blocks(
 def _plain_files(
     plan: DeltaPlan, source: ByteSource, budget: MemoryBudget
 ) -> tuple[tuple[DeltaPlainFile, ...], bytearray]:
-    """Return the files of the second model, which `source` reads, and the bytes in them that belong
-    to no tensor.
+    """Return the files of the second model, which `source` reads, and the bytes of these files that
+    the delta stores.
 
     Raises BadRequest if these bytes are too many for a delta.
     """
@@ -310,7 +309,7 @@ def _plain_files(
 
 
 def _digest_if_equal(first: ByteSource, second: ByteSource, name: str, size: int) -> str | None:
-    """Return the digest of a file if both models have the same bytes in it, else None."""
+    """Return the digest of a file if it is equal in both models, else None."""
     digest = xxhash.xxh3_128()
     for at in range(0, size, _PIECE):
         place = name, at, min(size, at + _PIECE)
@@ -326,8 +325,8 @@ def written_file(out: Path | BinaryIO, *, overwrite: bool) -> Iterator[BinaryIO]
     """Return a context with the file `out` for writing; `-` is the standard output. A file object
     is returned itself, and stays open.
 
-    The data is written under another name, and the file is renamed at the end of the context. So
-    `out` is complete or does not exist. Raises BadRequest if `out` exists or cannot be written.
+    A file is written under another name, and renamed at the end of the context. So `out` is
+    complete or unchanged. Raises BadRequest if `out` may not be replaced or cannot be written.
     """
     if not isinstance(out, Path):
         with _whole_writes(out) as stream:
@@ -374,7 +373,8 @@ def written_file(out: Path | BinaryIO, *, overwrite: bool) -> Iterator[BinaryIO]
 
 
 def check_delta_output(out: Path, *, overwrite: bool) -> None:
-    """Raise BadRequest if no delta can be written to the file `out`, because it exists."""
+    """Raise BadRequest if `out` exists and may not be replaced. With `overwrite`, a delta
+    may be."""
     if out.is_dir():
         raise BadRequest(f"{out} is a directory; name a file, such as {out / 'model.delta'}")
     if out.exists() and not out.is_file():
@@ -390,8 +390,7 @@ def check_delta_output(out: Path, *, overwrite: bool) -> None:
 
 @contextmanager
 def _object(out: RemotePath, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """Return a context with a temporary file, which is the object `out` of a store after the
-    context."""
+    """Return a context with a temporary file, which becomes the object `out` of a store."""
     store, key = writable_store(out)
     forget_path(out)
     if out.is_dir():
@@ -421,7 +420,8 @@ def _object(out: RemotePath, *, overwrite: bool) -> Iterator[BinaryIO]:
 
 
 def _put_small(store: WritableStore, key: str, data: bytes, new: RemotePath | None) -> None:
-    """Write a small object. Raises BadRequest if the object must be `new`, and exists."""
+    """Write a small object. `new` is its path if it must not exist yet; then BadRequest is raised
+    if it does."""
     try:
         store.put(key, data, new=new is not None)
     except FileExistsError:
@@ -440,8 +440,8 @@ def _appeared_error(out: RemotePath) -> BadRequest:
 
 @contextmanager
 def temporary_file() -> Iterator[BinaryIO]:
-    """Return a context with a temporary file. If its disk is full, the error names the directory of
-    the file."""
+    """Return a context with a temporary file. An error about a full disk names the file's
+    directory."""
     with tempfile.TemporaryFile() as spool:
         try:
             yield spool
@@ -454,8 +454,8 @@ def temporary_file() -> Iterator[BinaryIO]:
 
 @contextmanager
 def _whole_writes(stream: BinaryIO) -> Iterator[BinaryIO]:
-    """Return a context with a file that writes all bytes to `stream`, which a file object without a
-    buffer may not do."""
+    """Return a context with a file that writes all bytes to `stream`. A file object without a
+    buffer may write only some of them."""
     if not isinstance(stream, io.RawIOBase):
         yield stream
         return

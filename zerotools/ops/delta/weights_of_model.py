@@ -1,4 +1,4 @@
-"""The two models of a delta. Each is the model that `consolidate` would write from a checkpoint."""
+"""The two models of a delta, each as `consolidate` would write it from a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ _DESTINATION = Path("model")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelNaming:
-    """How the tensors of a checkpoint get the names of a model, as the options of `consolidate`
-    with the same names say."""
+    """Options of `consolidate` that give the tensors of a checkpoint the names of a model."""
 
     strip_prefix: Sequence[str] = ()
     rename: Sequence[str] = ()
@@ -34,7 +33,7 @@ class ModelNaming:
 
     @property
     def changes_models(self) -> bool:
-        """True if more is asked for than to accept all names."""
+        """True if an option is given, other than one that accepts all names."""
         return bool(self.strip_prefix or self.rename or self.mapping or self.config_dir)
 
 
@@ -47,8 +46,8 @@ def model_of(
     """Return the plan of the model that `consolidate` would write from the checkpoint at `path`,
     and whether `naming` was used.
 
-    A model directory keeps its names and its config if it can be read with them; `naming` is then
-    not used. If `dtype` is "auto", its weights keep their dtypes too. Raises the errors of
+    A model directory keeps its names and config if they fit each other, and `naming` is not used.
+    With the dtype "auto" its weights keep their dtypes too. Raises the errors of
     `consolidate.prepare_export`.
     """
 
@@ -101,9 +100,9 @@ def tensors_of(model: Conversion) -> tuple[DeltaTensor, ...]:
 def in_layout(
     model: Conversion, tensors: Iterable[DeltaTensor], sizes: Mapping[str, int]
 ) -> tuple[Conversion, frozenset[str]]:
-    """Return a plan that writes the weights of `model` in the layout of another model: with the
-    dtypes, files and positions of `tensors`. `sizes` are the sizes of the files. Also return the
-    names of the tensors that both have.
+    """Return a plan that writes the weights of `model` in the layout of another model, and the
+    names of the tensors that both have. The layout is the dtypes, files and positions of `tensors`,
+    and the sizes of the files.
 
     All bytes outside of these tensors are zeros. Raises BadRequest if a tensor has another shape in
     `model`, or if `model` has none of the tensors.
