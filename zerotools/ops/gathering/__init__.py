@@ -1,6 +1,6 @@
 """Collect the shards of one checkpoint from several nodes in one directory.
 
-node_source      a directory of a node, as the user writes it
+node_source      a directory of a node, and its form on the command line
 read_node_files  list, digest and send the files of a node, through its shell
 node_survey      the files of all nodes by name, and those that an earlier run fetched
 gather_plan      which node each file is fetched from

@@ -29,8 +29,8 @@ _LOADED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 class StagedCheck:
     """The result of the checks on the collected files.
 
-    It has the checkpoints that were found, or the reasons why none was found. `notes` are sentences
-    about files that were not compared.
+    `verifications` has one entry for each checkpoint that was found. `errors` has the reasons if
+    none was found, and further problems. `notes` are sentences about names that were not compared.
     """
 
     directory: Path
@@ -52,9 +52,7 @@ class StagedCheck:
 
     @property
     def causes(self) -> list[str]:
-        """The findings. If files are missing, findings about single tensors are left out, because
-        missing files make tensors incomplete.
-        """
+        """The problems without those that missing files cause: incomplete tensors."""
         if not self.missing:
             return self.findings
         found = [finding for each in self.verifications for finding in each.findings]
@@ -62,7 +60,7 @@ class StagedCheck:
 
     @property
     def missing(self) -> list[str]:
-        """Files that the checkpoints lack, relative to the directory."""
+        """The files that the checkpoints lack, relative to the directory."""
         found = [(each, finding) for each in self.verifications for finding in each.findings]
         names = [self._named_by(each, finding) for each, finding in found]
         names += map(self._missing_file_in, self.errors)
@@ -77,18 +75,15 @@ class StagedCheck:
         return paths[0].relative_to(self.directory).as_posix()
 
     def _missing_file_in(self, message: str) -> str | None:
-        """Return the path of the file that `message` reports as missing, if it does not exist; else
-        None."""
+        """Return the path of the file that `message` reports as missing; None if it exists, or if
+        the message reports something else."""
         match = re.match(rf"{re.escape(str(self.directory))}/(.+?) is missing\b", message)
         return match[1] if match and not (self.directory / match[1]).exists() else None
 
 
 def find_gathered(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
     """Return the checkpoints in the staging directory, one for each tag, and the reasons if none
-    was found.
-
-    Problems are returned and not raised, so that they do not end the fetch.
-    """
+    was found. Problems are returned and not raised, so that they do not end the fetch."""
     with allow_unfinished_name(directory):
         try:
             first = prepare_verify(directory)
@@ -108,7 +103,7 @@ def _subject(message: str) -> str:
 
 
 def _further_faults(directory: Path) -> list[str]:
-    """Return further faults of a checkpoint that cannot be read. The reader is run again, and
+    """Return further faults of a checkpoint that cannot be read. The reader runs again, and
     continues in spite of missing and damaged files."""
     with tolerating_damage() as damage:
         try:
@@ -128,9 +123,8 @@ def verify_gathered(
     with_names: bool = True,
     on_bytes: Progress = lambda _: None,
 ) -> StagedCheck:
-    """Verify the checkpoints that `find_gathered` found; with `fast` no tensor data is read.
-
-    `with_names` compares the names of a whole model with the names that its config.json requires.
+    """Verify the checkpoints that `find_gathered` found. With `fast`, no tensor data is read. With
+    `with_names`, the names of a whole model are compared with those that its config.json requires.
     """
     made = tuple(
         carry_out_verify(each, fast=fast, budget=budget, on_bytes=on_bytes) for each in found
@@ -154,15 +148,14 @@ def verify_gathered(
 
 
 def _is_loaded(checkpoint: Checkpoint) -> bool:
-    """Return whether transformers would load a file of this checkpoint (saved by torch), judging by
-    the file's name.
-    """
+    """Return whether transformers would load a file of this checkpoint, saved by torch, judging by
+    its name."""
     return any(_LOADED.fullmatch(name) for name in checkpoint.files)
 
 
 def _model_of(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
-    """Return the model without the adapter and True if the checkpoint belongs to a LoRA run.
-    Otherwise return the checkpoint itself and False."""
+    """Return the model without its adapter and True for a LoRA run, else the checkpoint itself and
+    False."""
     names = adapter_names(checkpoint.tensors)
     if not names or is_adapter_checkpoint(checkpoint.tensors):
         return checkpoint, False

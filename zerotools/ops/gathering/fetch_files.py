@@ -2,9 +2,9 @@
 digest, and noted in the journal.
 
 While a node sends the files, it also computes their digests, over a second connection. At this time
-the node still has the bytes in its memory, so it does not read them from the disk twice. If the
-transfer of a large file was interrupted, the next run continues after the last complete block, and
-at the end a digest must prove that the file is correct. Smaller files are fetched again.
+the node still has the bytes in its memory, so it does not read them from the disk twice. After an
+interrupted transfer of a large file, the next run continues behind the last complete block. At the
+end a digest must prove that the file is correct. Smaller files are fetched again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Fetching:
                 self._note(each, found)
 
     def _blocks(self, each: Fetch) -> int:
-        """Return the number of blocks of a file that an earlier run received."""
+        """Return the number of complete blocks of a file that an earlier run received."""
         before = fetched_entry(self._journal.done.get(each.name))
         path = self._directory / each.name
         if before is None or before.file != each.file or before.source != self._source.name:
@@ -89,7 +89,7 @@ class Fetching:
         return min(path.stat().st_size, each.file.size) // BLOCK if path.is_file() else 0
 
     def _receive(self, wanted: Wanted, sent: FarContents) -> str:
-        """Receive a file and write it. Return the digest of the whole file."""
+        """Receive a file, write it, and return the digest of the whole file."""
         path = self._directory / wanted.name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not wanted.blocks and wanted.file.size >= LARGE:
@@ -131,8 +131,8 @@ class Fetching:
 
     @contextmanager
     def _digests(self, fetches: Sequence[Fetch]) -> Iterator[Digests]:
-        """Return a context with a function that waits for the digest of a file at its source, and
-        returns it. The function returns None if the node does not compute digests."""
+        """Return a context with a function that waits for the digest of a file at its source. The
+        function returns None if the digest is not computed."""
         known = {each.name: each.digest for each in fetches}
         names = [each.name for each in fetches if each.digest is None]
         if not self._compares or not names:
@@ -160,8 +160,7 @@ class Fetching:
 
 
 def _set_time(path: Path, file: FarFile) -> None:
-    """Give the fetched file the modification time that it has at its source, if that time is
-    known."""
+    """Give the fetched file the modification time at its source, if it is known."""
     if (match := _TIME.fullmatch(file.time)) is not None:
         time = int(match[1]) * 10**9 + int((match[2] or "0").ljust(9, "0"))
         os.utime(path, ns=(time, time))

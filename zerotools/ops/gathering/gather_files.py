@@ -26,19 +26,16 @@ from zerotools.ops.gathering.read_node_files import Listing, refuse_changed
 
 @dataclass(frozen=True)
 class Gathered:
-    """The result of a gather run.
-
-    If `has_name` is False, the output is still in its staging directory.
-    """
+    """The result of a gather run. `has_name` is False if the output is still in its staging
+    directory."""
 
     plan: GatherPlan
     checked: StagedCheck
     has_name: bool
 
     def holders_of_alike(self, name: str) -> Mapping[str, list[str]]:
-        """Return the file names that differ from `name` only in numbers, keyed by the source that
-        has the files.
-        """
+        """Return the names of files that differ from `name` only in numbers, keyed by the source
+        that has them."""
         files = self.plan.survey.files
         rows = names_alike(name, files)
         sources = dict.fromkeys(
@@ -49,7 +46,7 @@ class Gathered:
 
 
 def check_room(plan: GatherPlan, partial: Path) -> None:
-    """Raise an error, before anything is fetched, if the files do not fit on the disk.
+    """Check, before anything is fetched, that the files fit on the disk.
 
     Raises:
         BadRequest: the file system has too little free space.
@@ -69,8 +66,8 @@ def fetch_and_finish(
 ) -> Gathered:
     """Fetch the files of the plan, run `check` on them, and rename the finished output.
 
-    With `force`, it is renamed even if the check found problems. Fetched files are kept if an error
-    occurs.
+    With `force`, the output is renamed even if the check found problems. After an error, the
+    fetched files are kept.
 
     Raises:
         BadRequest: the output exists, does not fit on the disk, or another run is making it.
@@ -124,8 +121,7 @@ def _other_run(directory: Path) -> BadRequest:
 
 
 def _refuse_changed(listing: Listing, plan: GatherPlan, shells: OpenShells) -> None:
-    """Raise an error if a file has changed at its source since this or an earlier run fetched
-    it."""
+    """Refuse a file that has changed at its source since this or an earlier run fetched it."""
     own = {
         name: file
         for name, file in listing.files.items()
@@ -135,7 +131,7 @@ def _refuse_changed(listing: Listing, plan: GatherPlan, shells: OpenShells) -> N
 
 
 def _remove_others(directory: Path, plan: GatherPlan) -> None:
-    """Remove files that an earlier run fetched and that no source has any more."""
+    """Remove files that an earlier run fetched and that no source has now."""
     for folder, folders, names in os.walk(directory, topdown=False):
         for name in names:
             path = Path(folder, name)
@@ -155,7 +151,7 @@ SCHEMA = "zerotools.gather/1"
 
 
 def plan_json(plan: GatherPlan) -> dict[str, Any]:
-    """Return the part of the JSON result that is known before anything is fetched."""
+    """Return the keys of the JSON result that are known before anything is fetched."""
     found = plan.survey
     return {
         "schema": SCHEMA,
@@ -186,7 +182,7 @@ def _source(plan: GatherPlan, name: str) -> dict[str, Any]:
 
 
 def result_json(done: Gathered, *, fast: bool) -> dict[str, Any]:
-    """Return the part of the JSON result that is known only after the fetch."""
+    """Return the keys of the JSON result that are known only after the fetch."""
     checked = done.checked
     return {
         "made": done.has_name,

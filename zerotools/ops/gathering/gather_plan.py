@@ -58,8 +58,8 @@ class GatherPlan:
 
     @property
     def bytes_to_fetch(self) -> int:
-        """The total size in bytes of the files to fetch, including blocks that were already
-        fetched."""
+        """The total size in bytes of the files to fetch. Blocks that an earlier run fetched count
+        too."""
         return sum(each.file.size for some in self.fetches.values() for each in some)
 
     @cached_property
@@ -69,20 +69,17 @@ class GatherPlan:
 
     @cached_property
     def may_lack(self) -> list[str]:
-        """The files that no source has, although numbers in the names of other files suggest that
-        they exist."""
+        """The files that no source has, although numbers in the names of other files suggest
+        them."""
         return list(missing_in_series(self.survey.files))
 
     @cached_property
     def doubt(self) -> str | None:
-        """A sentence that says why files with these names cannot be a checkpoint; None if they may
-        be one.
-        """
+        """The reason why files with these names cannot be a checkpoint; None if they may be one."""
         texts = {name: next(iter(said.values())) for name, said in self.survey.texts.items()}
         return why_no_checkpoint(self.survey.files, texts, self.destination)
 
     def listing_of(self, source: str) -> Listing:
-        """Return the listing of a source of the run."""
         return next(each for each in self.survey.listings if each.source.name == source)
 
 
@@ -131,8 +128,7 @@ def prepare_gather(
 
 
 def _refuse_sizes(found: NodeSurvey) -> None:
-    """Raise an error if sources have files with the same name and different sizes. This is checked
-    before any digest is computed."""
+    """Refuse files with the same name and different sizes, before any digest is computed."""
     for name, held in found.files.items():
         first, *others = held.holders
         for other in others:
@@ -143,8 +139,8 @@ def _refuse_sizes(found: NodeSurvey) -> None:
 def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[Fetch, ...]]:
     """Return the files to fetch from each source, keyed by the source's name.
 
-    A file that is on this node is copied from this node. Each other file, the largest first, is
-    assigned to the source that has the fewest bytes to send so far.
+    This node's own files are copied. Each other file, the largest first, is assigned to the source
+    that has the fewest bytes to send so far.
     """
     own = {each.source.name for each in found.listings if each.source.host is None}
     load = {each.source.name: 0 for each in found.listings}
@@ -167,11 +163,9 @@ def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[F
 def why_no_checkpoint(
     names: Iterable[str], texts: Mapping[str, str], destination: Path, table: FormatTable = FORMATS
 ) -> str | None:
-    """Return a sentence that says why files with these names cannot be a checkpoint; None if they
-    may be one. Messages name `destination` as its path.
-
-    `texts` are the contents of small files, which may name other files.
-    """
+    """Return the reason why files with these names cannot be a checkpoint; None if they may be one.
+    Messages name `destination` as its path. `texts` are the contents of small files, which may name
+    other files."""
     with tempfile.TemporaryDirectory(prefix="zerotools-names-") as made:
         root = Path(made) / "checkpoint"
         for name in names:

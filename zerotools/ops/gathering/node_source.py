@@ -20,8 +20,8 @@ _HOME = "~/"
 
 @dataclass(frozen=True, slots=True)
 class NodeSource:
-    """A directory of a node. `host` is None for this node. A relative `directory` of another node
-    begins at the home directory of the user who logs in there."""
+    """A directory of a node. `host` is None for this node. On another node, a relative `directory`
+    begins at the home directory of the user who logs in."""
 
     name: str
     """The name in messages and the journal; the same for all spellings."""
@@ -33,7 +33,7 @@ def parse_source(given: str | os.PathLike[str]) -> NodeSource:
     """Return the source that `given` names.
 
     Raises:
-        BadRequest: `given` is not a source. The message names the error and the correct form.
+        BadRequest: `given` has another form. The message names the error and the correct form.
     """
     text = given if isinstance(given, str) else os.fspath(path_of(given))
     if text.startswith(f"{SCHEME}://"):
@@ -52,8 +52,8 @@ def parse_source(given: str | os.PathLike[str]) -> NodeSource:
 
 
 def _halves(text: str) -> tuple[str, str | None]:
-    """Split `text` at the colon after a host. As in scp, this colon must come before the first
-    slash."""
+    """Split `text` at the colon after a host, which must come before the first slash, like that of
+    scp. Without one, the second half is None."""
     bracket = text.find("]") if "[" in text.partition("/")[0] else 0
     colon = text.find(":", max(0, bracket))
     if colon < 0 or "/" in text[:colon]:
@@ -97,9 +97,8 @@ def for_each(
     given: Sequence[Given], work: Callable[[Given], Made], shells: OpenShells, at_once: int
 ) -> list[Made]:
     """Call `work` for each of `given` in `at_once` threads, and return the results. If a call
-    fails, the remaining calls are still made. After all calls, the first error is raised, with the
-    number of further errors.
-    """
+    fails, the other calls are still made. Then the first error is raised, with the number of
+    further errors."""
     if not given:
         return []
     with ThreadPoolExecutor(at_once) as pool:

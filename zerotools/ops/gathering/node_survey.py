@@ -2,7 +2,7 @@
 any file is compared or fetched.
 
 A file that several nodes have must be equal on all of them. Two different files would come from
-different saves, and it would not be known later which of them was taken.
+different saves, and the output would not show which of them was taken.
 """
 
 from __future__ import annotations
@@ -55,11 +55,8 @@ class NodeSurvey:
 
     @cached_property
     def to_compare(self) -> dict[str, list[str]]:
-        """The names of files that several sources have, with the same size in all of them, keyed by
-        the source.
-
-        The contents of these files must be compared. Files with a known digest are left out.
-        """
+        """The names of files to compare, keyed by the source: files that several sources have in
+        the same size. Files with a known digest are left out."""
         found: dict[str, list[str]] = {each.source.name: [] for each in self.listings}
         for name, held in self.files.items():
             sizes = {file.size for file in held.holders.values()}
@@ -74,8 +71,8 @@ class NodeSurvey:
         return sum(self.files[n].size for names in self.to_compare.values() for n in names)
 
     def is_known(self, name: str, source: str) -> bool:
-        """Return whether an earlier run fetched the file `name` from `source`, so that its digest
-        is known."""
+        """Return whether the digest of the file `name` is known, because an earlier run fetched it
+        from `source`."""
         return name in self.complete and self.complete[name].source == source
 
 
@@ -144,7 +141,7 @@ def _check_sources(sources: Sequence[NodeSource], destination: Path) -> None:
 
 
 def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
-    """Return the journal of an earlier run.
+    """Return the journal of an earlier run; empty without one.
 
     Raises:
         BadRequest: the journal belongs to another output.
@@ -163,12 +160,8 @@ def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
 def _texts(
     files: Mapping[str, Held], listings: Sequence[Listing], shells: OpenShells, at_once: int
 ) -> dict[str, dict[str, str]]:
-    """Return the contents of small files that may contain the name of a checkpoint, such as
-    `latest`.
-
-    These are all files directly in a source, and files with names that begin with `latest` in
-    directories below it, because a source may contain several runs.
-    """
+    """Return the contents of small text files that may contain the name of a checkpoint, such as
+    `latest`, keyed by name and source."""
     wanted = {
         each.source.name: [
             Wanted(name, file)
@@ -197,9 +190,8 @@ def _texts(
 
 
 def may_name_one(name: str) -> bool:
-    """Return whether a file of this name (such as `latest`) may contain the name of a
-    checkpoint.
-    """
+    """Return whether a file of this name may contain the name of a checkpoint: a file directly in a
+    source, or one such as `latest` below it, because a source may contain several runs."""
     above, _, own = name.rpartition("/")
     return not above or (own.startswith("latest") and above.count("/") < _DEEPEST_RUN)
 
@@ -210,9 +202,8 @@ def _without_other_tags(
     listings: Sequence[Listing],
     texts: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Held]:
-    """Return the files without those files, such as `latest`, that contain the name of another
-    directory than the tag's. The output would not have this other directory.
-    """
+    """Return the files, except those that name another directory than the tag's, such as `latest`.
+    The output will lack that directory."""
     beside = {n.partition("/")[0] for each in listings for n in each.files if "/" in n}
     found = {}
     for name, held in files.items():
@@ -233,24 +224,23 @@ _SHORT = 12
 
 @dataclass(frozen=True)
 class Held:
-    """A file, and the sources that have it. The sources are in the order that the user gave."""
+    """A file, and the sources that have it, in the order that the user gave."""
 
     name: str
     holders: Mapping[str, FarFile]
 
     @property
     def size(self) -> int:
-        """The size in bytes. It is equal in all sources once they were compared."""
+        """The size in bytes at the first source, and after `prepare_gather` at every source."""
         return next(iter(self.holders.values())).size
 
 
 def merge_listings(
     listings: Sequence[Listing], tag: str | None, kept: Mapping[str, Mapping[str, FarFile]]
 ) -> dict[str, Held]:
-    """Return the files of all listings and the files in `kept`, keyed by name. `kept` are files
-    that an earlier run fetched from other sources.
-
-    With a tag, return only the files in the tag's directory and the files next to this directory.
+    """Return the files of all listings, and the files in `kept`, which an earlier run fetched from
+    other sources. They are keyed by name. With a tag, return only files in the tag's directory and
+    directly next to it.
 
     Raises:
         BadFile: a source has a file with the name of a directory in another source.
@@ -284,9 +274,8 @@ def _refuse_directories(
 
 
 def differing_sources(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return two sources that differ in the file `held`, or None if the file is equal in all
-    sources. `digests` has the digest of the file at each source.
-    """
+    """Return two sources that differ in the file `held`; None if all have the same file. `digests`
+    has the digest of the file at each source."""
     first, *others = held.holders
     for other in others:
         if held.holders[other].size != held.holders[first].size:
@@ -300,8 +289,8 @@ def differing_sources(held: Held, digests: Mapping[str, str]) -> tuple[str, str]
 def difference_refusal(
     held: Held, two: tuple[str, str], digests: Mapping[str, str], texts: Mapping[str, str]
 ) -> BadFile:
-    """Return the error for a file that differs between two sources. `texts` are the contents of the
-    file in each source, if it is a small text file."""
+    """Return the error for a file that differs between two sources. `texts` are its contents at
+    each source, for a small text file."""
     first, other = two
     if first in texts and other in texts:
         return BadFile(
@@ -332,7 +321,7 @@ COMMAND = "gather"
 @dataclass(frozen=True, slots=True)
 class Brought:
     """The journal entry of a file that was fetched completely or in part. `size` and `time` are
-    those of the file at its source.
+    those at its source.
 
     `sha256` is the digest of the received bytes; None if the file is not complete.
     """
@@ -344,16 +333,13 @@ class Brought:
 
     @property
     def file(self) -> FarFile:
-        """The size and time of the file, in the form of a listing."""
         return FarFile(self.size, self.time)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for the journal."""
         return asdict(self)
 
     def is_complete_in(self, directory: Path, name: str) -> bool:
-        """Return whether the file was fetched completely and still exists in `directory`, and its
-        path contains no link."""
+        """Return whether the complete file still exists in `directory`, at a path without links."""
         path = directory / name
         way = [path, *(each for each in path.parents if each.is_relative_to(directory))]
         if self.sha256 is None or any(each.is_symlink() for each in way):
@@ -362,9 +348,7 @@ class Brought:
 
 
 def fetched_entry(noted: Any) -> Brought | None:
-    """Return the journal entry `noted` as a `Brought`; None if it does not describe a fetched
-    file.
-    """
+    """Return the journal entry `noted`; None if it does not describe a fetched file."""
     try:
         found = Brought(**noted)
     except TypeError:
@@ -374,11 +358,11 @@ def fetched_entry(noted: Any) -> Brought | None:
 
 
 def fixed_identity(tag: str | None) -> dict[str, str]:
-    """Return the part of an output's identity that must not change between runs. The sources are
-    not part of it, so they may be added and removed."""
+    """Return the part of an output's identity that must not change between runs. Sources may be
+    added and removed."""
     return {"command": COMMAND, "tag": tag or ""}
 
 
 def start_over(directory: Path) -> str:
-    """Return a sentence that explains how to start the gather run again."""
+    """Return the advice for starting the gather run again."""
     return f"remove {directory} to start over"

@@ -36,8 +36,8 @@ def numbers_in_name(name: str) -> Numbered:
 
 
 def missing_in_series(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names that are missing in a series of numbered files, if most files of the series
-    exist."""
+    """Yield the names that are missing in a series of numbered files, if at least half of the
+    series exists."""
     families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         texts, numbers = numbers_in_name(name)
@@ -54,8 +54,8 @@ def missing_in_series(names: Iterable[str]) -> Iterator[str]:
 
 
 def _range(there: set[str]) -> list[str]:
-    """Return the expected numbers, up to the largest existing number. They begin at 1 if the
-    smallest existing number is 1, else at 0."""
+    """Return the expected numbers, up to the largest existing one. They begin at 1 if the smallest
+    existing number is 1, else at 0."""
     values = {int(each) for each in there}
     if len(there) < len(values) or len(there) == 1:
         return sorted(there)
@@ -73,10 +73,8 @@ def names_alike(name: str, names: Iterable[str]) -> list[str]:
 
 
 def varying_numbers(name: str, others: Iterable[str]) -> list[int] | None:
-    """Compare `name` with the names `others`, which come from `names_alike`. If all of `others`
-    differ from `name` in the same one number, return the values that `others` have there, sorted.
-    Otherwise return None.
-    """
+    """Return the numbers that `others` have in place of one number of `name`, sorted. Return None
+    unless they differ from `name` in only this number. `others` is a result of `names_alike`."""
     rows = [numbers_in_name(each).numbers for each in others]
     own = numbers_in_name(name).numbers
     places = [n for n, number in enumerate(own) if any(row[n] != number for row in rows)]

@@ -2,8 +2,8 @@
 
 The scripts need a POSIX shell with `find`, `head`, `dd` and optionally `sha256sum`. The tools of
 GNU and of busybox work, although `find` of busybox has no -printf. Names are quoted for the shell,
-and begin with `./`. Output with names in it is separated by NUL. A name from a node is checked
-before it is used.
+and begin with `./`. Output with names is separated by NUL. A name from a node is checked before it
+is used.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ printf 'end %s %s' $? {mark}"""
 
 
 def digest_script(directory: str, names: Iterable[str]) -> str:
-    """Return a script that prints one line for each file: its SHA-256, or `NO_DIGEST` if the file
-    cannot be read."""
+    """Return a script that prints one line for each file: its SHA-256, or `NO_DIGEST` if it cannot
+    be read."""
     calls = "\n".join(f"h {_word(name)}" for name in names)
     return f"""{_entering(directory)}
 h() {{
@@ -59,11 +59,8 @@ h() {{
 
 
 def contents_script(directory: str, files: Iterable[tuple[str, int, int]], mark: str) -> str:
-    """Return a shell script that sends the bytes of each file, and the line `mark` after each.
-
-    For each file, `files` has the name, the number of blocks to skip, and the number of bytes to
-    send.
-    """
+    """Return a script that sends the bytes of each file, and the line `mark` after each. For each
+    file, `files` has the name, the number of blocks to skip, and the number of bytes to send."""
     calls = "\n".join(f"g {_word(name)} {skip} {count}" for name, skip, count in files)
     return f"""{_entering(directory)}
 g() {{
@@ -106,8 +103,8 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class FarFile:
-    """The size in bytes and the modification time of a file on a node. `time` has the form that the
-    node's tools print, so it is compared only with times in other listings."""
+    """The size in bytes and the modification time of a file on a node. `time` is the text that the
+    node's tools print, and is compared only with times in other listings."""
 
     size: int
     time: str
@@ -187,13 +184,13 @@ def _listing(source: NodeSource, records: list[bytes]) -> Listing:
 
 
 def _is_ours(name: str) -> bool:
-    """Return whether the name is that of a working file in an unfinished output of zerotools."""
+    """Return whether a file of this name belongs to an unfinished output of zerotools."""
     return is_of_journals(name) or name in (f"{_OURS}mode", f"{_OURS}probe")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file that a node is asked to send. Its first `blocks` blocks were received earlier."""
+    """A file to request from a node. Its first `blocks` blocks were received earlier."""
 
     name: str
     file: FarFile
@@ -201,12 +198,11 @@ class Wanted:
 
     @property
     def skipped(self) -> int:
-        """The number of bytes that are not sent again."""
         return self.blocks * BLOCK
 
 
 class FarContents:
-    """The bytes of files that a node sends, in order. Use as a context manager."""
+    """The bytes of files that a node sends, in order. A context manager."""
 
     def __init__(
         self,
@@ -240,7 +236,7 @@ class FarContents:
         self._shell.__exit__(kind, error, trace)
 
     def next(self, take: Callable[[bytes], None]) -> None:
-        """Pass the bytes of the next file to `take`, without the blocks that were received already.
+        """Pass the bytes of the next file to `take`, without the blocks that were received earlier.
 
         Raises:
             BadFile: the file changed since it was listed, or cannot be read on its node.
@@ -264,7 +260,7 @@ class FarContents:
 
 
 def refuse_changed(source: NodeSource, files: dict[str, FarFile], shells: OpenShells) -> None:
-    """Raise an error if the `files` of a source have changed.
+    """Check that the `files` of a source have not changed.
 
     Raises:
         BadFile: a file has changed. The message names the first such file and the difference.
@@ -296,7 +292,7 @@ Each = Callable[[str, str], None]
 
 
 def make_digests(listing: Listing, names: Sequence[str], shells: OpenShells, each: Each) -> None:
-    """Pass the digests of the files `names`, in this order, to `each`.
+    """Call `each` with the digest of each of the files `names`, in this order.
 
     Raises:
         BadFile: a file cannot be read on its node, or differs from the listing.
