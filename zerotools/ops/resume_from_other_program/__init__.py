@@ -8,6 +8,6 @@ master_matching      the parameter name of each fp32 master, from the weight tha
 rename_to_job        the tensors under the names of the job's model
 check_job_fits       reasons to refuse the checkpoint, and notes on differences
 
-Imports numpy only to compare masters: the ranks of a job read the checkpoint too, and load its
-tensors themselves.
+Imports numpy only to compare masters, because the ranks of a job also read the checkpoint with this
+package, and load its tensors in another way.
 """

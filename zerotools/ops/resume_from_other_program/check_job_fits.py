@@ -1,5 +1,6 @@
 """Check that a job can continue from a checkpoint of another program: that it is complete, and that
-its model and its optimizer are those of the job. Note values that differ or are not known."""
+its model and its optimizer are those of the job. Note values that differ or are not known.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ STATE_ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 class FoundState:
     """The facts about the checkpoint's optimizer state that the job needs to load it.
 
-    `kind` is the name that the optimizer has in job files. `fresh` are parameters without state,
-    because the optimizer never updated them.
+    `kind` is the name of the optimizer in job files. `fresh` are parameters without state, because
+    the optimizer never updated them.
     """
 
     kind: str
@@ -42,10 +43,11 @@ class FoundState:
 
 
 def check_weights(run: ForeignRun, wanted: WantedModel) -> None:
-    """Raise an error if the checkpoint has other weights than the job's model.
+    """Check that the checkpoint has the weights of the job's model.
 
     Raises:
-        BadRequest: there are such weights. The message names the first of them, with both shapes.
+        BadRequest: a weight is missing, is not in the job's model, or has another shape. The
+            message names the first ones.
     """
     tensors = run.checkpoint.tensors
     weights = {name: tensors[key] for name, key in weights_of(run).items()}
@@ -81,7 +83,7 @@ def _check_shapes(
 
 
 def check_complete(run: ForeignRun) -> None:
-    """Prove, before anything is loaded, that all weights and the whole optimizer state are in the
+    """Check, before anything is loaded, that all weights and the whole optimizer state are in the
     files.
 
     Raises:
@@ -93,9 +95,8 @@ def check_complete(run: ForeignRun) -> None:
 
 
 def weights_of(run: ForeignRun) -> dict[str, Key]:
-    """Return the key of the tensor with the exact value of each weight, keyed by the weight's name.
-    If a weight has an fp32 master, this is the master.
-    """
+    """Return the key of the tensor with the exact value of each weight, keyed by the weight's name:
+    the fp32 master if there is one."""
     found: dict[str, Key] = {}
     for role in WEIGHT_ROLES:
         for key in run.checkpoint.tensors:
@@ -141,14 +142,13 @@ def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundSt
 def check_for_deepspeed(
     run: ForeignRun, stage: int, world_size: int, groups: Sequence[tuple[str, ...]]
 ) -> None:
-    """Raise an error if DeepSpeed cannot load the checkpoint into a job of `stage` on `world_size`
-    ranks.
+    """Check that DeepSpeed can load the checkpoint into a job of `stage` on `world_size` ranks.
 
     DeepSpeed loads only its own files. It finds the state of a parameter by the parameter's
     position in the `groups`.
 
     Raises:
-        BadRequest: the checkpoint cannot be loaded by DeepSpeed.
+        BadRequest: DeepSpeed cannot load the checkpoint.
     """
     where, origin = f"resume_from = {run.path}", run.checkpoint.origin
     if not origin.stage or origin.tag is None:
@@ -177,9 +177,8 @@ def _sizes(groups: Sequence[tuple[str, ...]]) -> str:
 
 
 def kind_of(run: ForeignRun) -> str:
-    """Return the name that the checkpoint's optimizer has in job files. If jobs do not support this
-    optimizer, return the name of its class.
-    """
+    """Return the name that the checkpoint's optimizer has in job files, or the name of its class if
+    jobs do not support it."""
     roles = {key.role for key in run.checkpoint.tensors if key.role not in WEIGHT_ROLES}
     if roles & {"row_var", "variance"}:
         return "adafactor"
@@ -230,8 +229,7 @@ OPTIONS_RESTORED = (
 
 @dataclass(frozen=True)
 class JobOptimizer:
-    """The hyperparameters of the job's optimizer. A value is None if the optimizer does not have
-    this hyperparameter.
+    """The hyperparameters of the job's optimizer; None: the optimizer does not have this one.
 
     The parameters in `decayed` have the weight decay `weight_decay`, and all others have 0. `lr` is
     the learning rate of the next step; None if the number of steps is not known yet.
@@ -261,8 +259,8 @@ def unknown_values(run: ForeignRun) -> Iterator[str]:
 def optimizer_differences(
     run: ForeignRun, state: FoundState, job: JobOptimizer, precision: str
 ) -> Iterator[str]:
-    """Yield sentences about hyperparameters that differ between the checkpoint and the job. The job
-    uses its own values."""
+    """Yield a sentence about the job's learning rate, and sentences about hyperparameters that
+    differ between the checkpoint and the job. The job uses its own values."""
     groups = run.training.groups
     rates = list(dict.fromkeys(g.options["lr"] for g in groups if _is_number(g.options.get("lr"))))
     followed = "" if run.training.lr_scheduler is None else ", and its scheduler is not used"

@@ -1,6 +1,6 @@
 """Read a checkpoint of another program with its optimizer state, in one file or in several.
 
-DeepSpeed, universal, torch DCP, .pt files     one checkpoint, as `formats` reads it
+DeepSpeed, universal, torch DCP, .pt files     one checkpoint, read by `formats`
 model.safetensors, optimizer.pt                the Hugging Face Trainer, on one process or DDP
 model.safetensors, optimizer.bin               accelerate's save_state; FSDP's full state dict
 mp_rank_00_model_states.pt                     DeepSpeed without ZeRO: the state is numbered
@@ -37,6 +37,7 @@ class ForeignRun:
             `checkpoint`.
         optimizer_file: the name of the optimizer's file if weights and optimizer state are in
             separate files, else None. With separate files, tensors may have the names of the Hub.
+        numbers: the plain numbers of the optimizer state.
         notes: sentences that say where the names come from.
     """
 
@@ -82,8 +83,7 @@ def _is_own(path: Path) -> bool:
 
 
 def was_made_elsewhere(path: Path) -> bool:
-    """Return whether `zerotools convert --to job` made `path` from a checkpoint of another
-    program."""
+    """Return whether `zerotools convert --to job` made `path` from another program's checkpoint."""
     try:
         return checkpoint_dirs.read_record(checkpoint_dirs.resolve_hint(path)).made_from is not None
     except (ZerotoolsError, OSError):
@@ -92,7 +92,7 @@ def was_made_elsewhere(path: Path) -> bool:
 
 def read_run(path: Path, **reading: Any) -> ForeignRun:
     """Read the checkpoint at `path`, or the newest checkpoint of the run there. `reading` are
-    further keyword arguments for `formats.read`. Only metadata and single numbers are read.
+    further keyword arguments for `formats.read_any`. Only metadata and single numbers are read.
 
     Raises:
         BadRequest: `path` does not exist, or has no optimizer state.
@@ -129,11 +129,8 @@ def _refuse_stateless(run: ForeignRun) -> NoReturn:
 
 
 def _refuse_damaged(weights: Checkpoint) -> None:
-    """Raise an error if a file that holds tensors of the checkpoint is damaged.
-
-    Problems of other files, such as files of an earlier save, are ignored. A later check finds
-    tensors in lost files.
-    """
+    """Refuse a checkpoint if a file that holds its tensors is damaged. Problems of other files,
+    such as those of an earlier save, are ignored. A later check finds tensors in lost files."""
     read: set[str] = set()
     if weights.problems:
         read = {file for t in weights.tensors.values() for file, _ in chunk_locations(t)}
@@ -148,14 +145,13 @@ def _is_stateless(training: TrainingState) -> bool:
 
 
 def _numbers(run: ForeignRun) -> dict[Key, int | float]:
-    """Read the plain numbers of the optimizer state, such as `step`. They are read once and first,
-    so that an error in a number is found before tensors are loaded."""
+    """Read the plain numbers of the optimizer state, such as `step`. They are read first, so that
+    an error is found before tensors are loaded."""
     return {key: scalar.value for key, scalar in run.training.scalars.items()}
 
 
 def _by_number(run: ForeignRun) -> ForeignRun | None:
-    """Return `run` with optimizer state that has numbers in place of parameter names; None if there
-    is no such state.
-    """
+    """Return `run` with optimizer state that has numbers in place of parameter names; None without
+    such state."""
     found = with_numbered_state(run.checkpoint, run.training)
     return None if found is None else replace(run, checkpoint=found[0], training=found[1])

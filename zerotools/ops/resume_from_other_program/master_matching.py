@@ -1,9 +1,10 @@
 """Prove which parameter each fp32 master belongs to, if masters have only numbers.
 
 A weight is the cast of its master. So a master gets the name of the only weight that is equal to
-the master's cast, whatever its number is. FP16_Optimizer of DeepSpeed (fp16 without ZeRO, fused
-optimizer) joins all parameters of a group in one flat tensor, `fp32_groups_flat`. The same
-comparison finds the start of each parameter in it, and `split_flat_tensors` splits the tensor.
+the master's cast in shape and in the first COMPARED elements. FP16_Optimizer of DeepSpeed (fp16
+without ZeRO, fused optimizer) joins all parameters of a group in one flat tensor,
+`fp32_groups_flat`. The same comparison finds the start of each parameter there, and
+`split_flat_tensors` splits the tensor.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def check_masters(
 
 
 def fitting_masters(checkpoint: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
-    """Return the weights that are equal to the cast of each master, keyed by the master's name in
-    the param groups.
+    """Return the weights that are equal to the cast of each master in shape and in the first
+    COMPARED elements, keyed by the master's name in the param groups.
 
     Raises:
         BadFile: a file is too short to contain a master or a weight.
@@ -84,9 +85,9 @@ def fitting_masters(checkpoint: Checkpoint, training: TrainingState) -> dict[str
 
 
 def sections_by_masters(checkpoint: Checkpoint, training: TrainingState) -> list[list[str]] | None:
-    """Return the names of the parameters in each flat tensor, in the order of their positions.
-    Return None if at some position the cast of the flat tensor is equal to no weight or to several
-    weights.
+    """Return the names of the parameters in each group's flat tensor, in the order of their
+    positions. Return None if at some position the cast of the flat tensor is equal to no weight or
+    to several weights.
 
     Raises:
         BadFile: a file is too short to contain a master or a weight.
@@ -124,8 +125,7 @@ def sections_by_masters(checkpoint: Checkpoint, training: TrainingState) -> list
 
 
 def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpoint:
-    """Return `checkpoint` with only its weights, and without tensors that have numbers instead of
-    names."""
+    """Return `checkpoint` with only its weights, without numbered tensors."""
     tensors: Mapping[Key, Tensor] = {
         key: tensor
         for key, tensor in checkpoint.tensors.items()
@@ -135,8 +135,7 @@ def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpo
 
 
 def _values(files: OpenFiles, tensor: Tensor, dtype: DType, at: int = 0) -> bytes:
-    """Return the bytes of at most COMPARED elements, beginning at element `at` and cast to
-    `dtype`."""
+    """Return the bytes of at most COMPARED elements, from element `at` on and cast to `dtype`."""
     # Here, as most checkpoints that jobs resume from have names, and need no numpy.
     from zerotools.io.numeric.dtype_casts import cast_bytes
 
@@ -156,8 +155,8 @@ Sections = Sequence[Sequence[str]]
 def split_flat_tensors(
     checkpoint: Checkpoint, training: TrainingState, sections: Sections
 ) -> tuple[Checkpoint, TrainingState]:
-    """Split flat tensors into one tensor for each parameter. The new tensors get names made from
-    numbers. `sections` has the names of the parameters in each group, in order.
+    """Split flat tensors into one tensor for each parameter, with names made from numbers.
+    `sections` has the names of the parameters in each group, in order.
 
     Raises:
         BadRequest: the groups or flat tensors have other sizes than `sections`.
@@ -207,7 +206,7 @@ def split_flat_tensors(
 def _parts(
     checkpoint: Checkpoint, key: Key, members: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> dict[Key, Tensor]:
-    """Return the tensor of each parameter, which is a part of the flat tensor `key`. A single
+    """Return the tensors of the parameters, which are parts of the flat tensor `key`. A single
     number such as `step` belongs to every parameter."""
     flat = checkpoint.tensors[key]
     if not flat.shape:

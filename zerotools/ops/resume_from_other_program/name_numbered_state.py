@@ -2,8 +2,8 @@
 
 torch numbers the parameters of an optimizer in the order of its param groups. The optimizer state
 first gets names that are made from these numbers. Then fp32 masters or shapes prove the real names
-(`with_proved_names`), or the real names come from an order that the user gives (`with_names`;
-`order_option` reads the order).
+(`with_proved_names`), or the user gives them in an order (`with_names`; `order_option` reads the
+order).
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class NamedCheckpoint:
 
 
 def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
-    """Return a record of the parameter names in `training`, and of where these names come from."""
+    """Return a record of the parameter names in `training`, and of the source of these names."""
     return NamedOrder(order.known_by, [group.params for group in training.groups])
 
 
 def with_record(target: Target, record: NamedOrder | None) -> Target:
-    """Return `target` with a file that holds `record`, if there is one."""
+    """Return `target` with a file that holds `record`; None: unchanged."""
     if record is None:
         return target
     plan = file_of_bytes(record.to_json().encode())
@@ -77,8 +77,7 @@ def with_record(target: Target, record: NamedOrder | None) -> Target:
 def with_names(
     checkpoint: Checkpoint, training: TrainingState, order: AskedOrder
 ) -> NamedCheckpoint:
-    """Return `checkpoint` with names for the parameters of its optimizer, which have only numbers.
-    The names are taken from `order`.
+    """Return `checkpoint` with the names in `order` for the numbered parameters of its optimizer.
 
     Raises:
         BadRequest: `order` has other names than the weights, does not fit the shapes of the state,
@@ -113,11 +112,8 @@ def with_names(
 def _called(
     order: AskedOrder, weights: Mapping[str, Shape], aliases: Mapping[str, str], path: object
 ) -> dict[str, str]:
-    """Return a dict from the names in the order to the names in the checkpoint.
-
-    In the checkpoint, all names may have the prefix of a wrapper, and a tied weight has only the
-    name that its bytes are stored under.
-    """
+    """Return a dict from the names in the order to the names in the checkpoint. There, all names
+    may have the prefix of a wrapper, and a tied weight has only the name of its bytes."""
     known = {*weights, *aliases}
     names = order.names
     prefixes = ["", *_WRAPPERS]
@@ -165,8 +161,7 @@ def renamed_parameters(
 ) -> NamedCheckpoint:
     """Return `checkpoint` and `training` with real parameter names. `names` maps each name that was
     made from a number to the real name. If a master gets the name of a 16-bit weight, the role of
-    the weight becomes `param16`.
-    """
+    the weight becomes `param16`."""
     state = {key for key in checkpoint.tensors if key.name in names}
     masters = {names[key.name] for key in state if key.role == "param"}
 
@@ -202,7 +197,7 @@ def _members(group: ParamGroup, names: Mapping[str, str]) -> ParamGroup:
 def without_optimizer(
     checkpoint: Checkpoint, training: TrainingState
 ) -> tuple[Checkpoint, TrainingState]:
-    """Return the checkpoint with only its weights, and the training state without the optimizer."""
+    """Return the weights of the checkpoint, and the training state without the optimizer."""
     kept = {key: t for key, t in checkpoint.tensors.items() if not _is_state(key)}
     left = replace(training, groups=(), scalars={}, unnamed={}, optimizer=None)
     return replace(checkpoint, tensors=kept), replace(left, optimizer_wrapper=None)
@@ -222,7 +217,7 @@ def with_numbered_state(
     weights: Checkpoint, known: TrainingState, table: FormatTable = FORMATS
 ) -> tuple[Checkpoint, TrainingState] | None:
     """Return `weights` and `known`, the training state of their run, with numbered optimizer state
-    added. Return None if the checkpoint has no numbered state.
+    added; None if the checkpoint has no such state.
 
     Raises:
         BadFile: the state is damaged.
@@ -261,8 +256,8 @@ class ProvedNames:
 
 
 def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> ProvedNames | None:
-    """Return `checkpoint` with real names for the parameters of its optimizer, which have only
-    numbers. Return None unless masters or shapes prove all names.
+    """Return `checkpoint` with real names for the numbered parameters of its optimizer; None unless
+    masters or shapes prove all names.
 
     Raises:
         BadFile: a file is too short to contain a master or a weight.
@@ -291,9 +286,8 @@ def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> Proved
 
 
 def names_by_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, str]:
-    """Return the real name for each numbered parameter, if its optimizer state has a shape that
-    exactly one weight has. Parameters without such a weight are left out.
-    """
+    """Return the real name for each numbered parameter, if exactly one weight fits the shapes of
+    its optimizer state. The result is empty unless that holds for every parameter."""
     numbers = training.unnamed
     shapes = state_shapes(checkpoint, training)
     state = {number: shapes.get(member, {}) for member, number in numbers.items()}

@@ -27,12 +27,11 @@ class NameOrder:
     """An order of the trained parameters, with their shapes.
 
     Attributes:
-        decayed: the parameters to which transformers would apply weight decay; None if that is not
-            known.
+        decayed: the parameters to which transformers would apply weight decay; None if unknown.
         sections: the names of each param group, if the order is that of the optimizer.
-        can_be_concatenated: True if the names may be those of all groups, one group after another.
+        can_be_concatenated: the names may be those of all groups, one group after another.
         option: the option that gave the order.
-        advice: a phrase for messages that says how to give the names in a file.
+        advice: a phrase for messages: how to give the names in a file.
     """
 
     parameters: Mapping[str, Shape]
@@ -64,9 +63,8 @@ class _Numbers:
         return state_fits(self.state.get(member, {}), self.parameters[name])
 
     def named(self, names: Sequence[str]) -> dict[str, str] | None:
-        """Return a mapping from each numbered parameter to its name in `names`; None if a shape
-        differs.
-        """
+        """Return the names in `names` of the numbered parameters, in order; None if a shape
+        differs."""
         found = dict(zip(self.members, names, strict=True))
         return found if all(self.fits(m, name) for m, name in found.items()) else None
 
@@ -133,7 +131,7 @@ def _elements(state: Mapping[str, Mapping[str, Shape]]) -> int:
 
 
 def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, str]:
-    """Return the real names, if a file gives the names of each group."""
+    """Return the real names from a file with the names of each group."""
     sections = order.sections
     groups = [group for group in numbers.groups if group.params]
     if [len(group.params) for group in groups] != [len(section) for section in sections]:
@@ -159,10 +157,7 @@ def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, s
 
 def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
     """Return the possible divisions into groups that keep the parameters of every group in the
-    order of the model.
-
-    If there are several, return only the divisions that follow the usual rules.
-    """
+    model's order. Of several, return only those that follow the usual rules."""
     ways = _divisions(numbers.groups, list(order.parameters), numbers.fits)
     if ways is not None and len(ways) <= 1:
         return ways
@@ -172,8 +167,8 @@ def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step of the search for divisions: the group that a name was assigned to, and the step
-    before."""
+    """A step of the search for divisions: the group that a name was assigned to, and the previous
+    step."""
 
     group: int
     before: _Step | None
@@ -182,9 +177,8 @@ class _Step:
 def _divisions(
     groups: Sequence[ParamGroup], names: Sequence[str], may_be: Callable[[str, str], bool]
 ) -> list[dict[str, str]] | None:
-    """Return at most two ways to divide `names` among `groups` in their order; None if there are
-    too many to search.
-    """
+    """Return at most two ways to divide `names` among `groups` in their order; None if the search
+    would be too large."""
     ways: dict[tuple[int, ...], list[_Step | None]] = {(0,) * len(groups): [None]}
     for name in names:
         longer: dict[tuple[int, ...], list[_Step | None]] = {}
@@ -214,9 +208,7 @@ def _names_of(
 
 
 def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
-    """Yield the names in the order of two groups: one with the parameters that have weight decay,
-    and one with all other parameters.
-    """
+    """Yield the names in the order of two groups, one with weight decay and one without it."""
     if len(numbers.groups) != 2:
         return
     matrices = {name for name, shape in order.parameters.items() if len(shape) >= 2}
@@ -231,9 +223,8 @@ def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
 
 
 def _may_decay(numbers: _Numbers, is_first: bool) -> bool:
-    """Return whether the first of two groups may be the one with weight decay, according to the
-    options of both. If `is_first` is False, return this for the second group.
-    """
+    """Return whether the first of two groups (`is_first`), or else the second, may be the one with
+    weight decay, according to the options of both."""
     rates = [group.options.get("weight_decay") for group in numbers.groups]
     one, other = rates if is_first else rates[::-1]
     return bool(one) or not other

@@ -1,6 +1,6 @@
 """Read the order of parameters that the user gives for numbered optimizer state:
 
-    --order model    the order in which the model that config.json names registers its parameters
+    --order model    the order of registration in the model that config.json names
     --order FILE     names, one per line; an empty line ends a param group
 
 For `model`, a separate process builds the model with transformers, without values, and lists its
@@ -75,7 +75,7 @@ class AskedOrder:
     Attributes:
         sections: the names, in one list for each param group if the file has groups.
         shapes, decayed: as in `NameOrder`; None if the order is from a file.
-        known_by: a phrase that says where the names come from.
+        known_by: a phrase for the source of the names.
     """
 
     sections: Sequence[Sequence[str]]
@@ -110,16 +110,11 @@ def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> As
 
 
 def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
-    """Return the path of the model's config.json: the path that the user gave, otherwise
-    config.json of the checkpoint.
-    """
     return given.get(CONFIG) or source.own_config
 
 
 def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
-    """Return a sentence that tells the user how to give parameter names for optimizer state that
-    has only numbers.
-    """
+    """Return a sentence for the user: how to give parameter names for numbered optimizer state."""
     names = (key.name for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
     first = next((f" ({name}, ...)" for name in names), "")
     where = " with --config-dir DIR" if _config(source, given) is None else ""
@@ -183,7 +178,7 @@ def _built(config: Path, tree: Mapping[str, Any]) -> Any:
     version of transformers, the names and shapes of the model's trained parameters, and the names
     of those with weight decay.
 
-    `config` is the path of config.json, and `tree` is its content.
+    `tree` is the content of the config.json at `config`.
 
     Raises:
         BadRequest: transformers cannot build the model.

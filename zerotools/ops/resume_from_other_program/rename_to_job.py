@@ -36,8 +36,7 @@ class WantedModel:
         parameters: the trained parameters, in the model's order.
         buffers: the buffers that belong to the model's state.
         aliases: a dict from the other names of tied parameters to the first name of each.
-        decayed: the parameters to which transformers would apply weight decay; None if that is not
-            known.
+        decayed: the parameters to which transformers would apply weight decay; None if unknown.
     """
 
     parameters: Mapping[str, Shape]
@@ -52,12 +51,12 @@ def with_job_names(
     """Return `run` with the names of the job's model for all tensors that this model has.
 
     If `by_number` is False, numbered optimizer state keeps its numbers, and no file data is read.
-    `order` is "model", or a file with the job's names. It gives the names for numbered state if
-    masters and shapes do not prove them.
+    `order` is "model", or a file with the job's names. It names numbered state if masters and
+    shapes do not prove the names.
 
     Raises:
-        BadRequest: the state is numbered, and it is not known which parameter a number belongs to;
-            or the order contradicts the masters or the shapes.
+        BadRequest: the state is numbered, and its names are not known; or the order contradicts the
+            masters or the shapes.
         BadFile: a file is too short to contain a master or a weight that proves a name.
     """
     run = _proved(run, order) if by_number else run
@@ -102,7 +101,7 @@ def with_job_names(
 
 def _proved(run: ForeignRun, order: str | None) -> ForeignRun:
     """Return `run` with names for numbered state, if the checkpoint proves them and the user gave
-    no file with an order. Add a note if the job's order is not used."""
+    no file with an order. A note says so if the job's order is not used."""
     training, is_file = run.training, order not in (None, MODEL)
     why = "the checkpoint has the names of the optimizer's parameters"
     if training.unnamed:
@@ -120,7 +119,7 @@ def _proved(run: ForeignRun, order: str | None) -> ForeignRun:
 
 
 def unused_order(order: str, why: str) -> str:
-    """Return the note that the job's order was not needed, with the reason `why`."""
+    """Return the note that the job's order is ignored, with the reason `why`."""
     return f"{RESUME_ORDER} = {order} is ignored: {why}"
 
 
@@ -152,7 +151,7 @@ def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[s
 
 
 def _given(order: str, wanted: WantedModel) -> NameOrder:
-    """Return the order of parameter names that the job's key `resume_order` gives."""
+    """Return the order of names in the job's key `resume_order`."""
     advice = f'set {RESUME_ORDER} = "FILE"'
     if order == MODEL:
         return NameOrder(wanted.parameters, wanted.decayed, option=RESUME_ORDER, advice=advice)
@@ -175,9 +174,8 @@ def _given(order: str, wanted: WantedModel) -> NameOrder:
 
 
 def _prefix(names: Collection[str], wanted: WantedModel) -> str:
-    """Return the prefix, such as `module.`, with which `names` has all names of the job's
-    parameters. Return "" if there is no such prefix.
-    """
+    """Return the prefix, such as `module.`, that `names` has before all names of the job's
+    parameters; "" without one."""
     known = {*wanted.parameters, *wanted.aliases}
     first = next(iter(wanted.parameters), "")
     if first in names:
@@ -190,9 +188,8 @@ def _prefix(names: Collection[str], wanted: WantedModel) -> str:
 
 
 def _tied_there(run: ForeignRun, prefix: str, wanted: WantedModel) -> dict[str, str]:
-    """Return the tied parameters that the checkpoint stores under another of their names than the
-    job, as a dict from the checkpoint's name to the job's name.
-    """
+    """Return a dict from the checkpoint's name to the job's name of tied parameters with different
+    names in both."""
     found = {}
     for alias, holder in run.checkpoint.aliases.items():
         alias, holder = alias.removeprefix(prefix), holder.removeprefix(prefix)
