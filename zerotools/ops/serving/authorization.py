@@ -29,8 +29,8 @@ _TIME = "%Y%m%dT%H%M%SZ"
 @dataclass(frozen=True)
 class Credentials:
     """The secret token and key pair that give a client access to the server. `picture` is a
-    separate secret, which gives access only to the picture of the checkpoint, because a browser
-    keeps it in its history."""
+    separate secret for the picture of the checkpoint only, because a browser keeps it in its
+    history."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     key_id: str = field(default_factory=lambda: f"ZT{secrets.token_hex(9).upper()}")
@@ -68,8 +68,8 @@ class SignedRequest:
 def signature_refusal(
     request: SignedRequest, credentials: Credentials, now: datetime
 ) -> str | None:
-    """Return None if the signature of a request is correct, else the S3 error code to refuse the
-    request with."""
+    """Return the S3 error code for a request with a wrong signature; None if the signature is
+    correct."""
     given = request.headers.get("authorization")
     if given is None:
         return "AccessDenied"

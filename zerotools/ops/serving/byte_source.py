@@ -1,8 +1,8 @@
 """Make any range of bytes of a conversion's output files on request, from the source.
 
 A file of the output is a sequence of literals (such as a header), bytes carried from another file,
-and tensors. The tensors in a requested range are planned, and each is proved the first time. Their
-copies are cut to the range, extended to whole elements at both ends, and filled tile by tile:
+and tensors. The copies of the tensors in a requested range are cut to the range, extended to whole
+elements at both ends, and filled tile by tile:
 
     requested    [         begin ............................... end )
     file         | header | tensor a        | tensor b                  | tensor c |
@@ -11,8 +11,8 @@ copies are cut to the range, extended to whole elements at both ends, and filled
 All requests share the threads that make tiles. The threads work a few tiles ahead of the tile that
 is sent. The budget is divided into P buffers. At most P / 3 readers are served at a time, and each
 has its own two buffers, for the tile that is sent and for the next tile. So no reader waits for a
-buffer. The other P / 3 buffers are for reading further ahead, and the readers that request them
-first get them.
+buffer. The other P / 3 buffers are for reading further ahead, and go to the readers that request
+them first.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ class _Placed:
 
 
 class ByteSource:
-    """Reads ranges of the files of `conversion`, from any number of threads. Use as a context
-    manager.
+    """Reads ranges of the files of `conversion`, from any number of threads. A context manager.
 
     With `strict`, `read` raises an error if a cast makes finite values infinite. With `unsigned`,
     the checksums in the output are zeros.
@@ -164,7 +163,7 @@ class ByteSource:
             yield bytes(min(self._piece, count - at))
 
     def check(self) -> None:
-        """Raise BadFile if a file of the source that was read has changed since."""
+        """Raise BadFile if a file of the source has changed since `read` first read it."""
         self._reads.check_sources()
 
     def check_all(self) -> None:
@@ -175,10 +174,7 @@ class ByteSource:
         self, file: str, begin: int, end: int, note: Note | None
     ) -> Iterator[tuple[int, bytes]]:
         """Yield the parts of the file that lie in the range, in order, each as its offset and its
-        bytes.
-
-        The first and the last part may extend beyond the range.
-        """
+        bytes. The first and the last part may extend beyond the range."""
         known = sorted(self._known(file, begin, end), key=lambda each: each[0])
         waiting = deque(known)
         for offset, data in self._tiles(file, begin, end, note):
@@ -302,8 +298,7 @@ class ByteSource:
         return copies
 
     def _whole(self, file: str, begin: int, end: int) -> ByteRange:
-        """Return the range. If it begins inside an element, it is extended to the element's first
-        byte."""
+        """Return the range, extended to the first byte of the element that it begins in."""
         for placed in self._meeting(file, begin, end):
             offset, itemsize = placed.extent.offset, placed.extent.itemsize
             if offset <= begin:
@@ -313,8 +308,8 @@ class ByteSource:
 
 
 def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
-    """Return the size of one buffer in bytes, and the number of such buffers. The working buffers
-    of the threads are not included."""
+    """Return the size in bytes of one buffer, and the number of buffers, without the working
+    buffers of the threads."""
     threads = budget.buffers * budget.workers
     wanted = budget.max_memory // (threads + 3 * _FEWEST_READERS)
     largest = _LARGEST_FAR_PIECE if budget.is_far else _LARGEST_PIECE
@@ -323,8 +318,7 @@ def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
 
 
 def refuse_unservable(target: Target) -> None:
-    """Raise BadRequest if some bytes of the output depend on all of its other bytes, as checksums
-    do."""
+    """Raise BadRequest if the output has checksums, which depend on all of its other bytes."""
     if any(file_plan.checksums for file_plan in target.files.values()):
         raise BadRequest(
             "files of this format have checksums over all bytes, so they cannot be served in "
@@ -344,8 +338,7 @@ def _places(target: Target) -> dict[str, list[_Placed]]:
 
 
 def _grouped_by_kind(copies: Iterator[Copy | RangeCopy]) -> Iterator[Iterator[Copy | RangeCopy]]:
-    """Group consecutive copies, so that each group has only copies of boxes or only copies of
-    ranges.
+    """Group consecutive copies into groups of only boxes or only ranges.
 
     This keeps tiles in the order of the file. Copies of ranges wait until they fill a tile, so in a
     mixed group a later tile of a box would be yielded before them.

@@ -1,5 +1,6 @@
 """Return the files of a model as HTTP responses, with ETags, ranges and conditions (RFC 9110). The
-status and headers of a response are computed before any byte of it is sent."""
+status and headers of a response are computed before any byte of it is sent.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _BYTES = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class ServedFile:
-    """A file of the model. `etag` has quotes, as in HTTP, and depends on the source and on the
+    """A file of the model. `etag` has the quotes of HTTP, and depends on the source and on the
     options of the export."""
 
     name: str
@@ -47,7 +48,8 @@ class ServedModel:
 
 
 def served_model(conversion: Conversion, name: str) -> ServedModel:
-    """Return the model that the server offers, for a conversion that is not written to the disk."""
+    """Return the model that the server offers: the output of `conversion`, which is never
+    written."""
     identity = identity_of(
         conversion.source, conversion.target, conversion.request, conversion.stamps
     )
@@ -104,7 +106,7 @@ def of_text(status: HTTPStatus, text: str, content_type: str = "text/plain") -> 
 def of_file(
     model: ServedModel, file: ServedFile, asked: ReadRequest, more: Mapping[str, str] | None = None
 ) -> ServedAnswer:
-    """Return the response for a file, or for the requested part of it."""
+    """Return the response for a file or its requested part, with the headers `more`."""
     headers = {
         "Accept-Ranges": "bytes",
         "ETag": file.etag,
@@ -151,8 +153,8 @@ class WantedBytes:
 
 def wanted_of(header: str | None, size: int) -> WantedBytes:
     """Return the bytes of a file of `size` bytes that the header `Range` requests. A header with
-    several ranges, other units or invalid ranges is ignored, as RFC 9110 allows (section 14.2), and
-    the whole file is returned.
+    several ranges, other units or invalid ranges counts as a request for the whole file, which RFC
+    9110 allows (section 14.2).
 
     Raises:
         NotSatisfiable: no requested byte lies in the file.

@@ -29,7 +29,7 @@ _HUB_ERRORS = {"EntryNotFound": "Entry not found", "RepoNotFound": "Repository n
 
 
 def plain_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
-    """Return the response to a request with the token."""
+    """Return the response to a request that had the token."""
     path = [word for word in asked.path if word]
     if not path:
         return _json(_listing(model))

@@ -1,6 +1,7 @@
 """The HTTP server, with a thread for each connection. Requests without the token or a valid
-signature are refused. If data can no longer be read, the server closes the connection early, so
-that the client notices that the data is incomplete."""
+signature are refused. If data becomes unreadable while it is sent, the server closes the connection
+early, so that the client notices.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 
 
 class ModelServer(ThreadingHTTPServer):
     """Serves `model` from `source` at `address`. `say` is called with one sentence for each error.
-    `draw` returns the picture of the checkpoint, which is an HTML page."""
+    `draw` returns the picture of the checkpoint, an HTML page."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -200,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _judged(self) -> ServedAnswer:
-        """Return the response to this request if the client is authorized, else a refusal."""
+        """Return the response to this request, or a refusal if the client is not authorized."""
         encoded, query = _target(self.path)
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -242,8 +243,8 @@ class _Handler(BaseHTTPRequestHandler):
         return ServedAnswer(answer.status, {**answer.headers, **_OF_PICTURE}, answer.body)
 
     def _drop_body(self) -> None:
-        """Read the body of a request although it is not used, because the next request on this
-        connection begins after it."""
+        """Read the unused body of a request, because the next request on this connection begins
+        after it. Close the connection if the body is long."""
         length = self.headers.get("Content-Length", "0")
         is_short = length.isdecimal() and int(length) <= LARGEST_BODY
         if not is_short or "Transfer-Encoding" in self.headers:
@@ -253,8 +254,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _target(text: str) -> tuple[str, str]:
-    """Return the path and the query of the request target `text`. Some clients send the whole URL,
-    as they would to a proxy, and a server must accept that (RFC 9112, section 3.2.2)."""
+    """Return the path and the query of the request target `text`. A client may send the whole URL,
+    like to a proxy (RFC 9112, section 3.2.2)."""
     path, _, query = text.partition("?")
     if path.startswith(("http://", "https://")):
         path = "/" + path.partition("://")[2].partition("/")[2]

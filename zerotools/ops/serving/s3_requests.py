@@ -35,7 +35,7 @@ _STATUSES = {
 
 
 def bucket_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
-    """Return the response to a request with a valid signature."""
+    """Return the response to a request that had a valid signature."""
     bucket, *rest = asked.path or [""]
     key = "/".join(rest)
     if not bucket:
@@ -99,8 +99,7 @@ def _listing(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
 def _entries(
     model: ServedModel, prefix: str, delimiter: str
 ) -> Sequence[tuple[str, ServedFile | None]]:
-    """Return a list of pairs (key, file) and (common prefix, None), in the order of the keys'
-    bytes."""
+    """Return pairs (key, file) and (common prefix, None), in the order of the keys' bytes."""
 
     def every() -> Iterator[tuple[str, ServedFile | None]]:
         for name, file in model.files.items():
