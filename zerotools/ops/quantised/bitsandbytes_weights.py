@@ -1,4 +1,4 @@
-"""Weights of bitsandbytes.
+"""Find the weights that bitsandbytes quantised.
 
     M.weight                       uint8 (n / 2, 1)  nf4 or fp4: two elements in a byte, high bits
     M.weight.absmax                float32, or uint8 if it is quantised itself (double quant)
@@ -46,8 +46,8 @@ Inputs = dict[str, tuple[Key, Tensor]]
 def bits_and_bytes(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], root: Path
 ) -> QuantisedWeight | str | None:
-    """Return the quantised weight of bitsandbytes with the payload `key`. Return a sentence if the
-    weight has a fault, and None if `key` is not the payload of such a weight.
+    """Return the quantised weight of bitsandbytes with the payload `key`, or a sentence if the
+    weight has a fault. Return None if `key` is not such a payload.
 
     The JSON of the weight's state is read from a file below `root`.
     """
@@ -147,9 +147,8 @@ def _present(key: Key, tensors: Mapping[Key, Tensor]) -> set[str]:
 
 
 def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
-    """Read and check the state of a weight. Return the values that are needed. If the state has a
-    fault, return a text that describes it, to be appended to the name of the tensor.
-    """
+    """Read and check the state of a weight, and return its values that are needed. If the state has
+    a fault, return a text about it that follows the name of the tensor."""
     if tensor.dtype != dtypes.UINT8 or len(tensor.shape) != 1 or tensor.numel > _LARGEST_STATE:
         return (
             f"is {tensor.dtype} of shape {list(tensor.shape)}, but should be at most "
@@ -185,8 +184,7 @@ def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
 
 
 def _read(root: Path, tensor: Tensor) -> bytes:
-    """Return the bytes of a small tensor. The result is empty if the tensor has several chunks or
-    cannot be read."""
+    """Return the bytes of a small tensor; empty if it has several chunks or cannot be read."""
     chunk = next(iter(tensor.chunks), None)
     if chunk is None or chunk.box.shape != tensor.shape:
         return b""

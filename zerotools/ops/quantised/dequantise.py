@@ -1,5 +1,6 @@
 """Replace the quantised weights of a checkpoint by plain weights, computed from payloads and
-scales."""
+scales.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from zerotools.ops.quantised.quantised_weights import Quantisation
 
 
 def dequantise_checkpoint(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:
-    """Return the checkpoint with each quantised weight replaced by a plain weight, which is
-    computed from payload and scales.
+    """Return the checkpoint with a plain weight, computed from payload and scales, in place of each
+    quantised one.
 
     Raises:
         BadFile: scales are missing or have another shape.
@@ -49,9 +50,7 @@ def with_values_of(
     checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType
 ) -> Checkpoint:
     """Return the checkpoint with the tensor `key` dequantised, if it is the payload of a quantised
-    weight.
-
-    `dtype` is the dtype that the tensor will be cast to.
+    weight. `dtype` is the dtype that the tensor will be cast to.
 
     Raises:
         Unsupported: the tensor is a payload or a scale that cannot be dequantised, and a cast to
@@ -66,8 +65,8 @@ def with_values_of(
 
 
 def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType) -> None:
-    """Raise an error if the tensor `key` is a payload or a scale, and has another dtype than
-    `dtype`. If only the payload or only the scales were cast, the weight would be meaningless.
+    """Refuse a cast to `dtype` of a tensor `key` that is a payload or a scale. A cast of only one
+    of the two would make the weight meaningless.
 
     Raises:
         BadFile, Unsupported: the cast is refused. The message has the fault of the quantised
@@ -89,7 +88,7 @@ def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtyp
 
 
 def dequantised_notes(found: Quantisation) -> list[str]:
-    """Return notes for the user on weights that are dequantised."""
+    """Return notes for the user on dequantised weights; empty without such weights."""
     if not found.weights:
         return []
     said = [f"dequantised: {found.words()}"]
@@ -114,12 +113,8 @@ def kept_note(found: Quantisation) -> str:
 def with_true_config(
     target: Target, source: Checkpoint, found: Quantisation, *, is_plain: bool = False
 ) -> Target:
-    """Return `target` with the quantization_config of `found` in its config.json, and with a note
-    if this changes config.json.
-
-    With `is_plain`, the weights of the output are not quantised, and config.json gets no
-    quantization_config.
-    """
+    """Return `target` with the quantization_config of `found` in its config.json, or with
+    `is_plain` without one. A note says so if config.json changes."""
     said = quantisation_config(source.model_sidecars.get(CONFIG))
     if is_plain or not found.is_there or found.is_only_declared:
         if said is None:
@@ -133,7 +128,7 @@ def with_true_config(
 
 
 def refuse_unreadable(target: Target, source: Checkpoint, found: Quantisation) -> None:
-    """Raise an error if weights stay quantised and config.json does not describe the quantisation,
+    """Refuse to write quantised weights with a config.json that does not describe the quantisation,
     because programs would use the payloads as values.
 
     Raises:
@@ -165,7 +160,8 @@ def _text(plan: FilePlan) -> bytes:
 def with_config(
     target: Target, source: Checkpoint, settings: dict[str, object] | None, note: str
 ) -> Target:
-    """Return `target` with a config.json that has `settings` as its quantization_config."""
+    """Return `target` with `settings` as the quantization_config of its config.json (None: it gets
+    none), and with the note `note`."""
     path = source.model_sidecars.get(CONFIG)
     if path is None or CONFIG not in target.files:
         return target
@@ -180,8 +176,7 @@ def with_config(
 
 
 def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
-    """Raise an error if weights of the checkpoint are quantised. Otherwise return the result of the
-    search for quantised weights.
+    """Refuse a checkpoint with quantised weights. For another one, return the result of the search.
 
     Raises:
         Unsupported: weights are quantised, and the command does not support that.
@@ -197,9 +192,8 @@ def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
 
 
 def refuse_split(source: Checkpoint, kept: Checkpoint, found: Quantisation) -> None:
-    """Raise an error if a payload would be written without its scales, or scales without their
-    payload. `kept` has the tensors that are written. Its names may differ from those in
-    `source`.
+    """Refuse to write a payload without its scales, or scales without their payload. `kept` has the
+    tensors that are written, perhaps under other names than in `source`.
 
     Raises:
         BadRequest: this would happen. The message names both tensors.

@@ -15,10 +15,10 @@ with one scale for each block, group, row or tensor.
     M.weight           uint8 (rows, columns / 2)           ModelOpt: NVFP4 with a second scale that
     M.weight_scale, M.weight_scale_2                       is multiplied, and not divided by
 
-The config gives the block of elements that shares a scale. If it does not, the block follows from
-the shapes of payload and scales if only one block fits them, for example if there is one scale for
-each row. Exponents are scales of 32 elements of a row, as in OCP's MX formats. In all other cases
-zerotools does not guess.
+The config gives the block of elements that shares a scale. Without it, the block follows from the
+shapes of payload and scales if only one block fits them, for example with one scale for each row.
+Exponents are scales of 32 elements of a row, like in OCP's MX formats. In all other cases zerotools
+does not guess.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ USUAL_BLOCKS: Blocks = ((128, 128), *MX_BLOCKS)
 def eight_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], blocks: Blocks
 ) -> QuantisedWeight | UnprovedScales | str | None:
-    """Return the quantised weight with the payload `key`; None if `key` is not the payload of a
-    quantised weight.
+    """Return the quantised weight with the payload `key`; None if `key` is not such a payload.
 
     Return `UnprovedScales` if several block sizes are possible, and a sentence if the weight has a
     fault. `blocks` are the block sizes that the config names.
@@ -85,11 +84,10 @@ def eight_bits(
 def block_scheme(
     shape: tuple[int, ...], scales: tuple[int, ...], blocks: Blocks, *, is_exponent: bool
 ) -> BlockScaled | tuple[Block, Block] | None:
-    """Return the block of elements that shares one scale. It is one of `blocks` if one of them
-    fits, else the only possible block.
+    """Return the block of elements that shares one scale: one of `blocks` that fits, else the only
+    possible block. Return two blocks if several are possible, and None if no block is.
 
-    If several blocks are possible, return two of them. If no block is possible, return None.
-    `shape` is the shape of the payload, and `scales` is the shape of its scales.
+    `shape` is the shape of the payload, and `scales` that of its scales.
     """
     whole = tuple(max(1, size) for size in shape)
     if all(size == 1 for size in scales):
@@ -115,8 +113,8 @@ def block_scheme(
 
 
 def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> list[Block]:
-    """Return the smallest and the largest block for which a payload of `shape` needs scales of the
-    shape `scales`. The list is empty if there is no such block."""
+    """Return the smallest and the largest block with which a payload of `shape` has scales of the
+    shape `scales`; empty without such a block."""
     least, most = [], []
     for size, count in zip(shape, scales, strict=True):
         if not min(1, size) <= count <= size:
@@ -131,10 +129,8 @@ def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> li
 def several_fit(
     key: Key, tensor: Tensor, scales: Key, held: Tensor, fit: Sequence[Block], *, is_named: bool
 ) -> UnprovedScales:
-    """Return the record of a weight that cannot be dequantised, because several block sizes fit the
-    shapes of the payload and of the scales. `fit` has two of these block sizes. `is_named` is True
-    if the config names them.
-    """
+    """Return the record of a weight that cannot be dequantised, because several block sizes fit its
+    shapes. `fit` has two of these sizes. `is_named` is True if the config names them."""
     first, last = ("x".join(map(str, block)) for block in fit)
     missing = (
         "config.json names both sizes; remove the wrong one from it"
@@ -188,9 +184,8 @@ _BLOCKS, _SCALES, _PACKED, _WEIGHT = "_blocks", "_scales", ".weight_packed", ".w
 def four_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor]
 ) -> QuantisedWeight | str | None:
-    """Return the quantised weight with the `uint8` payload `key`. Return a sentence if the weight
-    has a fault, and None if `key` is not the payload of a 4-bit weight.
-    """
+    """Return the quantised weight with the `uint8` payload `key`, or a sentence if the weight has a
+    fault. Return None if `key` is not the payload of a 4-bit weight."""
     if tensor.dtype != dtypes.UINT8:
         return None
     name = key.name

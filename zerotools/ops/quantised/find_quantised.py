@@ -122,8 +122,8 @@ def _lies_in(checkpoint: Checkpoint, path: Path) -> bool:
 
 
 def _may_be_payload(key: Key, tensor: Tensor, *, of_any_dtype: bool) -> bool:
-    """Return whether a tensor may be the payload of a quantised weight. With `of_any_dtype`, the
-    payload may have any dtype: an nf4 weight of bitsandbytes may be stored as bfloat16."""
+    """Return whether a tensor may be the payload of a quantised weight. With `of_any_dtype`, any
+    weight may be: an nf4 weight of bitsandbytes may be stored as bfloat16."""
     narrow = tensor.dtype in _EIGHT or tensor.dtype in _INTEGERS
     return narrow or (of_any_dtype and key.name.endswith(".weight"))
 
@@ -168,7 +168,8 @@ def _taken_names(
 
 
 def _unknown(config: QuantisationConfig) -> str | None:
-    """Return a sentence if the config has a setting that zerotools does not support, else None."""
+    """Return a sentence about a setting of the config that zerotools does not support; None without
+    one."""
     known = ", ".join(KINDS)
     if config.method is None and not config.settings.get("config_groups"):
         return f"{config.path}: quantization_config names no quant_method; zerotools reads {known}"

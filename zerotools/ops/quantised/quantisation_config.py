@@ -1,5 +1,4 @@
-"""Read the `quantization_config` of a config.json, and make the text of a config.json with another
-one.
+"""Read the `quantization_config` of a config.json, and replace it.
 
 Sources: transformers `utils/quantization_config.py` and `quantizers/auto.py`, compressed-tensors
 `quantization/quant_config.py`, ModelOpt's exported config.
@@ -41,10 +40,8 @@ FORMATS = frozenset({
 
 @dataclass(frozen=True)
 class QuantisationConfig:
-    """The `quantization_config` of a model.
-
-    `method` is its `quant_method`; None if it has none. `settings` is the whole table.
-    """
+    """The `quantization_config` of a model. `method` is its `quant_method`, or None. `settings` is
+    the whole table."""
 
     path: Path
     method: str | None
@@ -89,7 +86,7 @@ def _block(value: Any) -> Iterator[tuple[int, ...]]:
 
 
 def quantisation_config(path: Path | None) -> QuantisationConfig | None:
-    """Return the quantisation settings of the config.json at `path`, or None if there are none.
+    """Return the quantisation settings of the config.json at `path`, or None without settings.
 
     Raises:
         BadFile: the file cannot be read, or its settings are not a table.
@@ -116,11 +113,10 @@ def _method(settings: Mapping[str, Any]) -> str | None:
 
 
 def config_text(path: Path, settings: Mapping[str, Any] | None, text: bytes | None) -> bytes | None:
-    """Return the text of a config.json with `settings` as its only quantization_config. If
-    `settings` is None, the text has no quantization_config. Return None if the file is not a table
-    in JSON.
+    """Return the text of a config.json with `settings` as its only quantization_config (None:
+    without one). Return None if the file is not a table in JSON.
 
-    If `text` is not None, it is used in place of the file at `path`.
+    `text` is the content of the file at `path`; None: it is read.
 
     Raises:
         BadFile: the file cannot be read.
@@ -137,7 +133,7 @@ def config_text(path: Path, settings: Mapping[str, Any] | None, text: bytes | No
 
 
 def model_type(path: Path) -> str | None:
-    """Return the `model_type` of a config.json.
+    """Return the `model_type` of a config.json, or None.
 
     Raises:
         BadFile: the file cannot be read.
@@ -147,10 +143,8 @@ def model_type(path: Path) -> str | None:
 
 
 def config_fault(path: Path | None) -> str | None:
-    """Return the reason if the config.json at `path` cannot be read, as a part of a sentence.
-
-    Return None if it can be read, or does not exist.
-    """
+    """Return the reason why the config.json at `path` cannot be read, as a part of a sentence; None
+    if it can be read, or does not exist."""
     if path is None:
         return None
     try:

@@ -1,10 +1,9 @@
 """Quantise weights to fp8 or MXFP8 with scales, for serving: select the weights, and make the names
 of the new tensors and the config.
 
-As in the fp8 quantiser of transformers (`integrations/finegrained_fp8.py`, `Fp8Quantize`), the
-matrices of linear layers are quantised if their shape can be divided into whole blocks. Embeddings,
-the head, routers, norms and biases stay unchanged. The config lists the modules of unchanged
-matrices.
+Like the fp8 quantiser of transformers (`integrations/finegrained_fp8.py`, `Fp8Quantize`), it
+quantises the matrices of linear layers with shapes that are whole blocks. Embeddings, the head,
+routers, norms and biases stay unchanged. The config lists the modules of unchanged matrices.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ _HEAD = "lm_head"
 class Quantiser:
     """A method to quantise weights.
 
-    `scales` are the dtypes and blocks of its scales, and `settings` is its `quantization_config`.
+    `scales` is the dtype of its scales, and `block` the block that shares one. `settings` is its
+    `quantization_config`.
     """
 
     title: str
@@ -81,8 +81,8 @@ def quantise_weights(weights: Checkpoint, found: Quantisation, name: str) -> Qua
     """Quantise the weights with the quantiser `name`.
 
     Raises:
-        BadRequest: the weights are already quantised, no weight can be quantised, or config.json
-            does not exist.
+        BadRequest: the weights are already quantised or no weight can be quantised, config.json
+            does not exist, or transformers does not quantise this model.
     """
     quantiser, path = QUANTISERS[name], weights.origin.path
     if found.is_there:
@@ -127,9 +127,8 @@ def _words(quantiser: Quantiser) -> str:
 
 
 def _tensors(weights: Checkpoint, quantiser: Quantiser) -> tuple[dict[Key, Tensor], list[str], int]:
-    """Return the tensors of the output, the names of modules that stay unquantised, and the number
-    of quantised matrices.
-    """
+    """Return the tensors of the output, the modules that stay unquantised, and the number of
+    quantised matrices."""
     tensors: dict[Key, Tensor] = {}
     kept: dict[str, None] = {_HEAD: None}
     count = 0

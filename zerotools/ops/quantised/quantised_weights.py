@@ -33,11 +33,8 @@ class QuantisedWeight:
 
 @dataclass(frozen=True)
 class UnprovedScales:
-    """A payload and its scales, for which several block sizes are possible. `fits` is a sentence
-    that names these sizes.
-
-    `missing` says what the user can do so that only one size is left.
-    """
+    """A payload and its scales, with several possible block sizes. `fits` is a sentence that names
+    these sizes. `missing` is a remedy, as part of a sentence."""
 
     fits: str
     missing: str
@@ -64,7 +61,7 @@ class Quantisation:
     """The quantised weights of a checkpoint.
 
     Attributes:
-        weights: the weights, keyed by the key that each would have if it were not quantised.
+        weights: the weights, keyed by the key of the dequantised weight.
         activations: the keys of scales of activations.
         faults: sentences on defects, each with the name of a tensor or None.
         unknown: a sentence about a setting or a block size that is not known; None if all are
@@ -86,37 +83,33 @@ class Quantisation:
 
     @property
     def is_there(self) -> bool:
-        """True if a tensor of the checkpoint is quantised or seems to be."""
+        """True if a tensor of the checkpoint is quantised or seems to be, or if its config declares
+        it."""
         return bool(self.weights or self.faults or self.unknown or self.config is not None)
 
     @property
     def together(self) -> Iterator[tuple[Key, ...]]:
-        """The keys of the tensors of each quantised weight, the payload first.
-
-        The tensors of a weight have a meaning only together.
-        """
+        """The keys of the tensors of each quantised weight, the payload first. They have a meaning
+        only together."""
         yield from (each.parts for each in self.weights.values())
         yield from (each.parts for each in self.unproved)
 
     @property
     def damage(self) -> tuple[tuple[str, str | None], ...]:
-        """The `faults`, if the checkpoint certainly has quantised weights. Otherwise this is empty,
-        because an 8-bit tensor without scales may be something else than a quantised weight.
-        """
+        """The `faults` if the checkpoint certainly has quantised weights, else empty: an 8-bit
+        tensor without scales may be no quantised weight."""
         sure = bool(self.weights) or (self.config is not None and not self.is_only_declared)
         return self.faults if sure else ()
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Sentences about possible faults: `faults`, if it is not certain that the checkpoint has
-        quantised weights, and `unknown`.
-        """
+        """Sentences about possible faults: the `faults` that are not `damage`, and `unknown`."""
         said = () if self.damage else tuple(message for message, _ in self.faults)
         return said if self.unknown is None else (*said, self.unknown)
 
     def kinds(self) -> dict[str, tuple[int, int]]:
-        """Return the number of weights of each kind, and the number of their other tensors, which
-        are mostly scales."""
+        """Return the number of weights of each kind, and the number of their other tensors, mostly
+        scales."""
         tensors = Counter(each.kind for each in self.weights.values())
         scales: Counter[str] = Counter()
         for each in self.weights.values():
