@@ -178,9 +178,8 @@ def statistics_contents(keys: Sequence[Key], statistics: CheckpointStatistics) -
 def _tensor_bytes(
     tensors: Iterable[Tensor], number: dict[str, int]
 ) -> tuple[dict[int, list[TensorBytes]], list[list[list[int]]]]:
-    """Return two results: the byte ranges of tensors in each file, keyed by the file's index; and
-    for each tensor its files, as a list of ranges `[first, last]` of file indexes.
-    """
+    """Return the byte ranges of tensors in each file, keyed by the file's index, and the files of
+    each tensor, as ranges `[first, last]` of file indexes."""
     tensor_bytes: dict[int, list[TensorBytes]] = defaultdict(list)
     file_ranges = []
     for index, tensor in enumerate(tensors):
@@ -205,11 +204,9 @@ def _index_ranges(numbers: Sequence[int]) -> Iterator[list[int]]:
 
 
 def strip(tensor_bytes: Iterable[TensorBytes], size: int, cells: int) -> list[int]:
-    """Return a picture of a file of `size` bytes, as a row of `cells` cells of equal size.
-
-    The result is a list of numbers in turn: a number of equal neighbouring cells, then their value.
-    The value is the index of the tensor with the most bytes in the cell, or UNCLAIMED.
-    """
+    """Return a picture of a file of `size` bytes as a row of `cells` cells of equal size, in the
+    form of `run_lengths`. The value of a cell is the index of the tensor with the most bytes there,
+    or UNCLAIMED."""
     if not size:
         return [cells, UNCLAIMED]
     most: list[tuple[float, int]] = [(0.0, UNCLAIMED)] * cells
@@ -223,8 +220,8 @@ def strip(tensor_bytes: Iterable[TensorBytes], size: int, cells: int) -> list[in
 
 
 def run_lengths(cells: Iterable[int]) -> list[int]:
-    """Return the values of cells in a shorter form: a list with a number of equal neighbours, then
-    their value, and so on."""
+    """Return the values of cells in a shorter form: a number of equal neighbours, then their value,
+    and so on."""
     found: list[int] = []
     for value in cells:
         if found and found[-1] == value:
@@ -235,9 +232,8 @@ def run_lengths(cells: Iterable[int]) -> list[int]:
 
 
 def _tied_by_config(checkpoint: Checkpoint) -> list[list[str]]:
-    """Return the output layer and the embedding, if config.json says that they are tied and the
-    files have no output layer.
-    """
+    """Return the output layer and the embedding, if config.json ties them and the files have no
+    output layer."""
     config = model_config(checkpoint.own_config)
     if config.get("tie_word_embeddings") is not True:
         return []
@@ -255,7 +251,7 @@ def _verdict(inspection: Inspection) -> str:
 
 
 def _doubt(apart: WrittenApart) -> str:
-    """Return the words about files from another save, as `a.pt and 1 more were written ...`."""
+    """Return the words about files from another save, like `a.pt and 1 more were written ...`."""
     (first, *more) = apart.names
     if not more:
         return f"{first} was {apart.when}"

@@ -51,7 +51,7 @@ def _hash(script: str) -> str:
 
 
 def check_page_target(path: Path) -> None:
-    """Raise an error unless `write_page` can write to `path`.
+    """Check that `write_page` can write to `path`.
 
     Raises:
         BadRequest: `path` is not the name of a file, or its directory does not exist, or there is a
