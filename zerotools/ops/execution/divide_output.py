@@ -79,8 +79,7 @@ class ByteRange(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """`numel` consecutive elements of `itemsize` bytes each, which begin at byte `offset` of
-    `file`."""
+    """`numel` consecutive elements of `itemsize` bytes each, from byte `offset` of `file`."""
 
     file: str
     offset: int
@@ -101,8 +100,7 @@ Share = Mapping[str, ByteRange]
 
 
 def divide_output(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
-    """Return the shares of `of` runs, which together are the whole output. Some shares may be
-    empty."""
+    """Return the shares of `of` runs, which together are the whole output. A share may be empty."""
     sizes = {name: plan.size for name, plan in target.files.items()}
     whole = _not_to_cut(target) if of > 1 else set()
     total = sum(sizes.values())
@@ -125,10 +123,8 @@ def divide_output(target: Target, of: int, alignment: int = ALIGNMENT) -> list[S
 
 
 def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
-    """Return the offset at which to cut a file of `size` bytes. Shares of equal size would need a
-    cut at `wanted`. If the result is 0 or less, or `size` or more, the file is not cut. If
-    `alignment` is 0, no file is cut.
-    """
+    """Return the offset for a cut in a file of `size` bytes, near the ideal offset `wanted`. A
+    result that is not inside the file means no cut. If `alignment` is 0, no file is cut."""
     if not 0 < wanted < size:
         return wanted
     if not alignment or min(wanted, size - wanted) <= share // _NEAR:
@@ -137,9 +133,7 @@ def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
 
 
 def _not_to_cut(target: Target) -> set[str]:
-    """Return the files that cannot be cut because a multiple of `ALIGNMENT` may lie inside an
-    element.
-    """
+    """Return the files with elements that may lie across a multiple of `ALIGNMENT`."""
     return {
         extent.file
         for tensor in target.checkpoint.tensors.values()
@@ -166,9 +160,8 @@ class PartPlan:
     Attributes:
         share: the byte ranges that this part writes.
         shares: the byte ranges of all parts, in the order of their numbers.
-
-    The plan also has the number of tensor bytes in `share` for each file, and the tensors with
-    bytes in `share`.
+        tensor_bytes: the number of tensor bytes in `share` for each file.
+        tensors: the tensors with bytes in `share`.
     """
 
     part: OutputPart
@@ -187,7 +180,7 @@ class PartPlan:
 
 
 def plan_part(target: Target, part: OutputPart, alignment: int = ALIGNMENT) -> PartPlan:
-    """Return the plan of one part of `target`; `alignment` is as in `divide_output`."""
+    """Return the plan of one part of `target`. `alignment` is passed to `divide_output`."""
     cuts = divide_output(target, part.of, alignment)
     return PartPlan(part, cuts, *_bytes_in(target, cuts[part.index - 1]))
 
@@ -203,8 +196,8 @@ def cut_files(target: Target, cuts: Iterable[Share]) -> frozenset[str]:
 
 
 def _bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, Tensor]]:
-    """Return the number of tensor bytes in `share` for each file, and the tensors with bytes in
-    `share`."""
+    """Return the number of tensor bytes in `share` for each file, and the tensors with
+    bytes there."""
     sizes = dict.fromkeys(share, 0)
     tensors: dict[Key, Tensor] = {}
     for key, tensor in target.checkpoint.tensors.items():

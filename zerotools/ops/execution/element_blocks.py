@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class FlatValues:
-    """The elements of one tensor in row-major order, wherever they lie in files.
+    """The elements of one tensor in row-major order, whatever their positions in files.
 
     Raises:
         BadFile: chunks do not cover the tensor, or do not lie inside their files.
@@ -46,8 +46,7 @@ class FlatValues:
             self._index = BoxIndex([chunk.box for chunk in self._chunks])
 
     def read(self, held: ThreadFiles, begin: int, end: int, raw: Array, buffer: Array) -> None:
-        """Read elements [begin, end) into the bytes `raw`. `buffer` is memory for intermediate
-        data."""
+        """Read elements [begin, end) into the bytes `raw`. `buffer` is for intermediate data."""
         dtype = self.tensor.dtype
         if self._ranges is not None:
             gather_flat(held, self._within(self._ranges, begin, end), dtype.itemsize, raw.data)
@@ -72,8 +71,7 @@ class FlatValues:
 
 @dataclass(frozen=True, slots=True)
 class ElementBlock:
-    """Elements [begin, end) of a flattened tensor. `number` is the index of the block in the
-    tensor, from 0."""
+    """Elements [begin, end) of a flattened tensor. `number` is the index of the block, from 0."""
 
     key: Key
     values: FlatValues
@@ -90,7 +88,7 @@ class ElementBlock:
         return (self.end - self.begin) * self.dtype.itemsize
 
     def parts(self, held: ThreadFiles, scratch: Scratch) -> Iterator[Array]:
-        """Yield the bytes of the block in order, part by part. Each array is valid until the next
+        """Yield the bytes of the block in order, part by part. An array is valid until the next one
         is requested."""
         itemsize = self.dtype.itemsize
         step = min(_PART_BYTES, scratch.tile.nbytes) // max(itemsize, 2)

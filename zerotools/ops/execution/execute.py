@@ -56,7 +56,7 @@ class WriteReport:
             self.losses[key] = self.losses.get(key, NONE_LOST) + losses
 
     def add_noted(self, noted: Sequence[Any]) -> None:
-        """Add the losses (overflows and NaN counts) of a file, read from its journal entry."""
+        """Add the losses (overflows, NaN and infinite values) in a file's journal entry."""
         for name, role, *counts in noted:
             self.add_losses(Key(name, role), LostValues(*counts))
 
@@ -65,8 +65,8 @@ class WriteReport:
 class ReadBack:
     """The result of reading an output back and comparing it with the source.
 
-    `nbytes` is the number of bytes of tensors that are equal in both. `digests` has the digest of
-    each output file, keyed by file name and computed with `algorithm`.
+    `nbytes` is the number of equal bytes of tensors. `digests` has the digest of each output file,
+    keyed by file name and computed with `algorithm`.
     """
 
     nbytes: int
@@ -78,8 +78,8 @@ class ReadBack:
 class Transfer:
     """The copying of bytes from the source to the output, with the memory and threads of `budget`.
 
-    `on_bytes` is called with the size of each tile when it is written. `sources` are the files that
-    were read so far: none of them may change until the output has its name.
+    `on_bytes` is called with the size of each written tile. `sources` are the files that were read
+    so far: none of them may change until the output has its name.
     """
 
     budget: MemoryBudget = field(default_factory=MemoryBudget)
@@ -90,13 +90,16 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """The conditions under which an output gets its name.
+    """The conditions for giving an output its name.
 
-    The output records `command`. With `overwrite`, it may replace an earlier output of zerotools.
-    `check`, `read_back` and `finish` are called before the output gets its name, and may raise an
-    error to refuse it. `read_back` and `finish` get the directory with all complete files, and
-    `finish` may add others. `replaces` is called with an existing destination, in place of the
-    check that `command` wrote it.
+    Attributes:
+        command: the command that the output records.
+        overwrite: the output may replace an earlier output of `command`.
+        check, read_back, finish: called before the output gets its name. They may raise an error to
+            refuse it. `read_back` and `finish` get the directory with all complete files, and
+            `finish` may add others.
+        replaces: called with an existing destination, in place of the check that `command` wrote
+            it.
     """
 
     command: str = "convert"
@@ -108,22 +111,21 @@ class Publication:
 
     @property
     def check_replaced(self) -> Callable[[Path], None] | None:
-        """The check of an existing destination; None if nothing may be replaced."""
+        """The check of an existing destination; None if it may not be replaced."""
         if self.replaces is None and self.overwrite:
             return partial(check_replaceable, command=self.command)
         return self.replaces
 
 
 class Fill(Protocol):
-    """Fills the files of an output that exist at their full size without the bytes of tensors."""
+    """Writes the bytes of tensors to the files of an output. The files exist at their full size,
+    with their other bytes."""
 
     def __call__(
         self, directory: Path, journal: Journal, needed: Mapping[str, int], report: WriteReport
     ) -> None:
-        """Write the bytes of tensors to the files in `needed`, which are in `directory`. Flush
-        each file, and add it to the journal. Add what was written to the report.
-
-        `needed` has the number of bytes for each file, keyed by file name.
+        """Fill the files `needed` in `directory`, which maps file names to numbers of tensor bytes.
+        Flush each file and add it to the journal. Add the written bytes and losses to the report.
         """
 
 
@@ -169,7 +171,7 @@ def write_target(
     identity: Mapping[str, str] | None = None,
     resume: bool = False,
 ) -> WriteReport:
-    """Write `target` as `execute` does. `fill` writes the bytes of its tensors."""
+    """Write `target` as `execute` does, with `fill` for the bytes of its tensors."""
     publication = publication or Publication()
     command, replaced = publication.command, publication.check_replaced
     refuse_astray(target)
@@ -206,7 +208,7 @@ def refuse_astray(target: Target) -> None:
 
 
 def _check_left(directory: Path) -> None:
-    """Raise an error if the staging directory exists already and another program made it.
+    """Refuse an existing staging directory of another program.
 
     A staging directory of zerotools has a journal, or the probe of a run that was killed before it
     wrote anything. If it is an output that was about to be replaced, it has a marker.
@@ -300,7 +302,7 @@ def size_of(path: Path) -> int | None:
 
 
 def _clear(directory: Path, keep: set[str]) -> None:
-    """Remove every file below `directory` except the files to keep."""
+    """Remove every file below `directory` except those to keep."""
     for folder, _, names in os.walk(directory):
         for name in names:
             path = Path(folder, name)
@@ -309,7 +311,7 @@ def _clear(directory: Path, keep: set[str]) -> None:
 
 
 def _tensor_bytes(target: Target) -> dict[str, int]:
-    """Return the number of bytes of tensors in each file of the target, keyed by file name."""
+    """Return the number of tensor bytes in each file of the target, keyed by file name."""
     sizes: dict[str, int] = {}
     for tensor in target.checkpoint.tensors.values():
         for file, numel in chunk_locations(tensor):

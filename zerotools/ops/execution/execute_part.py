@@ -74,9 +74,9 @@ def execute_part(
     transfer: Transfer | None = None,
     publication: Publication | None = None,
 ) -> PartReport:
-    """Write one part of `target`, as `planned`. The other parameters are those of `execute`, but
-    the output is not read back. Nothing is written if the output exists already and was made from
-    the same inputs.
+    """Write one part of `target`, the one that `planned` describes. The other parameters are those
+    of `execute`, but the output is not read back. Nothing is written if the output exists already
+    and was made from the same inputs.
 
     Raises:
         BadRequest: the destination exists or cannot be written, or another run began it with other
@@ -100,7 +100,8 @@ def write_part(
     transfer: Transfer,
     publication: Publication | None = None,
 ) -> PartReport:
-    """Write one part of `target` as `execute_part` does. `fill` writes the bytes of its tensors."""
+    """Write one part of `target` as `execute_part` does, with `fill` for the bytes of its
+    tensors."""
     publication = publication or Publication()
     check = publication.check
     refuse_astray(target)
@@ -149,9 +150,8 @@ def digest_of(identity: Mapping[str, str]) -> str:
 
 
 def end_complete(destination: Path, made_of: str) -> bool:
-    """Return whether the output exists and was made from the inputs with the digest `made_of`.
-    Remove journals that a killed run has left in it.
-    """
+    """Return whether the output exists and was made from the inputs with the digest `made_of`. Then
+    also remove journals that a killed run has left there."""
     if not was_made_of(destination, made_of):
         return False
     remove_journals(destination)
@@ -188,8 +188,7 @@ class _Writing:
 
     def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
         """Return the journal entries of the files in `share` that are complete and still exist,
-        keyed by file name.
-        """
+        keyed by file name."""
         found = {}
         for file, noted in done.items():
             size = self.target.files[file].size if file in share else None
@@ -202,7 +201,7 @@ class _Writing:
     def finish(
         self, report: PartReport, ledger: PartLedger, check: Callable[[WriteReport], None]
     ) -> bool:
-        """Prepare the output for its final name if all parts are complete. Return whether they
+        """Prepare the output for its final name if all parts are complete, and return whether they
         are."""
         if was_made_of(self.directory, self.made_of):  # a run was killed before it gave the name
             return True
@@ -239,8 +238,8 @@ class FileNote:
 
 
 def noted_of(noted: Any, *, is_cut: bool) -> FileNote | None:
-    """Return the journal entry `noted` as a `FileNote`, or None if it has another form. `is_cut`
-    says that several parts write the file."""
+    """Return the journal entry `noted`; None if it has another form. `is_cut` says that several
+    parts write the file."""
     if not is_cut:
         return FileNote(noted) if are_losses(noted) else None
     if not isinstance(noted, dict) or not are_losses(noted.get("losses")):

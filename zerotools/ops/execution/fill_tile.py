@@ -52,9 +52,9 @@ def fill_tile(
 ) -> tuple[memoryview, Losses]:
     """Read the elements of `tile` and cast them. Return their bytes, and the losses of each tensor.
 
-    Losses are values that the cast made infinite. With `counting`, all other NaN and infinite
-    values are counted too. The returned view is memory of `scratch`, and is valid until `scratch`
-    is used again.
+    Losses are values that the cast made infinite. With `counting`, other NaN and infinite values
+    are counted too. The returned view is memory of `scratch`, and is valid until `scratch` is used
+    again.
     """
     raw = scratch.reserve(tile.nbytes)
     is_cast = tile.source_dtype != tile.target_dtype
@@ -76,8 +76,8 @@ def fill_tile(
 
 
 def of_weights(tile: Tile, losses: Losses) -> Losses:
-    """Return `losses`, but without NaN and infinite values of tensors that are not weights, because
-    a tensor such as an attention mask may contain infinities."""
+    """Return `losses` without the NaN and infinite values of tensors that are not weights: an
+    attention mask, for example, may contain infinities."""
     if tile.role == "param":
         return losses
     return [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
@@ -85,8 +85,7 @@ def of_weights(tile: Tile, losses: Losses) -> Losses:
 
 def moved_ranges(tile: Tile) -> Iterator[NeededRange]:
     """Yield the ranges of source files that contain the bytes of `tile`, in order. Yield nothing if
-    the elements are cast or are selected from blocks, because then no range is copied unchanged.
-    """
+    the elements are cast or selected from blocks, because then no range is copied unchanged."""
     if tile.source_dtype == tile.target_dtype:
         flat = [part for part in tile.parts if isinstance(part, RangePart)]
         pieces = (piece for part in flat for piece in part.pieces)
@@ -94,7 +93,7 @@ def moved_ranges(tile: Tile) -> Iterator[NeededRange]:
 
 
 def _reads(tile: Tile, scratch: Scratch) -> Iterator[NeededRange]:
-    """Yield the ranges of files that must be read for a tile, with the buffers of `scratch`."""
+    """Yield the ranges of files to read for a tile with the buffers of `scratch`."""
     room = scratch.read.nbytes
     for part in tile.parts:
         if isinstance(part, RangePart):
@@ -107,7 +106,7 @@ def _reads(tile: Tile, scratch: Scratch) -> Iterator[NeededRange]:
 
 
 def _shares(tile: Tile, raw: Array) -> Iterator[tuple[BoxPart | RangePart, Array]]:
-    """Yield each part of the tile with the section of the buffer `raw` that holds its bytes."""
+    """Yield each part of the tile with its section of the buffer `raw`."""
     at = 0
     for part in tile.parts:
         numel = part.numel if isinstance(part, RangePart) else part.box.numel
@@ -129,8 +128,7 @@ def _fill(
 
 def _not_finite(tile: Tile, raw: Array) -> Losses:
     """Return the number of NaN and infinite values in each part of the tile. The whole buffer is
-    checked first, because most tiles have no such values.
-    """
+    checked first, because most tiles have no such values."""
     if _losses(raw, tile.target_dtype) == NONE_LOST:
         return []
     return [(part.key, _losses(own, tile.target_dtype)) for part, own in _shares(tile, raw)]
@@ -152,8 +150,7 @@ def scaled_reads(
     scaled: ScaledSource, box: Box, read_bytes: int, extra_bytes: int
 ) -> Iterator[NeededRange]:
     """Yield the file ranges that `fill_scaled` reads for `box`, with a read buffer of `read_bytes`
-    bytes and a buffer of `extra_bytes` bytes for inputs and computed values.
-    """
+    bytes and a buffer of `extra_bytes` bytes for inputs and computed values."""
     tensor = scaled.tensor
     for block in tensor.blocks_to_read(box, _buffer_shares(extra_bytes)[0]):
         for name, needed in tensor.scheme.needs(block).items():
@@ -173,8 +170,7 @@ def fill_scaled(
     cast: Cast,
 ) -> LostValues:
     """Compute the elements of `box`, cast them to `target_dtype`, and put them in row-major order
-    into the bytes `raw`. Inputs are read in large blocks, and the values are computed in smaller
-    blocks.
+    into the bytes `raw`. Inputs are read in large blocks, and values are computed in smaller ones.
 
     Raises:
         BadFile: scales cannot be used, or values cannot be quantised.
@@ -205,14 +201,13 @@ def fill_scaled(
 
 
 def _buffer_shares(extra_bytes: int) -> tuple[int, int]:
-    """Divide `extra_bytes` of memory. Return the number of bytes for inputs, and the number for
-    computed values."""
+    """Divide `extra_bytes` of memory into the bytes for inputs and those for computed values."""
     half = extra_bytes // 2
     return min(half, _MOST_INPUTS), half
 
 
 def _gathered(files: HeldFiles, scaled: ScaledSource, name: str, box: Box, buffer: Array) -> Array:
-    """Read the block `box` of the input tensor `name`, and return it as an array."""
+    """Read the block `box` of the input `name` into an array."""
     dtype = scaled.tensor.inputs[name].dtype
     held = np.empty(box.numel * dtype.itemsize, np.uint8)
     gather_elements(
@@ -222,7 +217,7 @@ def _gathered(files: HeldFiles, scaled: ScaledSource, name: str, box: Box, buffe
 
 
 def _inside(box: Box, outer: Box) -> tuple[Any, ...]:
-    """Return the slices that select `box` in an array that holds the block `outer`."""
+    """Return the slices that select `box` in an array of the block `outer`."""
     inner = box.relative_to(outer)
     return tuple(map(slice, inner.start, inner.stop))
 

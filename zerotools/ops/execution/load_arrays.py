@@ -33,14 +33,13 @@ _MAX_NAMED = 5
 def load_tensors(
     source: Checkpoint, dtypes: Mapping[Key, DType], budget: MemoryBudget | None = None
 ) -> dict[Key, Array]:
-    """Load the tensors that are keys of `dtypes`, each cast to its dtype in `dtypes`. Casts round
-    to nearest even.
+    """Load the tensors that are keys of `dtypes`, each cast to its dtype there. Casts round to
+    nearest even.
 
     The memory of the arrays is not part of `budget`, which limits the buffers.
 
     Raises:
-        BadRequest: the checkpoint lacks a tensor, or a tensor has finite values that are too large
-            for the dtype.
+        BadRequest: a tensor has finite values that are too large for the dtype.
         BadFile: a tensor is incomplete, or its file is damaged or changed since `source` was read.
         Unsupported: a cast is not between floating-point dtypes.
     """

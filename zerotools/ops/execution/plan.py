@@ -56,9 +56,8 @@ class Copy:
 
 
 class RangeCopy(NamedTuple):
-    """A copy that fills one range of a flattened target tensor. `pieces` are consecutive, and
-    together cover the range.
-    """
+    """A copy that fills one range of a flattened target tensor. `pieces` are consecutive source
+    ranges that cover it."""
 
     key: Key
     target: Range
@@ -94,7 +93,7 @@ def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy | RangeCopy]:
 
 
 def prove_plan(source: Checkpoint, target: Checkpoint) -> int:
-    """Prove that `plan` would succeed, without making copies. Return the number of copies.
+    """Check that `plan` would succeed, without making copies. Return the number of copies.
 
     Raises:
         As `plan`.
@@ -147,7 +146,7 @@ def _scaled_copies(
 
 
 def _prove_scaled(key: Key, tensor: ScaledCast, source: Checkpoint) -> dict[str, tuple[Chunk, ...]]:
-    """Return the chunks of each input of a quantised weight. Prove that the chunks cover the input,
+    """Return the chunks of each input of a quantised weight. Check that the chunks cover the input,
     and that the input has the shape that the weight needs.
 
     Raises:
@@ -169,10 +168,9 @@ def _prove_scaled(key: Key, tensor: ScaledCast, source: Checkpoint) -> dict[str,
 
 
 def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
-    """Check that the chunks cover the tensor exactly, and lie inside their files.
-
-    Return the number of elements that files store for the tensor, where every replica counts. For a
-    weight that is computed, return its number of elements.
+    """Check that the chunks cover the tensor exactly, and lie inside their files. Return the number
+    of elements that files store for the tensor (each replica counts), or for a computed weight its
+    number of elements.
 
     Raises:
         Incomplete: there is a hole, or a chunk ends after the end of its file.
@@ -194,8 +192,8 @@ def stored_elements(tensor: Tensor) -> int:
 
 
 def distinct_chunks(key: Key, tensor: Tensor, source: Checkpoint) -> list[Chunk]:
-    """Return one chunk per distinct box. Prove that these chunks cover the tensor and lie inside
-    their files.
+    """Return one chunk for each distinct box. Check that these chunks cover the tensor and lie
+    inside their files.
 
     Raises:
         Incomplete: there is a hole, or a chunk ends after the end of its file.

@@ -1,5 +1,5 @@
-"""The identity of an output: digests of its inputs. An interrupted run is resumed only if none of
-these changed.
+"""The identity of an output: digests of its inputs. An interrupted run is resumed only if no input
+has changed.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _digest(facts: Iterable[object]) -> str:
 
 
 def _source_facts(stamps: Mapping[Path, Stamp]) -> Iterator[object]:
-    """Yield the path, size and times of every source file. The device number is left out, because a
-    restart of the machine may change it."""
+    """Yield the path, size, modification time and inode of every source file. The device number is
+    left out, because a restart of the machine may change it."""
     for path, stamp in sorted(stamps.items()):
         yield os.fsencode(str(path)), stamp.size, stamp.mtime_ns, stamp.inode
 
@@ -86,8 +86,7 @@ def _with_stable_repr(parts: Sequence[FilePart]) -> Sequence[_StableRepr]:
 
 class _StableRepr:
     """The `repr` of a range of a file, in a form that must never change, because journals store
-    digests of it.
-    """
+    digests of it."""
 
     def __init__(self, part: FilePart) -> None:
         self._part = part

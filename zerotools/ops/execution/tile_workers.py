@@ -64,8 +64,7 @@ class MemoryBudget:
     def reading(self, *roots: Path) -> MemoryBudget:
         """Return a budget with the same total memory for reading from `roots`. If a root is in an
         object store, the budget has more workers and larger buffers, because workers mostly wait
-        for the store. If the caller chose the number of workers, this number is kept.
-        """
+        for the store. A number of workers that the caller chose is kept."""
         if self.is_far or not any(isinstance(root, RemotePath) for root in roots):
             return self
         workers = self.workers
@@ -82,13 +81,12 @@ class MemoryBudget:
     @property
     def wide_bytes(self) -> int:
         """The size in bytes of one buffer for tensors that source and target store in different
-        element orders. Other tensors have buffers of `tile_bytes`.
-        """
+        element orders. Other tensors have buffers of `tile_bytes`."""
         return self._buffer(MAX_WIDE_BYTES)
 
     @property
     def buffers(self) -> int:
-        """The number of tile-sized buffers that one worker has."""
+        """The number of buffers that one worker has."""
         return _BUFFERS_OF_FAR_WORKER if self.is_far else _BUFFERS_PER_WORKER
 
     def _buffer(self, most: int) -> int:
@@ -113,7 +111,7 @@ def _usual_workers() -> int:
 
 class TileWorkers:
     """The worker threads of a budget, each with its own buffers, and one more thread for work
-    without buffers. Use as a context manager."""
+    without buffers. A context manager."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.budget = budget
@@ -138,10 +136,8 @@ class TileWorkers:
         work: Callable[[Tile, Scratch], Result],
         needed: Mapping[str, int] | None = None,
     ) -> Iterator[Result]:
-        """Call `work` for every tile of `copies`, and yield its results in any order.
-
-        `needed` is passed to `tiles_of`.
-        """
+        """Call `work` for every tile of `copies`, and yield its results in any order. `needed` is
+        passed to `tiles_of`."""
         size, wide = self.budget.tile_bytes, self.budget.wide_bytes
         return self.share(tiles_of(copies, size, needed, wide_bytes=wide), work)
 

@@ -26,10 +26,8 @@ a run may have thousands of files."""
 
 
 class BoxPart(NamedTuple):
-    """A block of a tensor that is contiguous in its target file.
-
-    It has the pieces of the source that cover the block, or the computation that produces it.
-    """
+    """A block of a tensor that is contiguous in its target file, with the pieces of the source that
+    cover it, or with the computation that produces it."""
 
     key: Key
     box: Box
@@ -48,8 +46,8 @@ class RangePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`nbytes` bytes of `file`, beginning at `offset`. They are one `BoxPart`, or several
-    consecutive `RangePart`s of the same role."""
+    """`nbytes` bytes of `file`, from byte `offset`. They are one `BoxPart`, or several consecutive
+    `RangePart`s of the same role."""
 
     file: str
     offset: int
@@ -84,8 +82,8 @@ def tiles_of(
 
     If source and target store a tensor in different element orders, its tiles have up to
     `wide_bytes`, because larger tiles are read in longer runs. `needed` is the number of bytes that
-    all copies together put into each file. If `needed` is given, the last tile of a file is yielded
-    at once, without waiting for other files.
+    all copies together put into each file. With `needed`, the last tile of a file is yielded at
+    once, without waiting for other files.
     """
     joining: dict[str, _Joining] = {}
     left = dict(needed or {})
@@ -108,8 +106,7 @@ def tiles_of(
 
 def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
     """Yield tiles of the copy. The elements of a tile fit into a buffer both before and after the
-    cast.
-    """
+    cast."""
     widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
     index = BoxIndex([piece.box for piece in copy.pieces])
     file, offset = copy.target.file, copy.target.offset

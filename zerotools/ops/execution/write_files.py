@@ -49,8 +49,7 @@ class _Written:
 
 
 class Writer:
-    """Writes the files in `missing`, a dict from file names to the number of tensor bytes in the
-    file.
+    """Writes the files in `missing`, a dict from file names to numbers of tensor bytes.
 
     Several runs write the files in `cut` together, one range for each run. The checksums of these
     files are recorded in the journal and not written to the file.
@@ -148,8 +147,8 @@ class Writer:
             self._flush_early(file, written.length)
 
     def _flush_early(self, file: str, length: int) -> None:
-        """Start to write `length` bytes to the disk now, so that the final flush takes less
-        time."""
+        """Start to write to the disk now if enough bytes are waiting, so that the final flush takes
+        less time. `length` more bytes were written."""
         self._unflushed += length
         if self._unflushed < FLUSH_BYTES or (self._finishing and not self._finishing[-1].done()):
             return
@@ -182,7 +181,8 @@ class Writer:
 
 
 def shared_note(nbytes: int) -> tuple[str, ...]:
-    """Return the sentence for the user about the bytes that an output shares with its source."""
+    """Return a tuple with the sentence about the bytes that an output shares with its source; empty
+    for 0 bytes."""
     if not nbytes:
         return ()
     size = f"{nbytes / 2**20:,.1f} MiB" if nbytes >= 2**20 else f"{nbytes} bytes"
@@ -219,8 +219,8 @@ def create_file(path: Path, file_plan: FilePlan, sources: Sources, *, shared: bo
 
 
 def _make(path: Path, *, shared: bool) -> bool:
-    """Create a file that other runs may create at the same time. Return whether this run created
-    it."""
+    """Create an empty file for several runs (`shared`), unless one of them has done so. Return
+    `shared`."""
     if shared:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
     return shared
@@ -264,7 +264,7 @@ def complete_file(path: Path, file_plan: FilePlan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChecksummedRange:
-    """`length` bytes of a file, beginning at `offset`, and their CRC-32."""
+    """`length` bytes of a file, from byte `offset`, and their CRC-32."""
 
     offset: int
     length: int
@@ -272,11 +272,9 @@ class ChecksummedRange:
 
 
 def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[ChecksummedRange]:
-    """Yield the ranges of the file that contain no tensor data but are covered by a planned
-    checksum, each with its CRC-32.
-
-    `crc_of(offset, length)` computes the CRC-32 of bytes that were copied from a source file.
-    """
+    """Yield the ranges of the file without tensor data that a planned checksum covers, each with
+    its CRC-32. `crc_of(offset, length)` computes the CRC-32 of bytes that were copied from a source
+    file."""
     ranges = sorted((checksum.start, checksum.length) for checksum in plan.checksums)
     starts = [start for start, _ in ranges]
 
@@ -313,7 +311,7 @@ def joined_checksums(
 
 
 def crc_of(files: OpenFiles, file: str, offset: int, length: int) -> int:
-    """Return the CRC-32 of `length` bytes of a file, beginning at `offset`."""
+    """Return the CRC-32 of `length` bytes of a file, from byte `offset`."""
     crc, buffer = 0, memoryview(bytearray(min(length, _READ_BYTES)))
     for done in range(0, length, _READ_BYTES):
         part = buffer[: min(_READ_BYTES, length - done)]
