@@ -45,12 +45,11 @@ def requested_sidecars(directory: Path) -> dict[str, Path]:
 def with_sidecars(
     source: Checkpoint, config_dir: Path | None, like: Mapping[str, Path]
 ) -> tuple[Checkpoint, list[str]]:
-    """Return `source` with the model's sidecar files, and notes on files that were found in other
-    directories.
+    """Return `source` with the model's sidecar files, and notes on files from other directories.
 
-    Files of each kind are taken from the first of these sources that has them: `config_dir`, the
-    checkpoint, `like`, the directories near the checkpoint where trainers write them. Files of the
-    same kind never come from two sources.
+    Config files and tokenizer files each come from one source. It is the first that has any of
+    them: `config_dir`, the checkpoint, `like`, the directories near the checkpoint where trainers
+    write them.
 
     Raises:
         BadRequest: `config_dir` has no such files.
@@ -70,8 +69,8 @@ def with_sidecars(
 
 
 def lacking_config(source: Checkpoint, target: Target) -> str | None:
-    """Return a warning if no program can load the output because no file names the model, or
-    because the model's own code is missing, else None."""
+    """Return a warning if the output has no config.json, or lacks the model's own code. No program
+    can load such an output. Return None if nothing is missing."""
     if CONFIG in target.files:
         return _lacking_code(source, target)
     return (

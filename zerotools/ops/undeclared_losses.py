@@ -19,9 +19,9 @@ _MAX_NAMED = 5
 
 
 def undeclared_losses(source: Checkpoint, scalars: Container[Key], target: Target) -> list[Dropped]:
-    """Return the tensors of the source that the target neither holds nor lists as dropped, so that
-    the user learns of every loss. Numbers in `scalars` are not checked, because a target may store
-    them as plain values.
+    """Return the tensors of the source that the target neither holds nor lists as dropped.
+
+    Tensors in `scalars` are not checked, because a target may store them as plain values.
 
     Raises:
         Unsupported: a weight would be lost.
@@ -53,8 +53,8 @@ def _as_weight(key: Key) -> Key:
 def left_behind(
     source: Checkpoint, target: Target, table: FormatTable = FORMATS
 ) -> tuple[list[Dropped], list[str]]:
-    """Return the parts of the checkpoint that the target lacks: the random number state of the
-    ranks, if there is one, and a sentence that names the other files that are not copied."""
+    """Return the random number state of the ranks if the source has it and the target lacks it, and
+    a list with one sentence on other files that are not copied. Both lists may be empty."""
     names = [name for name in _names(source, table) if name not in target.files]
     random = [name for name in names if RANDOM_STATE.fullmatch(name)]
     rest = [name for name in names if name not in random]
@@ -70,8 +70,7 @@ def left_behind(
 
 
 def _names(source: Checkpoint, table: FormatTable) -> list[str]:
-    """Return the names of files next to the checkpoint that neither belong to it nor are sidecar
-    files of the model."""
+    """Return the names of files next to the checkpoint that are neither part of it nor sidecars."""
     directory = format_of(source, table).run_directory(source)
     if directory is None:
         return []

@@ -79,7 +79,8 @@ def prove_source(
     stamps: Mapping[Path, Stamp],
     budget: MemoryBudget,
 ) -> None:
-    """Check the tensors `keys` of `source`. `stamps` has all files that were read.
+    """Check the tensors `keys` of `source`. `stamps` are the files that were read, with their sizes
+    and times.
 
     Raises:
         BadFile: the digest of a file differs from that in a manifest, the CRC-32 of a record
@@ -99,8 +100,8 @@ def prove_source(
 def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> None:
     """Compare the files that were read with the manifest of a job's checkpoint, if there is one.
 
-    The manifest is in the source. If the source is the directory of DeepSpeed's files in a
-    checkpoint, the manifest is in the parent directory.
+    DeepSpeed's files are in a directory below the checkpoint, so the parent directory may have the
+    manifest.
     """
     for directory in (source.root, source.root.parent):
         if not (directory / MANIFEST).is_file():
@@ -139,10 +140,8 @@ def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: Mem
 def _known_digests(
     files: CheckpointFiles, root: Path
 ) -> Iterator[tuple[str, Mapping[str, FileDigest]]]:
-    """Yield the recorded digests of files.
-
-    If the checkpoint was thinned since, yield nothing, because its files have changed.
-    """
+    """Yield each file of digests, with its entries. Yield nothing for a thinned checkpoint, because
+    its files are newer than the digests."""
     if is_thinned(root):
         return
     record = written_record(files, root)
@@ -202,9 +201,8 @@ def _offsets(tensor: Tensor) -> Iterator[tuple[str, int]]:
 
 
 def _holding(records: Sequence[Record], offsets: Sequence[int]) -> Iterator[Record]:
-    """Yield the records that contain one of the file positions `offsets`; both are in ascending
-    order.
-    """
+    """Yield the records that contain one of the file positions `offsets`. Both are in ascending
+    order."""
     for record in records:
         first = bisect_left(offsets, record.begin)
         if first < len(offsets) and offsets[first] < record.begin + record.length:
@@ -460,8 +458,10 @@ def _is_left_over(path: Path, destination: Path) -> bool:
 
 
 def put_sidecar(manifest: DigestManifest | None, destination: Path) -> Path | None:
-    """Write the manifest next to a finished output. If `manifest` is None, because the output was
-    not verified, remove the manifest of the output that it replaced.
+    """Write the manifest next to a finished output, and return its path.
+
+    `manifest` is None if the output was not verified. Then a manifest of an earlier output with the
+    same name is removed.
 
     Raises:
         BadRequest: the manifest cannot be written.
