@@ -79,5 +79,31 @@ def test_a_change_of_the_layout_changes_all_four_alike(
         check_disk_space(model, layout, tmp_path, group, lambda path: need - 1)
 
 
+def test_each_node_checks_its_disk_for_the_state_of_its_ranks(text: Path, tmp_path: Path) -> None:
+    import torch
+
+    from zerotools.ops.estimate.state_memory import optimizer_state_of_all_ranks
+    from zerotoolsd.trainer.engine_torch.build_state import check_disk_space
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
+    from zerotoolsd.trainer.model.predict_state_memory import parameters_of
+    from zerotoolsd.trainer.rank.process_group import WorldGroup
+    from zerotoolsd.trainer.rank.rank_settings import Rank
+
+    class Gathered(WorldGroup):
+        """The first rank of the second of two nodes; the other ranks answer as this one does."""
+
+        def gathered(self, value: Any) -> list[Any]:
+            return [value] * self.rank.world_size
+
+    spec = job_from_dict(job(text, model={"config": TINY_LLAMA}), source="job")
+    layout = replace(memory_layout_of(spec), world_size=8, offload_optimizer="disk")
+    model = make_meta_model(read_config(spec.model))
+    group = Gathered(Rank(4, 0, 8, node=1, nodes=2), torch.device("cpu"), control=None)
+    half = optimizer_state_of_all_ranks(parameters_of(model), layout) // 2
+    check_disk_space(model, layout, tmp_path, group, lambda path: half)
+    with pytest.raises(BadRequest, match=r"node 0: offload\.path: the optimizer's state takes"):
+        check_disk_space(model, layout, tmp_path, group, lambda path: half - 1)
+
+
 def optimizer_state(state: State) -> int:
     return sum(size for (_, sort), size in state.items() if sort in (MASTERS, MOMENTS))

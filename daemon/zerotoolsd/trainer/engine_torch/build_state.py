@@ -159,16 +159,17 @@ def check_disk_space(
     """Check that the disk has enough space for `offload.optimizer = "disk"`, before anything is
     built.
 
-    Rank 0 checks its own disk, for the state of all ranks. `free_bytes` returns the free bytes at a
-    path.
+    The first rank of each node checks the disk of its node, for the state of the node's ranks.
+    `free_bytes` returns the free bytes at a path.
 
     Raises:
-        BadRequest: `path` cannot be used, or has too little space for the optimizer's state. It is
-            raised on every rank.
+        BadRequest: on one of the nodes, `path` cannot be used, or has too little space for the
+            optimizer's state. It is raised on every rank.
     """
 
     def check_space() -> None:
-        need = optimizer_state_of_all_ranks(parameters_of(meta_model), layout)
+        whole = optimizer_state_of_all_ranks(parameters_of(meta_model), layout)
+        need = whole * group.rank.node_ranks // group.rank.world_size
         try:
             path.mkdir(parents=True, exist_ok=True)
             free = free_bytes(path)
@@ -181,4 +182,4 @@ def check_disk_space(
                 "disk"
             )
 
-    group.decided_by_rank_zero(check_space)
+    group.decided_by_node(check_space)

@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import HeartbeatWriter
 from zerotoolsd.supervisor.heartbeats.stall_limits import CONNECTING
-from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, MachineNotReady
+from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, MachineNotReady, one_line
 from zerotoolsd.trainer.rank.rank_settings import Rank
 from zerotoolsd.trainer.rank.rendezvous import MeetingPlace, meet_nodes
 
@@ -76,18 +76,14 @@ class WorldGroup:
 
         Raises:
             ZerotoolsError: the error of `decide`, as one of `_KINDS`. It is raised on every rank.
+            RuntimeError: `decide` raised another exception, which rank 0 raises itself.
         """
-        answer: list[Any] = [None, None]
-        if self.rank.leads:
-            try:
-                answer[0] = decide()
-            except ZerotoolsError as error:
-                answer[1] = (_kind(error), str(error))
+        attempt = _attempt(decide) if self.rank.leads else _Attempt()
+        answer: list[Any] = [attempt.value, attempt.problem]
         with self.heartbeat.waiting("agreement with rank 0"):
             dist.broadcast_object_list(answer, src=0, group=self.control)
         if answer[1] is not None:
-            place, message = answer[1]
-            raise _KINDS[place](message)
+            raise attempt.other or _error(*answer[1])
         value: Value = answer[0]
         return value
 
@@ -98,20 +94,18 @@ class WorldGroup:
         Raises:
             ZerotoolsError: the error of `decide` on any node, as one of `_KINDS`. It is raised on
                 every rank.
+            RuntimeError: `decide` raised another exception, which its rank raises itself.
         """
         if self.rank.nodes == 1:
             return self.decided_by_rank_zero(decide)
-        answer: tuple[Value | None, tuple[int, str] | None] = (None, None)
-        if self.rank.leads_node:
-            try:
-                answer = (decide(), None)
-            except ZerotoolsError as error:
-                answer = (None, (_kind(error), str(error)))
-        answers = self.gathered(answer)
+        attempt = _attempt(decide) if self.rank.leads_node else _Attempt()
+        answers = self.gathered((attempt.value, attempt.problem))
+        if attempt.other is not None:
+            raise attempt.other
         for number, (_, problem) in enumerate(answers):
             if problem is not None:
-                node = number // self.rank.node_ranks
-                raise _KINDS[problem[0]](f"node {node}: {problem[1]}")
+                place, message = problem
+                raise _error(place, f"node {number // self.rank.node_ranks}: {message}")
         return cast(Value, answers[self.rank.index - self.rank.local][0])
 
     def gathered(self, value: Value) -> list[Value]:
@@ -173,9 +167,29 @@ def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
     return found or distributed_c10d._set_pg_timeout
 
 
-def _kind(error: ZerotoolsError) -> int:
-    places = (place for place, kind in enumerate(_KINDS) if isinstance(error, kind))
-    return next(places, len(_KINDS) - 1)
+@dataclass(frozen=True)
+class _Attempt:
+    """The result of a decision, or the problem that the other ranks are told: the index in `_KINDS`
+    and the message. The index is None for `other`, an error that is not a ZerotoolsError.
+    """
+
+    value: Any = None
+    problem: tuple[int | None, str] | None = None
+    other: Exception | None = None
+
+
+def _attempt(decide: Callable[[], Any]) -> _Attempt:
+    try:
+        return _Attempt(decide())
+    except ZerotoolsError as error:
+        kinds = (place for place, kind in enumerate(_KINDS) if isinstance(error, kind))
+        return _Attempt(problem=(next(kinds, len(_KINDS) - 1), str(error)))
+    except Exception as error:  # without an answer, the other ranks would wait for one
+        return _Attempt(problem=(None, one_line(error)), other=error)
+
+
+def _error(place: int | None, message: str) -> Exception:
+    return RuntimeError(message) if place is None else _KINDS[place](message)
 
 
 @contextmanager

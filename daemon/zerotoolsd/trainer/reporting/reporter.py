@@ -4,6 +4,7 @@ to the supervisor, from all ranks.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -350,7 +351,7 @@ def _of_evaluation(found: EvaluationResult) -> str:
 
 def _why_skipped(outcome: StepResult) -> str:
     so_far = f"({outcome.skipped} skipped so far)"
-    if outcome.loss_scale is not None:
+    if outcome.loss_scale is not None and math.isfinite(outcome.loss):
         return f"gradients overflowed at loss scale {outcome.loss_scale:g} {so_far}"
     return f"its loss is {outcome.loss:g}, its gradient norm {outcome.grad_norm:g} {so_far}"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.rank import process_group
 from zerotoolsd.trainer.rank.rank_settings import Rank
 
@@ -37,11 +38,42 @@ def test_a_rank_that_fails_does_not_wait_for_the_others_to_leave(
         dist.destroy_process_group()
 
 
+@pytest.mark.parametrize(
+    ("error", "others"),
+    [
+        (BadRequest("no such file"), (BadRequest, "no such file")),
+        (OSError(5, "I/O error"), (RuntimeError, r"OSError: \[Errno 5\] I/O error")),
+    ],
+)
+def test_every_rank_fails_where_rank_zero_cannot_decide(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, others: tuple[type[Exception], str]
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from zerotoolsd.trainer.rank.process_group import WorldGroup
+
+    sent: list[Any] = []
+
+    def broadcast(values: list[Any], src: int, group: object) -> None:
+        sent.extend(values) if not sent else values.__setitem__(slice(None), sent)
+
+    def decide() -> None:
+        raise error
+
+    monkeypatch.setattr(dist, "broadcast_object_list", broadcast)
+    kinds = ((type(error), str(error)), others)
+    for index, (kind, words) in enumerate(kinds):
+        rank = Rank(index=index, local=index, world_size=2)
+        group = WorldGroup(rank, torch.device("cpu"), control=None)
+        with pytest.raises(kind, match=words if index else None):
+            group.decided_by_rank_zero(decide)
+
+
 def test_sums_of_the_first_collective_are_checked() -> None:
     """On GPUs without direct copies it hangs, which its phase tells, or loses numbers."""
     import torch
 
-    from zerotools.core.errors import BadRequest
     from zerotoolsd.trainer.rank.process_group import TRIED, WorldGroup, check_all_reduce
 
     rank = Rank(index=1, local=1, world_size=3)

@@ -68,3 +68,30 @@ def test_a_step_on_a_gpu_tells_the_most_memory(
         one.stepped(1, outcome, 100, 0.5)
         assert told["gpu_peak_bytes"] == peak
         assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("loss", "scale", "why"),
+    [
+        (2.0, 8.0, "gradients overflowed at loss scale 8 (3 skipped so far)"),
+        (float("nan"), 8.0, "its loss is nan, its gradient norm inf (3 skipped so far)"),
+        (2.0, None, "its loss is 2, its gradient norm inf (3 skipped so far)"),
+    ],
+)
+def test_why_a_step_was_skipped(
+    loss: float, scale: float | None, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from zerotoolsd.trainer.engine.protocol import StepResult
+    from zerotoolsd.trainer.rank.rank_settings import Rank
+    from zerotoolsd.trainer.reporting import reporter
+
+    heartbeat = type("", (), {"beat": lambda self, step: None})()
+    notifier: Any = type(
+        "", (), {"heartbeat_writer": heartbeat, "event": lambda self, name, **f: None}
+    )
+    one = reporter.Reporter(Rank(0, 0, 1), notifier(), steps=9)
+    outcome = StepResult(
+        loss, float("inf"), 1e-3, stop=False, loss_scale=scale, is_skipped=True, skipped=3
+    )
+    one.stepped(4, outcome, 100, 0.5)
+    assert f"step 4/9 skipped: {why}" in capsys.readouterr().out
