@@ -159,11 +159,10 @@ def _look_here() -> Snapshot:
 
 
 def _memory_in(found: Snapshot) -> tuple[int, int | None, int, int]:
-    """Return four values from a snapshot of this machine.
+    """Return four values from a snapshot of this machine; sizes are in bytes.
 
-    The values are the number of GPUs, the memory of the smallest GPU, the memory of the host, and
-    the part of the smallest GPU's memory that programs use to draw on a screen. All sizes are in
-    bytes.
+    The values are the number of GPUs, the memory for jobs on the GPU with the least (None: no GPU),
+    the memory of the host, and the memory of that GPU that programs use to draw on a screen.
     """
     sizes = [
         (gpu.memory_total_bytes - drawn_bytes(gpu), drawn_bytes(gpu))

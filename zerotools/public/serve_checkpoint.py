@@ -161,8 +161,8 @@ def serve(
     """Serve the Hugging Face model that `consolidate` would write from the checkpoint at `path`
     over HTTP, inside a `with` block. The server stops when the block ends.
 
-    No file is written, because threads of this process compute the requested bytes. `on_error` is
-    called with a sentence for each request that failed.
+    The model is not written, because threads of this process compute the requested bytes.
+    `on_error` is called with a sentence for each request that failed.
 
     Raises:
         BadRequest: `path` does not exist, an option is wrong, or the address is in use.

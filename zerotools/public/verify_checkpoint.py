@@ -229,7 +229,8 @@ def verify(
 
 
 def _same_command(path: StrPath, reading: Mapping[str, object]) -> str:
-    """Return the `zerotools verify` command with the options of this call."""
+    """Return the `zerotools verify` command for the checkpoint at `path`, with the options in
+    `reading`."""
     given = ((f"--{name}", str(value)) for name, value in reading.items() if value)
     return shlex.join(["zerotools", "verify", str(path), *chain.from_iterable(given)])
 

@@ -137,8 +137,9 @@ def list_checkpoints(output_dir: Path) -> list[Path]:
 
 
 def verify_checkpoint_files(directory: Path, *, digests: bool = True) -> JobRecord:
-    """Check that every file of a checkpoint agrees with its manifest, and return the checkpoint's
-    job record.
+    """Check that every file of a checkpoint agrees with its manifest, and that no random number
+    state is missing. Return the checkpoint's job record. If `digests` is False, only sizes are
+    compared.
 
     Raises:
         BadFile: something is missing, damaged or truncated; the message names the file.

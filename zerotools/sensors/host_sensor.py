@@ -88,7 +88,8 @@ def read_stall(path: Path) -> Stall | None:
 
 
 def parse_stall(text: str) -> Stall | None:
-    """Parse a file of /proc/pressure: lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`."""
+    """Parse a file of /proc/pressure: lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
+    Return None if the text has no such line."""
     values: dict[str, float] = {}
     for line in text.splitlines():
         kind, *pairs = line.split()

@@ -410,7 +410,7 @@ def key_meant(name: str, where: str, known: Iterable[str], all_keys: Iterable[st
     file). The keys are compared in this order:
 
     1. the key with the same meaning as the key `name` of another program
-    2. the key with the same name in another table
+    2. the only key with the same name in another table
     3. the most similar key of the table
     4. the most similar of all keys
     """

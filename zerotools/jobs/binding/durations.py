@@ -36,7 +36,8 @@ def seconds_of(span: int | str) -> int:
 
 
 def duration_text(seconds: int) -> str:
-    """Return a duration as text with the fewest units: `2 h`, `1 d 12 h`, `90 s`."""
+    """Return a duration as text in days, hours, minutes and seconds: `2 h`, `1 d 12 h`, `1 min 30
+    s`."""
     parts = []
     for unit, length in _SECONDS.items():
         count, seconds = divmod(seconds, length)

@@ -69,7 +69,7 @@ class ChaosReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as values for JSON.
 
-        `effective_training_time` is a fraction, or None if no step was run.
+        `effective_training_time` is a fraction, or None if no time was measured.
         """
         tally = self.tally
         return {

@@ -136,7 +136,7 @@ def _is_over(pid: int) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """Return the command line of the process `pid`, for a message."""
+    """Return the pid and the first words of the command line of a process, for a message."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

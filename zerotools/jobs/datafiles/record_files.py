@@ -74,8 +74,8 @@ def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict
     Reading stops after `budget` bytes, if set.
 
     Raises:
-        BadFile: the file cannot be read, is not UTF-8, has no header, or a row has another number
-            of fields than the header; the message has file and line.
+        BadFile: the file cannot be read, is not UTF-8 or not CSV, its header repeats a column, or a
+            row has another number of fields than the header; the message has the file.
     """
     csv.field_size_limit(LARGEST)  # of this process; the default is 128 KiB
     try:
@@ -91,8 +91,7 @@ def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict
 
 def _first_wrong(path: Path) -> BadFile | None:
     """Return the error for the first byte of the file that is not UTF-8; None if all bytes are
-    UTF-8. The file is read again line by line, to find the number of the line.
-    """
+    UTF-8. The file is read again in blocks, to find the line number."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
     with os.fdopen(open_regular(path, is_source=False), "rb") as file:

@@ -117,7 +117,8 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def job_packages(python: str, seconds: float = SECONDS) -> dict[str, Any] | str:
-    """Return the version of each package that jobs need, by package name.
+    """Return the versions of Python and of the packages that jobs need: `{"python": str,
+    "packages": {...}}`.
 
     If the interpreter `python` does not answer within `seconds`, return the reason as text.
 

@@ -67,8 +67,8 @@ def _measure(path: Path, statvfs: StatVfs) -> tuple[Path, int, os.statvfs_result
 
 
 def result_within(seconds: float, function: Callable[[], T]) -> T | None:
-    """Call `function`, and return its result; None if the call takes longer than `seconds`. An
-    exception of `function` is raised here.
+    """Call `function`, and return its result; None if the call takes longer than `seconds`, or
+    crashes. An exception of `function` is raised here.
 
     `function` runs in a child process, because a thread that hangs in the kernel would keep this
     command from ending.

@@ -210,7 +210,7 @@ def resolve_foreign(reading: ConfigReading, name: str) -> bool:
 def read_scheduler(reading: ConfigReading) -> None:
     """Translate DeepSpeed's section `scheduler` to keys of the job file.
 
-    If the config has no such section, the job keeps its own schedule.
+    If the config has no such section, do nothing: `read_missing` adds the Trainer's default.
     """
     kind = reading.pop("scheduler.type")
     if kind is None:

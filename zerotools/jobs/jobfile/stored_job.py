@@ -67,7 +67,7 @@ def read_table(
 ) -> Any:
     """Read the table `kind` of a stored job.
 
-    If `tree` does not have a required key, add a problem and return None.
+    Add a problem for each key that cannot be read. Return None if one of these keys is required.
 
     `where` is the dotted prefix of the table's keys.
     """

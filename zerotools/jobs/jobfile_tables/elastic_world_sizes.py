@@ -33,11 +33,8 @@ def at_size(spec: JobSpec, size: int) -> JobSpec:
 
 
 def with_passes_of(spec: JobSpec, size: int, largest: int) -> JobSpec:
-    """Return the job file for `size` ranks.
-
-    Unless `micro_batch_size` is set, a forward pass has no more sequences than with `largest`
-    ranks.
-    """
+    """Return `spec` with a micro batch for `size` ranks: a forward pass has no more sequences than
+    with `largest` ranks. If `micro_batch_size` is set, return `spec`."""
     if spec.train.micro_batch_size is not None:
         return spec
     # Evaluation uses the same batch as if the job had no micro batch.

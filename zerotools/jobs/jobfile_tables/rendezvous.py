@@ -57,7 +57,7 @@ class RendezvousSpec:
 
     @property
     def host_and_port(self) -> tuple[str, int] | None:
-        """The host and the port in `address`; None if `address` is not set."""
+        """The host and the port in `address`; None if `address` is not set or not valid."""
         found = None if self.address is None else _ADDRESS.fullmatch(self.address)
         return None if found is None else (found["host"].strip("[]"), int(found["port"]))
 

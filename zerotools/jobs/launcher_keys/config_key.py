@@ -53,7 +53,8 @@ class ConfigKey:
 def is_off(value: Any, default: Any) -> bool:
     """Return whether a feature is off if its key has this value.
 
-    This is the case for false, none, `default` (the feature's default), and `{"enabled": false}`.
+    A section is off if it is empty or has `"enabled": false`. Another value is off if it is
+    `default`, or, without a default, if it is None, false, 0 or 1.
     """
     if isinstance(value, dict):
         return not value or str(value.get("enabled")).lower() == "false"

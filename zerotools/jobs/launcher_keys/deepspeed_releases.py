@@ -128,8 +128,7 @@ def installed_release(python: str | None) -> Release | None:
     interpreter).
 
     DeepSpeed is not imported. Return None if DeepSpeed is not installed, or if the interpreter does
-    not answer within some seconds. None is no error, because the release is checked again when the
-    job is queued.
+    not answer within some seconds. The release is checked again when the job is queued.
     """
     if python is None:
         return _own()
@@ -153,8 +152,8 @@ def _own() -> Release | None:
 def is_disabled(value: Any) -> bool:
     """Return whether the value of a removed key has no effect.
 
-    This is the case for null, false, -1, an empty section, and a section with only false values of
-    `enabled`.
+    This is the case for null, false, 0, -1, "", "none", an empty section, and a section in which
+    each `enabled` is false or "auto".
     """
     if isinstance(value, Mapping):
         switches = list(_switches(value))

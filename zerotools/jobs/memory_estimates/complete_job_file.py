@@ -184,7 +184,7 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
     The config of another launcher can then be imported into this job.
 
     Raises:
-        BadRequest: `model` is only a number of parameters.
+        BadRequest: `model` is not an existing path, but for example a number of parameters.
     """
     table = model_table_of(model)
     if not table:

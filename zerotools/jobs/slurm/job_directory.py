@@ -107,9 +107,7 @@ class JobDirectory:
         return self.attempt_path(attempt) / f"node-{node}"
 
     def stop(self) -> dict[str, Any] | None:
-        """Return the record of the request to end the job, with the keys `reason`, `who` and
-        `time`.
-        """
+        """Return the record of the request to end the job, with the keys `who` and `time`."""
         return read_record(self.path / STOP)
 
     def request_stop(self, who: str) -> None:

@@ -351,8 +351,9 @@ class SlurmJobs:
         """Ask a job to save and end, and return the job. A waiting job is removed from Slurm's
         queue.
 
-        Raises SlurmUnreachable: Slurm does not answer. Even then the request is recorded, and a
-        running job will save and end.
+        Raises BadRequest if the job has ended, and SlurmUnreachable if Slurm does not answer and
+        the job may still wait in its queue. Even then the request is recorded, and the job will
+        save and end.
         """
         view, directory = self.job(job_id), self.directory(job_id)
         if view["state"] in states.TERMINAL:
@@ -387,10 +388,10 @@ class SlurmJobs:
         self, job_id: str, *, nodes: int | None = None, max_nodes: int | None = None
     ) -> dict[str, Any]:
         """Submit a finished job again, so that it continues from its newest checkpoint. Return the
-        job.
+        job. A job that Slurm has put back into its queue starts without Slurm's delay.
 
         The job gets `nodes` nodes; if `max_nodes` is also set, it gets from `nodes` to `max_nodes`
-        nodes. By default it gets as many nodes as the previous submission. Raises BadRequest and
+        nodes. By default it gets the numbers in its job file. Raises BadRequest and
         SlurmUnreachable.
         """
         directory = self.directory(job_id)

@@ -4,10 +4,12 @@ This module does no I/O. The first matching case determines the state:
 
     end.json exists                       the state in end.json, whatever Slurm reports
     Slurm does not answer                 the last known state, which may be out of date
-    Slurm lists the job as waiting        queued, with Slurm's reason
+    Slurm lists the job as held           on hold, with Slurm's reason
+    Slurm lists the job as waiting        queued, with Slurm's reason; cancelled if a user asked
     Slurm lists the job as running        the state in the job's records
     Slurm reports that the job ended      failed or cancelled: the job could not record its end
-    Slurm does not know the job any more  the state in the records if they are fresh, else lost
+    Slurm does not know the job any more  the state in the records if they are fresh, else failed or
+                                          cancelled
 
 Until the nodes of a job have written a record, `first_view` returns the job as users see it.
 """

@@ -191,7 +191,8 @@ def _yaml(lines: list[str], at: int) -> tuple[PageBlock | None, int]:
 
 
 def _with_settings(lines: list[str], block: PageBlock, before: list[PageBlock]) -> PageBlock:
-    """Return the launch line `block`, extended by the variables that the blocks above it set."""
+    """Return the launch line `block`, extended by the lines above it that set variables. Return any
+    other block unchanged."""
     if block.kind is not BlockKind.LAUNCH:
         return block
     least = before[-1].line - 1 + before[-1].text.count("\n") + 1 if before else 0

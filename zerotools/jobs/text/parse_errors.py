@@ -115,9 +115,8 @@ class LineIndex:
 def correction_message(
     source: str, lines: LineIndex, broken: Broken, language: str = "JSON", further: str = ""
 ) -> str:
-    """Return an error message: `ds.json:7:23: error; correction`, then the line, and a mark
-    under the column of the error.
-    """
+    """Return an error message: `ds.json:7:23: is not valid JSON: error; correction`, then the line,
+    and a mark under the column of the error."""
     line, column = lines.number(broken.offset), lines.column(broken.offset)
     shown, caret = _window(lines.line(line), column - 1)
     number = f"{line:>6} | "

@@ -130,7 +130,7 @@ def _data(yaml: YamlSettings) -> tuple[dict[str, ConfigValue], bool]:
         names = ", ".join(format_value(kind or "text") for kind in sorted(kinds))
         yaml.findings.unsupported.append(
             f"{listed.label}: has datasets of the forms {names}, but a job reads one form; remove "
-            "the datasets of the others"
+            "the datasets of the other forms"
         )
     found = [_files(yaml, listed, table) for table in tables]
     files = [file for each in found for file in each] if all(found) else []

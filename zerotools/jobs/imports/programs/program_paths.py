@@ -186,10 +186,10 @@ def _is_hub_data(reading: ArgumentReading, name: str) -> bool:
 
 
 def _contains_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
-    """Return whether the first data file contains examples: it does if it has no column `text`.
+    """Guess whether the first data file contains examples, and not text.
 
-    run_clm.py trains on the column `text`; programs for instructions and conversations use other
-    columns.
+    A JSON, CSV or TSV file contains examples if it has no column `text`, on which run_clm.py
+    trains.
     """
     name = str(given.value[0] if isinstance(given.value, list) else given.value)
     kind = Path(name).suffix.lower()
@@ -272,7 +272,8 @@ def is_on_hub(name: str, found: Callable[[str], Path]) -> bool:
 
 
 def fetch_command(name: str, *, kind: str, who: str) -> str:
-    """Return the command that downloads `name` into a local directory with the same name.
+    """Return the command that downloads `name` into a local directory with the same name, or advice
+    if `name` is not on a hub.
 
     `kind` is `model` or `dataset`; `who` is the program that uses the download.
     """

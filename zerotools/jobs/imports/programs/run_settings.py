@@ -156,7 +156,7 @@ class YamlSettings:
     def choice(self, name: str, choices: Mapping[str, bool], default: str) -> bool:
         """Return the boolean to which `choices` maps the value of the key `name`.
 
-        A value that is not in `choices` is refused.
+        A value that is not in `choices` is refused; the result is then False.
         """
         given = self.pop(name)
         value = default if given is None or given.value is None else str(given.value)

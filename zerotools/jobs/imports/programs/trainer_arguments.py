@@ -52,7 +52,7 @@ RATIO = "train.warmup_ratio"
 
 def translate_settings(run: RunSettings, claims: Claims, findings: Findings) -> ArgumentReading:
     """Translate the settings in `run` to keys of a job: add their values to `claims`, and the
-    report to `findings`.
+    report to `findings`. Return the state that `read_batch_of` needs.
 
     The batch size is read later by `read_batch_of`, because accelerate may set the number of ranks.
     The config files that the settings name are also read later, because their `"auto"` values come
@@ -280,9 +280,9 @@ def _judge_rest(reading: ArgumentReading, name: str) -> None:
 
 
 def read_sharding(reading: ArgumentReading) -> None:
-    """Translate `fsdp` to keys of the job file.
+    """Translate `fsdp`, `zero_stage` and `offload` to keys of the job file.
 
-    Without `fsdp` and without a DeepSpeed config, every rank has the whole model.
+    Without these arguments and without a config, every rank has the whole model.
     """
     config, run = reading.config, reading.run
     for name in [n for n in config.remaining if n.startswith("fsdp_")]:
@@ -324,7 +324,7 @@ def read_sharding(reading: ArgumentReading) -> None:
 def read_trackers(reading: ArgumentReading, environment: Mapping[str, str] = os.environ) -> None:
     """Translate the experiment trackers in `report_to` that a job supports.
 
-    Other trackers are ignored, and the reason is reported.
+    If `report_to` names no such tracker, it is ignored, and the reason is reported.
     """
     config = reading.config
     asked, entity = config.pop("report_to"), config.pop("wandb_entity")

@@ -3,7 +3,7 @@ defaults.
 
 These are finetune.py of alpaca-lora and programs derived from it, finetune.py of Qwen, and the
 programs of DeepSpeed-Chat, MedicalGPT, TRL (including the command `trl sft`) and the alignment
-handbook. Programs are recognised by their names.
+handbook. Programs are recognised by their names or arguments.
 """
 
 from __future__ import annotations

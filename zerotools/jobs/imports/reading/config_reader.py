@@ -192,7 +192,7 @@ def read_compile(reading: ConfigReading) -> None:
 def read_compile_section(reading: ConfigReading) -> None:
     """Translate DeepSpeed's section `compile` to the job file.
 
-    Its switch is `deepcompile`, or `enabled` in releases before 0.14.4.
+    Its switches are `deepcompile` (`enabled` in releases before 0.14.4) and `disable`.
     """
     if reading.engine == "deepspeed":
         return

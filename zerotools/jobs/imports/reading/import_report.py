@@ -122,7 +122,7 @@ class Findings:
         self.repaired |= others.repaired
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rows and the replaced `"auto"` values of the report, as JSON values."""
+        """Return everything except errors and unsupported settings, as JSON values."""
         return {
             "keys": [{**asdict(row), "outcome": row.outcome.value} for row in self.rows],
             "auto": [asdict(auto) for auto in self.autos],

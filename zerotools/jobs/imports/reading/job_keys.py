@@ -96,7 +96,8 @@ def drop_key(tree: JobTree, key: str) -> None:
 
 
 def in_order(tree: Mapping[str, Any]) -> JobTree:
-    """Return a copy of the job `tree` with its keys in the order of the reference page."""
+    """Return a copy of the job `tree` with its keys in the order of the reference page. Keys that
+    job files do not have are left out."""
     ordered: JobTree = {}
     for key in job_keys():
         value = look_up(tree, key)
