@@ -13,6 +13,7 @@ from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_OWNERS = (b"Uid:", b"Gid:")
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """Errors when a file in /proc is read, if the process has ended or is hidden."""
 
@@ -99,17 +100,29 @@ def read_stat(pid: int) -> bytes:
 
 def zombie_status(pid: int, start_ticks: int) -> int | None:
     """Return the wait status of the process (`pid`, `start_ticks`), a zombie that has ended and was
-    not reaped. Return None if there is no such zombie.
-
-    For a zombie that this user may not inspect (ptrace(2)), the kernel shows the status 0.
+    not reaped. Return None if there is no such zombie, or if the kernel hides its status.
     """
     try:
         text = read_stat(pid)
+        parts = text[text.rindex(b")") + 2 :].split()
+        if parts[0] != b"Z" or int(parts[19]) != start_ticks or len(parts) < 50:
+            return None
+        status = int(parts[49])
+        return status if status or _may_inspect(pid) else None
     except GONE:
         return None
-    parts = text[text.rindex(b")") + 2 :].split()
-    is_it = parts[0] == b"Z" and int(parts[19]) == start_ticks and len(parts) >= 50
-    return int(parts[49]) if is_it else None
+
+
+def _may_inspect(pid: int) -> bool:
+    """Return whether this user may inspect the zombie `pid` (ptrace(2)). If not, the kernel shows
+    0 in place of its status.
+    """
+    euid, egid = os.geteuid(), os.getegid()
+    if euid == 0:
+        return True
+    lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+    rows = {line[:4]: set(map(int, line.split()[1:4])) for line in lines if line[:4] in _OWNERS}
+    return rows == dict(zip(_OWNERS, ({euid}, {egid}), strict=True))
 
 
 def ticks_now() -> int:

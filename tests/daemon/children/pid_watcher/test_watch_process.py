@@ -121,6 +121,35 @@ def test_one_that_took_over_the_pid_is_not_asked() -> None:
         os.close(pidfd)
 
 
+@pytest.mark.parametrize(
+    ("program", "owners", "shown"),
+    [
+        ("exit 0", (65534, 65534), 0),
+        ("exit 0", (12345, 65534), None),
+        ("exit 0", (65534, 12345), None),
+        ("exit 7", (12345, 12345), 7 << 8),
+    ],
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts a process of another user")
+def test_a_success_is_not_believed_of_another_user(
+    program: str, owners: tuple[int, int], shown: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel shows 0 to a user who may not inspect the zombie."""
+    child = Started(["sh", "-c", program], user=65534, group=65534, extra_groups=[])
+    pidfd = os.pidfd_open(child.pid)
+    try:
+        select.select([pidfd], [], [])
+        found = read_process(child.pid)
+        assert found is not None
+        monkeypatch.setattr(os, "geteuid", lambda: owners[0])
+        monkeypatch.setattr(os, "getegid", lambda: owners[1])
+        assert zombie_status(child.pid, found.start_ticks) == shown
+    finally:
+        monkeypatch.undo()
+        child.wait()
+        os.close(pidfd)
+
+
 def process(pid: int, parent: int, start: int = 1, state: str = "S") -> Process:
     return Process(pid=pid, parent=parent, state=state, start_ticks=start, rss_bytes=0)
 
