@@ -39,8 +39,8 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
 
     Keys:
         title, verdict, is_whole, facts, notes, problems, problem_count: the head of the page.
-        is_unknown: True for a series with changes of values only, which training makes. Its
-            verdict is neither good nor bad.
+        is_unknown: True for a series of checkpoints that differ only in values, like those of a
+            training. Its verdict is neither good nor bad.
         layers, kinds, roles: lists of names. All other values refer to a name by its index in these
             lists. The roles of weights come first.
         pairs: one object for each comparison. `changes` is a list of `[role, layer, relative norm,

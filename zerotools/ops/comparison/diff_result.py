@@ -110,8 +110,8 @@ class TensorDifference:
 
 
 def index_of(extreme: Extreme, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the n-dimensional index in a tensor of `shape` of the element `extreme.place` of its
-    flattened form."""
+    """Return the index in each dimension of a tensor of `shape`, for the element `extreme.place` of
+    the flattened tensor."""
     left, found = extreme.place, []
     for size in reversed(shape):
         left, position = divmod(left, size)

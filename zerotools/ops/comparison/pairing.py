@@ -115,7 +115,7 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
     """Pair the tensors that both checkpoints have.
 
     `roles` selects the roles of tensors; `param` includes buffers. `include` are globs that select
-    names. Without values, each selects all tensors.
+    names. An empty one selects all tensors.
 
     Raises:
         BadRequest: neither checkpoint has a selected tensor.

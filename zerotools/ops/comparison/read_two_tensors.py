@@ -41,8 +41,8 @@ _ALIGNMENT = 16
 
 
 class Block(NamedTuple):
-    """Elements [begin, end) of a flattened tensor, and the box with the same elements; None for a
-    range that may be no box."""
+    """Elements [begin, end) of a flattened tensor. `box` has the same elements; None if both
+    tensors are read by ranges."""
 
     begin: int
     end: int
@@ -81,8 +81,7 @@ class LocatedTensor:
         gather_elements(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 
     def sizes(self) -> Array | None:
-        """Return the larger magnitude of the two summands of each element, for the block that this
-        thread read last; None if elements are not sums."""
+        """Return None, because stored elements are not sums (see `AdaptedTensor.sizes`)."""
         return None
 
     def _pieces(self, block: Block) -> Iterator[Range]:
@@ -184,8 +183,9 @@ class AdaptedTensor(LocatedTensor):
         self._last.sizes = np.maximum(np.abs(values), np.abs(total - values)).ravel()
 
     def sizes(self) -> Array | None:
-        """Return the larger magnitude of the two summands of each element. The rounding error of a
-        sum depends on its summands, even if the sum itself is small."""
+        """Return the larger magnitude of the two summands of each element, for the block that this
+        thread read last. The rounding error of a sum depends on its summands, even if the sum
+        itself is small."""
         sizes: Array = self._last.sizes
         return sizes
 
@@ -193,8 +193,8 @@ class AdaptedTensor(LocatedTensor):
 def with_adapter(
     base: Checkpoint, path: Path, table: FormatTable = FORMATS
 ) -> tuple[Checkpoint, Mapping[Key, Adapted]]:
-    """Return the model `base` with the adapter in the directory `path`. Modules that the adapter
-    has completely replace those of the base model. LoRA matrices are added to the weights when
+    """Return the model `base` with the adapter in the directory `path`. A module that the adapter
+    stores as a whole replaces that of the base model. LoRA matrices are added to the weights when
     these are read.
 
     Raises:

@@ -207,8 +207,8 @@ class _Reading:
         self.casts: set[int] = set()
 
     def different_bytes(self, numbers: Iterable[int]) -> set[int]:
-        """Return the numbers of the pairs that differ in at least one byte. The rest of a pair
-        after this byte is not read."""
+        """Return the numbers of the pairs that differ in at least one byte. A pair is read only
+        until such a byte."""
         differing: set[int] = set()
 
         def compare(task: _Task, ours: Array, theirs: Array) -> None:

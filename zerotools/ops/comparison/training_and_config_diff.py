@@ -172,8 +172,8 @@ def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[
 def _scalars(
     side: Side, training: TrainingState, compared: Collection[Key]
 ) -> dict[Key, Callable[[], Any]]:
-    """Return functions that read the numbers in the optimizer state, keyed as in the comparison,
-    without those in `compared`."""
+    """Return functions that read the numbers in the optimizer state, keyed by the names of the
+    comparison, without those in `compared`."""
     aliases = side.checkpoint.aliases
 
     def value_of(key: Key) -> Callable[[], Any]:

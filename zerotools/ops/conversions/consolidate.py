@@ -305,8 +305,8 @@ def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[s
 
 
 def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
-    """Return the dtype of the export's floating-point tensors. Also return a sentence with the
-    reason, or None if the user or the run determines the dtype.
+    """Return the dtype of the export's floating-point tensors, and a sentence about the reason for
+    this choice. The sentence is None if the user or the run determines the dtype.
 
     Raises:
         BadRequest: `asked` quantises, and the command does not.

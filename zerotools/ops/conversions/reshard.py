@@ -68,8 +68,8 @@ def plan_reshard(
     force: bool = False,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Plan as `prepare_reshard`, for a checkpoint that was read before. `options` has the number of
-    ranks."""
+    """Plan like `prepare_reshard`, for a checkpoint that was read before. `options` has the number
+    of ranks."""
     form, world_size = formats.format_of(checkpoint, table), options.ranks(checkpoint)
     if not force and form.is_laid_out(checkpoint, options):
         refuse_blocked(checkpoint)

@@ -63,9 +63,9 @@ def apply_deltas(
     """Write the model that `chain` makes to the directory `destination`, on a disk or in an object
     store.
 
-    With `in_place`, `destination` contains the model that the deltas change. The new model replaces
-    it in one step, and its other files are kept unless the deltas replace them. The destination is
-    complete if this function returns, and unchanged if it raises an error.
+    With `in_place`, `destination` contains the old model, which the deltas change. The new model
+    replaces it in one step, and the old files without weights are kept unless the deltas replace
+    them. The destination is complete if this function returns, and unchanged if it raises an error.
 
     Raises:
         BadRequest: the destination exists or is inside the model, or a delta was not made from this

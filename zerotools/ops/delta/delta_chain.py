@@ -161,8 +161,8 @@ class DeltaChain:
         return {"deltas": digest.hexdigest(), "version of zerotools": version()}
 
     def conversion_to(self, destination: Path) -> Conversion:
-        """Return the plan that writes the result to `destination`. Its files contain only tensors;
-        `plain_bytes` yields their other bytes."""
+        """Return the plan that writes the tensors of the result to `destination`. `plain_bytes`
+        yields the other bytes of its files."""
         tensors = {}
         for each in self.header.tensors:
             chunk = Chunk(Box.whole(each.shape), each.file, each.offset)
@@ -241,7 +241,7 @@ class DeltaChain:
         return b"".join(self._base.read(tensor.file, *tensor.block(number)))
 
     def _step_before(self, place: int, tensor: DeltaTensor) -> DeltaTensor:
-        """Return the tensor called like `tensor` in the delta before number `place`. Raises
+        """Return the tensor with the name of `tensor` in the delta before number `place`. Raises
         BadRequest if that delta lacks it or has it in another shape."""
         own = self._deltas[place - 1].tensors.get(tensor.name)
         if own is None or own.shape != tensor.shape:

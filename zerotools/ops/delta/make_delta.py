@@ -87,7 +87,7 @@ class DeltaReport:
 
 
 def block_workers(budget: MemoryBudget) -> int:
-    """Return the number of threads that the budget allows with one block each; at least 1."""
+    """Return the number of threads that the budget allows if each holds one block; at least 1."""
     return max(1, min(budget.workers, budget.max_memory // _BYTES_PER_THREAD))
 
 
@@ -420,8 +420,7 @@ def _object(out: RemotePath, *, overwrite: bool) -> Iterator[BinaryIO]:
 
 
 def _put_small(store: WritableStore, key: str, data: bytes, new: RemotePath | None) -> None:
-    """Write a small object. `new` is its path if it must not exist yet; then BadRequest is raised
-    if it does."""
+    """Write a small object. With `new`, its path, BadRequest is raised if it exists already."""
     try:
         store.put(key, data, new=new is not None)
     except FileExistsError:

@@ -158,8 +158,8 @@ def _norms(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _rms(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes per element that are saved for an RMS norm, with its output, which the next
-    layer saves."""
+    """Return the bytes per element that are saved for an RMS norm. Its output, which the next layer
+    saves, is included."""
     if micro.width == _FULL:
         return 3 * _FULL
     scaled = _FULL if model.family.norm == RMS_FP32 else micro.width
@@ -238,7 +238,8 @@ def _expert_gradient(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _last_norm(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes of one token for the norm before the head and the last hidden states."""
+    """Return the bytes of one token for the norm before the head, including the last
+    hidden states."""
     if model.family.norm == LAYER:
         return 2 * micro.width * model.hidden + 2 * _FULL
     return _rms(model, micro) * model.hidden + _FULL

@@ -333,7 +333,7 @@ class _Search:
         return micro.chunked_loss == "auto" and layout.engine == "torch"
 
     def _take_fewer(self) -> None:
-        """Add the settings with the largest smaller number of ranks that fits.
+        """Add settings with fewer ranks: the largest smaller number with a setting that fits.
 
         Fewer ranks need less host memory: each has its own, and at low ZeRO stages its own copy of
         the offloaded state.

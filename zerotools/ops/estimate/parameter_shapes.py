@@ -73,11 +73,10 @@ print(json.dumps([type(model).__name__, shapes]))
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The parameters of a model, and its architecture; None if unknown. Tied parameters appear
-    once.
+    """The parameters of a model. Tied parameters appear once.
 
-    `notes` are sentences on assumptions. `config` is the config of a Llama-like model, if only a
-    size such as "7B" was given.
+    `architecture` is None if it is unknown. `notes` are sentences on assumptions. `config` is the
+    config of a Llama-like model, if only a size such as "7B" was given.
     """
 
     source: str

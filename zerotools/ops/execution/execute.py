@@ -124,9 +124,9 @@ class Fill(Protocol):
     def __call__(
         self, directory: Path, journal: Journal, needed: Mapping[str, int], report: WriteReport
     ) -> None:
-        """Fill the files `needed` in `directory`, which maps file names to numbers of tensor bytes.
-        Flush each file and add it to the journal. Add the written bytes and losses to the report.
-        """
+        """Write the tensor bytes of files in `directory`. `needed` maps the names of these files to
+        their numbers of tensor bytes. Flush each file and add it to the journal. Add the written
+        bytes and losses to the report."""
 
 
 def execute(

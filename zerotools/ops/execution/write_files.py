@@ -147,8 +147,8 @@ class Writer:
             self._flush_early(file, written.length)
 
     def _flush_early(self, file: str, length: int) -> None:
-        """Start to write to the disk now if enough bytes are waiting, so that the final flush takes
-        less time. `length` more bytes were written."""
+        """Note that `length` more bytes were written. If enough bytes wait, start to flush them, so
+        that the final flush takes less time."""
         self._unflushed += length
         if self._unflushed < FLUSH_BYTES or (self._finishing and not self._finishing[-1].done()):
             return

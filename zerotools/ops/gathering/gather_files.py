@@ -151,7 +151,7 @@ SCHEMA = "zerotools.gather/1"
 
 
 def plan_json(plan: GatherPlan) -> dict[str, Any]:
-    """Return the keys of the JSON result that are known before anything is fetched."""
+    """Return the entries of the JSON result that are known before anything is fetched."""
     found = plan.survey
     return {
         "schema": SCHEMA,
@@ -182,7 +182,7 @@ def _source(plan: GatherPlan, name: str) -> dict[str, Any]:
 
 
 def result_json(done: Gathered, *, fast: bool) -> dict[str, Any]:
-    """Return the keys of the JSON result that are known only after the fetch."""
+    """Return the entries of the JSON result that are known only after the fetch."""
     checked = done.checked
     return {
         "made": done.has_name,

@@ -52,8 +52,8 @@ def parse_source(given: str | os.PathLike[str]) -> NodeSource:
 
 
 def _halves(text: str) -> tuple[str, str | None]:
-    """Split `text` at the colon after a host, which must come before the first slash, like that of
-    scp. Without one, the second half is None."""
+    """Split `text` at the colon after a host. As in scp, this colon comes before the first slash.
+    Without it, the second half is None."""
     bracket = text.find("]") if "[" in text.partition("/")[0] else 0
     colon = text.find(":", max(0, bracket))
     if colon < 0 or "/" in text[:colon]:

@@ -60,7 +60,8 @@ def send_copy(
     """Copy the checkpoint in `directory` to `destination`. Return None if `destination` is already
     a copy. Objects of another checkpoint of the run at `destination` are removed first.
 
-    `permit` is called when only the marker is missing, and raises an error to withhold it.
+    `permit` is called when only the marker is missing. It raises an error if the copy must not
+    appear.
 
     Raises:
         BadFile: the checkpoint differs from its manifest, or was deleted or thinned during the

@@ -65,7 +65,7 @@ def with_values_of(
 
 
 def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType) -> None:
-    """Refuse a cast to `dtype` of a tensor `key` that is a payload or a scale. A cast of only one
+    """Refuse to cast the tensor `key` to `dtype` if it is a payload or a scale. A cast of only one
     of the two would make the weight meaningless.
 
     Raises:
@@ -160,8 +160,8 @@ def _text(plan: FilePlan) -> bytes:
 def with_config(
     target: Target, source: Checkpoint, settings: dict[str, object] | None, note: str
 ) -> Target:
-    """Return `target` with `settings` as the quantization_config of its config.json (None: it gets
-    none), and with the note `note`."""
+    """Return `target` with `settings` as the quantization_config of its config.json, and with the
+    note `note`. If `settings` is None, config.json gets no quantization_config."""
     path = source.model_sidecars.get(CONFIG)
     if path is None or CONFIG not in target.files:
         return target
@@ -176,7 +176,8 @@ def with_config(
 
 
 def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
-    """Refuse a checkpoint with quantised weights. For another one, return the result of the search.
+    """Refuse a checkpoint with quantised weights. For other checkpoints, return the result of the
+    search for such weights.
 
     Raises:
         Unsupported: weights are quantised, and the command does not support that.

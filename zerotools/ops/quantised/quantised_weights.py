@@ -34,7 +34,7 @@ class QuantisedWeight:
 @dataclass(frozen=True)
 class UnprovedScales:
     """A payload and its scales, with several possible block sizes. `fits` is a sentence that names
-    these sizes. `missing` is a remedy, as part of a sentence."""
+    these sizes. `missing` names the information that would leave one size."""
 
     fits: str
     missing: str

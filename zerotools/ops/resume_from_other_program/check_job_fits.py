@@ -229,7 +229,8 @@ OPTIONS_RESTORED = (
 
 @dataclass(frozen=True)
 class JobOptimizer:
-    """The hyperparameters of the job's optimizer; None: the optimizer does not have this one.
+    """The hyperparameters of the job's optimizer. A value is None if the optimizer does not have
+    it.
 
     The parameters in `decayed` have the weight decay `weight_decay`, and all others have 0. `lr` is
     the learning rate of the next step; None if the number of steps is not known yet.

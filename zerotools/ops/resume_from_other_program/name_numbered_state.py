@@ -62,7 +62,7 @@ def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
 
 
 def with_record(target: Target, record: NamedOrder | None) -> Target:
-    """Return `target` with a file that holds `record`; None: unchanged."""
+    """Return `target` with a file that holds `record`. If it is None, return `target` unchanged."""
     if record is None:
         return target
     plan = file_of_bytes(record.to_json().encode())
@@ -112,8 +112,8 @@ def with_names(
 def _called(
     order: AskedOrder, weights: Mapping[str, Shape], aliases: Mapping[str, str], path: object
 ) -> dict[str, str]:
-    """Return a dict from the names in the order to the names in the checkpoint. There, all names
-    may have the prefix of a wrapper, and a tied weight has only the name of its bytes."""
+    """Return a dict from the names in the order to the names in the checkpoint. The checkpoint's
+    names may have a wrapper's prefix, and it stores a tied weight under only one of its names."""
     known = {*weights, *aliases}
     names = order.names
     prefixes = ["", *_WRAPPERS]

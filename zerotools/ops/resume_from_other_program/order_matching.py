@@ -63,7 +63,7 @@ class _Numbers:
         return state_fits(self.state.get(member, {}), self.parameters[name])
 
     def named(self, names: Sequence[str]) -> dict[str, str] | None:
-        """Return the names in `names` of the numbered parameters, in order; None if a shape
+        """Return the name of each numbered parameter, taken from `names` in order; None if a shape
         differs."""
         found = dict(zip(self.members, names, strict=True))
         return found if all(self.fits(m, name) for m, name in found.items()) else None

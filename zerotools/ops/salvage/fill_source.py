@@ -83,8 +83,8 @@ class Other:
             )
 
     def sources_of(self, names: Iterable[str], tensor: Tensor) -> list[tuple[str, Tensor]]:
-        """Return a list with the tensor of this checkpoint that may fill `tensor`, and the name of
-        the checkpoint. `names` are all names of `tensor`.
+        """Return a list with one pair: the name of this checkpoint, and its tensor that may fill
+        `tensor`. `names` are all names of `tensor`.
 
         The list is empty if there is no such tensor, or if the dtypes differ and one of them is not
         a floating-point dtype.

@@ -56,8 +56,8 @@ have tens of MB.
 
 @dataclass(frozen=True, kw_only=True)
 class SalvageOptions:
-    """The options of `zerotools salvage`. Those that `consolidate.Options` also has mean the same
-    there."""
+    """The options of `zerotools salvage`. An option that `consolidate.Options` also has means the
+    same."""
 
     dtype: str = "auto"
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES

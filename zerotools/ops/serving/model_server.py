@@ -254,8 +254,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _target(text: str) -> tuple[str, str]:
-    """Return the path and the query of the request target `text`. A client may send the whole URL,
-    like to a proxy (RFC 9112, section 3.2.2)."""
+    """Return the path and the query of the request target `text`. A client may send the whole URL
+    (RFC 9112, section 3.2.2), which is usual for a proxy."""
     path, _, query = text.partition("?")
     if path.startswith(("http://", "https://")):
         path = "/" + path.partition("://")[2].partition("/")[2]

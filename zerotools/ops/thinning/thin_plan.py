@@ -280,8 +280,8 @@ def _names(hint: Path, name: str) -> bool:
 
 
 def leftover_note(plan: ThinPlan) -> str | None:
-    """Return a sentence about files of an interrupted run next to the checkpoint; None
-    without any."""
+    """Return a sentence about the files that an interrupted run left next to the checkpoint, or
+    None."""
     if not has_leftovers(plan.subject):
         return None
     name = os.fspath(plan.subject.name)

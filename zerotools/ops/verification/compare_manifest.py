@@ -409,7 +409,7 @@ class Comparing:
         return found, Comparison(path, count, notes=notes, is_exact=is_exact)
 
     def _stranger(self, other: Against) -> Finding | None:
-        """Return a finding if all common tensors differ from the manifest, else None. Then the
+        """Return a finding if all common tensors differ, else None. The finding says that the
         manifest belongs to another checkpoint, and this checkpoint is not damaged."""
         shared = [key for key in self._own if key in other.manifest.tensors]
         if len(shared) < _FEWEST_TO_TELL:

@@ -435,8 +435,8 @@ class AllChecks:
         return self._portion.has_file(self._files.name_of(directory / name))
 
     def _doubts(self) -> dict[str, str]:
-        """Return files that suggest another file, which is missing or never existed, each with the
-        reason."""
+        """Return sentences about files that may be missing, keyed by an existing file that suggests
+        the missing one. That file may never have existed."""
         below = self._checkpoint.root.relative_to(self._files.base)
         doubts = self._form.doubts(self._checkpoint)
         return {(below / name).as_posix(): why for name, why in doubts.items()}

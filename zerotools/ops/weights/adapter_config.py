@@ -241,7 +241,7 @@ def _task_type(checkpoint: Checkpoint) -> str | None:
 
 
 def refuse_changed_base(config: Mapping[str, Any], path: object) -> None:
-    """Refuse an adapter that was trained on a base model that its initialization had changed.
+    """Refuse an adapter with an initialization (`init_lora_weights`) that changed the base model.
 
     Raises:
         Unsupported: the config names such an initialization.

@@ -138,8 +138,8 @@ def _belongs_to(name: str, modules: set[str]) -> bool:
 
 
 def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
-    """Return config.json and similar files of the base model, and the tokenizer of the run, or
-    without one that of the base model."""
+    """Return config.json and similar files of the base model, and the tokenizer of the run. If the
+    run has no tokenizer, return that of the base model."""
     around = own.model_sidecars
     if own.origin.path.is_dir():
         around = {**around, **of_other_kinds(find_model_sidecars(own.root), around)}

@@ -23,8 +23,8 @@ from zerotools.ops.weights.base_model import BASE
 
 
 def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLayout:
-    """Return the names and shapes on the Hub for tensors of `checkpoint` that have others there,
-    from the record of the job that wrote the checkpoint.
+    """Return the Hub's names and shapes of the tensors that `checkpoint` has in another form. They
+    come from the record of the job that wrote it.
 
     The result is empty without such a record, and if adapters are stored next to their weights, for
     which the Hub has no form.
