@@ -70,7 +70,7 @@ NAMED = '[[notify.places]]\nname = "a"\n'
     ("text", "sentence"),
     [
         (NAMED, 'notify.places: "a": name its url, or addresses of e-mail'),
-        (f'{NAMED}url = "ftp://hunter2"', "url: must begin with https:// and a host"),
+        (f'{NAMED}url = "ftp://hunter2"', "url: must begin with https:// or http:// and a host"),
         (f'{NAMED}url = "https://me:hunter2@host/"', "url: must not have a user or a password"),
         (f'{NAMED}url = "{HIDDEN}"\nsecret = "s"', "secret: slack uses no secret; remove it"),
         (f'{NAMED}url = "{HIDDEN}"\nto = ["me@x.org"]', "keys of e-mail, and this is slack"),
@@ -87,7 +87,7 @@ NAMED = '[[notify.places]]\nname = "a"\n'
         ('webhook = "https://h/"\n[[notify.places]]\nname = "webhook"\nto = ["a@b.c"]', "2 times"),
         (f'places = "{HIDDEN}"', "must be a list"),
         ('places = ["x"]', 'entry 0 ("x") must be a table'),
-        ('link = "gpu.lab"', "notify.link: must begin with https:// and a host"),
+        ('link = "gpu.lab"', "notify.link: must begin with https:// or http:// and a host"),
         ('disk_free = "much"', 'notify.disk_free = "much": '),
         ('keep_trying = "x"', 'notify.keep_trying = "x": '),
         ('networks = ["x"]', "notify.networks: "),

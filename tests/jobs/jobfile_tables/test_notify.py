@@ -20,8 +20,8 @@ def test_a_job_that_tells_of_everything() -> None:
     ("notify", "why"),
     [
         (NotifySpec(on=("done",)), 'notify.on: "done" is not one of started, '),
-        (NotifySpec(webhook="ftp://host/x"), "must begin with https:// and a host"),
-        (NotifySpec(webhook="https:///x"), "must begin with https:// and a host"),
+        (NotifySpec(webhook="ftp://host/x"), "must begin with https:// or http:// and a host"),
+        (NotifySpec(webhook="https:///x"), "must begin with https:// or http:// and a host"),
         (NotifySpec(webhook="https://me:secret@host/x"), "must not have a user or a password"),
         (NotifySpec(webhook="https://host:99999/"), "is not an address: Port out of range"),
         (NotifySpec(webhook="https://[::1/"), "is not an address"),

@@ -78,7 +78,7 @@ def wrong_url(url: str) -> str | None:
     except ValueError as error:
         return f"is not an address: {error}"
     if parts.scheme not in ("https", "http") or not host:
-        return "must begin with https:// and a host"
+        return "must begin with https:// or http:// and a host"
     if parts.username is not None or parts.password is not None:
         return "must not have a user or a password before the host"
     return "has port 0" if port == 0 else None

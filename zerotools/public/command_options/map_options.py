@@ -93,5 +93,5 @@ def map_arguments(given: Sequence[str]) -> dict[str, int | bool]:
         elif equals and value.isdecimal() and len(value) < 16:
             found[name] = int(value)
         else:
-            raise BadRequest(f"--map-arg {text!r} is not NAME=NUMBER")
+            raise BadRequest(f"--map-arg {text!r} is not NAME=NUMBER, NAME=true or NAME=false")
     return found

@@ -130,6 +130,7 @@ def test_report_to_names_the_trainers_projects(monkeypatch: pytest.MonkeyPatch) 
     assert key(found, "metrics.mlflow") == "Default"
     assert found.spec is not None
     assert found.spec.metrics.trackers == {"wandb": "mine", "mlflow": "Default"}
+    assert rows(found, "ignored")["--report_to"].startswith("tensorboard: every step is recorded")
 
 
 def test_a_project_that_is_said_goes_first() -> None:

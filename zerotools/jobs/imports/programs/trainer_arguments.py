@@ -324,7 +324,7 @@ def read_sharding(reading: ArgumentReading) -> None:
 def read_trackers(reading: ArgumentReading, environment: Mapping[str, str] = os.environ) -> None:
     """Translate the experiment trackers in `report_to` that a job supports.
 
-    If `report_to` names no such tracker, it is ignored, and the reason is reported.
+    Other trackers are ignored, and the reason is reported.
     """
     config = reading.config
     asked, entity = config.pop("report_to"), config.pop("wandb_entity")
@@ -341,8 +341,10 @@ def read_trackers(reading: ArgumentReading, environment: Mapping[str, str] = os.
         if asked is not None and name in named:
             value = before + (environment.get(variable) or default)
             config.map(asked, key, value, f"by {variable}, or the Trainer's default")
-    if asked is not None and named.isdisjoint(TRACKERS):
-        config.row(KeyOutcome.IGNORED, asked, None, _RECORDED)
+    if asked is not None and not (named and named <= TRACKERS.keys()):
+        others = ", ".join(sorted(named - TRACKERS.keys()))
+        why = _RECORDED if named.isdisjoint(TRACKERS) else f"{others}: {_RECORDED}"
+        config.row(KeyOutcome.IGNORED, asked, None, why)
     if entity is not None:
         config.row(KeyOutcome.IGNORED, entity, None, "is part of metrics.wandb")
 
