@@ -28,6 +28,7 @@ from tests.ops.exports import model, noise
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, HostUnreachable, ZerotoolsError
 from zerotools.io.stores.parse_url import path_of
+from zerotools.io.stores.s3_gs_azure_http import open_bucket
 from zerotools.io.stores.store_interface import FarObject, OddKey, WritableStore
 from zerotools.io.stores.store_path import put_object, remove_objects, writable_store
 
@@ -253,3 +254,22 @@ def test_a_server_that_is_not_there_is_named() -> None:
         HostUnreachable, match=r"http://127.0.0.1:9/a.* cannot be read: the connection was refused"
     ):
         path_of("http://127.0.0.1:9/a").is_file()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "variables", "said"),
+    [
+        ("s3", {"AWS_SKIP_SIGNATURE": "perhaps"}, 'failed to parse "perhaps" as boolean'),
+        ("gs", {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such"}, "from /no/such: No such file"),
+        ("az", {}, "az://b cannot be opened: Account must be specified"),
+    ],
+)
+def test_wrong_settings_are_refused_before_a_request(
+    scheme: str, variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [each for each in os.environ if each.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BadRequest, match=said):
+        open_bucket(scheme, "b")

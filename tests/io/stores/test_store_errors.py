@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zerotools.core.errors import BadRequest, HostUnreachable
-from zerotools.io.stores.store_errors import store_failure
+from zerotools.io.stores.store_errors import store_failure, wrong_settings
 
 SECRET = "wJalrXUtnFEMI"
 TEXT = (
@@ -39,6 +39,27 @@ def test_of_an_answer_the_status_and_the_code_are_shown_and_nothing_else(
         raise store_failure("read", "s3://b/k", kind(text))
     assert SECRET not in str(told.value)
     assert "amazonaws" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "text", "said"),
+    [
+        (
+            "az://b",
+            "Generic MicrosoftAzure error: Account must be specified\n\nDebug source:\nGeneric {",
+            "az://b cannot be opened: Account must be specified; correct the store's environment "
+            "variables: set AZURE_STORAGE_ACCOUNT_NAME",
+        ),
+        (
+            "gs://b",
+            "Generic GCS error: GCP credential error: Unable to decode: key must be a string",
+            "gs://b cannot be opened: Unable to decode: key must be a string; correct",
+        ),
+        ("https://h", "", "https://h cannot be opened: GenericError; correct the URL"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_has_wrong_settings(url: str, text: str, said: str) -> None:
+    assert str(wrong_settings(url, GenericError(text))).startswith(said)
 
 
 def test_without_credentials_it_is_said_where_they_are_looked_for() -> None:

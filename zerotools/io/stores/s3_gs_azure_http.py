@@ -35,6 +35,7 @@ from zerotools.io.stores.store_errors import (
     object_gone,
     odd_key,
     store_failure,
+    wrong_settings,
 )
 from zerotools.io.stores.store_interface import (
     FarDirectory,
@@ -76,13 +77,13 @@ def open_bucket(scheme: str, name: str) -> ObstoreBucket:
     """Open a bucket or container of the store with this URL scheme.
 
     Raises:
-        ZerotoolsError: the environment variables with settings of the store are wrong.
+        BadRequest: the environment variables with settings of the store are wrong.
     """
     url = f"{scheme}://{name}"
     try:
         return ObstoreBucket(url, _OPENERS[scheme](name))
     except (BaseError, ValueError, OSError) as error:
-        raise store_failure("opened", url, error) from None
+        raise wrong_settings(url, error) from None
 
 
 def open_web(url: str) -> ObstoreBucket:
@@ -90,7 +91,7 @@ def open_web(url: str) -> ObstoreBucket:
     try:
         store = stores.HTTPStore(url, client_options=_client(url), retry_config=_RETRIES)
     except (BaseError, ValueError, OSError) as error:
-        raise store_failure("opened", url, error) from None
+        raise wrong_settings(url, error) from None
     return ObstoreBucket(url, store)
 
 

@@ -79,6 +79,16 @@ def store_failure(what: str, url: str, error: Exception) -> ZerotoolsError:
     )
 
 
+def wrong_settings(url: str, error: Exception) -> BadRequest:
+    """Return the error for a store that cannot be opened: no request was sent, so the settings are
+    wrong. The reason is the library's first line, which has no request in it.
+    """
+    said = str(error).partition("\n")[0].rpartition(" error: ")[2].rstrip(".")
+    how = CREDENTIALS.get(url.partition(":")[0])
+    advice = f"correct the store's environment variables: {how}" if how else "correct the URL"
+    return BadRequest(f"{url} cannot be opened: {said or type(error).__name__}; {advice}")
+
+
 def object_gone(url: str) -> BadFile:
     """Return the error for an object that was found before and does not exist any more."""
     return object_changed(url, "it is gone")

@@ -225,7 +225,10 @@ def _entries_in_place(model: Conversion, path: Path) -> Entries:
             "which model is changed"
         )
     if not path.is_dir():
-        raise BadRequest(f"{path} is not a directory, so it cannot be changed in place")
+        raise BadRequest(
+            f"{path} is not a directory, so it cannot be changed in place; name the directory of "
+            "the model"
+        )
     if not model.table[model.source.origin.format].is_exported:
         raise BadRequest(
             f"{path} is not a directory of safetensors, so a change in place would lose its "

@@ -300,7 +300,7 @@ def _check_cover(header: DeltaHeader, where: Path) -> None:
             f"most {LARGEST_PLAIN}; make the delta again"
         )
     if len({tensor.name for tensor in header.tensors}) != len(header.tensors):
-        raise BadFile(f"{where} names a tensor twice")
+        raise BadFile(f"{where} names a tensor twice; make the delta again")
     for tensor in header.tensors:
         if tensor.file not in known:
             raise BadFile(

@@ -116,7 +116,7 @@ def _find(source: Checkpoint, key: Key, target_tensor: Tensor) -> Tensor:
     if tensor.shape != target_tensor.shape:
         raise BadRequest(
             f"{key} has shape {tensor.shape} in {source.origin.path} and {target_tensor.shape} in "
-            "the output"
+            "the output; use another checkpoint"
         )
     return tensor
 

@@ -144,8 +144,9 @@ def _of_bridge(file: Path) -> Mapping[str, Any] | None:
         return None
     if kind not in _OF_BRIDGE or not {"dim", "alpha"} <= found.keys():
         raise Unsupported(
-            f"{file} has an adapter {kind or 'of no kind'} in its section peft, but zerotools "
-            f"reads only {' and '.join(_OF_BRIDGE)} with dim and alpha; pass --adapter-config DIR"
+            f"{file}: the section peft has the _target_ {kind or None} and the keys "
+            f"{', '.join(sorted(found))}, but zerotools reads only {' and '.join(_OF_BRIDGE)} with "
+            "dim and alpha; pass --adapter-config DIR"
         )
     return {"r": found["dim"], "lora_alpha": found["alpha"]}
 
