@@ -60,5 +60,5 @@ def test_the_records_of_other_programs_say_the_scale(
 def test_another_adapter_of_megatron_bridge_is_refused(tmp_path: Path) -> None:
     text = "peft:\n  _target_: megatron.bridge.peft.dora.DoRA\n  dim: 2\n  alpha: 8\n"
     directory = model(tmp_path / "run", HALVES, run_config__yaml=text)
-    with pytest.raises(Unsupported, match="has an adapter DoRA in its section peft"):
+    with pytest.raises(Unsupported, match="the section peft has the _target_ DoRA"):
         chosen(directory)
