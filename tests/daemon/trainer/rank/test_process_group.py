@@ -41,33 +41,51 @@ def test_a_rank_that_fails_does_not_wait_for_the_others_to_leave(
 @pytest.mark.parametrize(
     ("error", "others"),
     [
-        (BadRequest("no such file"), (BadRequest, "no such file")),
-        (OSError(5, "I/O error"), (RuntimeError, r"OSError: \[Errno 5\] I/O error")),
+        (BadRequest("no such file"), (BadRequest, "node 0: no such file")),
+        (OSError(5, "I/O error"), (RuntimeError, r"node 0: OSError: \[Errno 5\] I/O error")),
     ],
 )
-def test_every_rank_fails_where_rank_zero_cannot_decide(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, others: tuple[type[Exception], str]
+def test_every_rank_fails_where_one_cannot_decide(
+    error: Exception, others: tuple[type[Exception], str]
 ) -> None:
     import torch
-    import torch.distributed as dist
 
     from zerotoolsd.trainer.rank.process_group import WorldGroup
 
     sent: list[Any] = []
 
-    def broadcast(values: list[Any], src: int, group: object) -> None:
-        sent.extend(values) if not sent else values.__setitem__(slice(None), sent)
+    class Gathered(WorldGroup):
+        """What rank 0 sends arrives on all ranks."""
+
+        def gathered(self, value: Any) -> list[Any]:
+            sent.extend([] if sent else [value])
+            return sent * self.rank.world_size
 
     def decide() -> None:
         raise error
 
-    monkeypatch.setattr(dist, "broadcast_object_list", broadcast)
-    kinds = ((type(error), str(error)), others)
+    kinds = ((type(error), str(error).replace("[", r"\[")), others)
     for index, (kind, words) in enumerate(kinds):
-        rank = Rank(index=index, local=index, world_size=2)
-        group = WorldGroup(rank, torch.device("cpu"), control=None)
-        with pytest.raises(kind, match=words if index else None):
-            group.decided_by_rank_zero(decide)
+        rank = Rank(index=2 * index, local=0, world_size=4, node=index, nodes=2)
+        group = Gathered(rank, torch.device("cpu"), control=None)
+        with pytest.raises(kind, match=words):
+            group.decided_by_node(decide if rank.leads else lambda: None)
+
+
+def test_rank_zero_raises_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from zerotoolsd.trainer.rank.process_group import joined_group
+
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    with joined_group(Rank(index=0, local=0, world_size=1), "cpu") as group:
+        with pytest.raises(ZeroDivisionError):
+            group.decided_by_rank_zero(lambda: 1 // 0)
+        with pytest.raises(BadRequest, match="here"):
+            group.decided_by_rank_zero(refuse)
+
+
+def refuse() -> None:
+    raise BadRequest("here")
 
 
 def test_sums_of_the_first_collective_are_checked() -> None:
