@@ -254,7 +254,7 @@ def help_of(verb: str) -> str:
 
 
 def markdown_table() -> str:
-    """Return the effects of all three commands as a Markdown table for the manual."""
+    """Return the effects of `hold`, `release` and `retry` as a Markdown table for the manual."""
     rows = [("a job that", *(f"`zerotools {verb}`" for verb in VERBS)), ("---",) * 4]
     rows += [(each.job, each.hold, each.release, each.retry) for each in VERB_ROWS]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

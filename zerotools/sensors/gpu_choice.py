@@ -33,8 +33,8 @@ class GpuChoice:
         return replace(gpu, excluded=excluded, preference=next(places, None))
 
     def unknown(self, gpus: Sequence[Gpu]) -> Iterator[str]:
-        """Yield the entries of both lists that match none of the GPUs, as `gpus.exclude:
-        "GPU-5"`.
+        """Yield the entries of `exclude` and `prefer` that match none of the GPUs, each with the
+        name of its list. Example: `gpus.exclude: "GPU-5"`.
         """
         for name, entries in (("exclude", self.exclude), ("prefer", self.prefer)):
             for entry in entries:

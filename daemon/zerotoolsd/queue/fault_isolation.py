@@ -22,7 +22,7 @@ from zerotoolsd.supervisor.transient_errors import is_transient
 
 TAKING_UP = "reattaching to it"
 RETRYING = "queueing it again"
-WAITING_FOR = "checking the jobs and times it waits for"
+WAITING_FOR = "checking what the job waits for"
 TIMING = "checking its time limit"
 COUNTING = "counting its ranks"
 NEEDING = "computing its needs"

@@ -403,7 +403,7 @@ class JobRequests:
         return await self._dispatcher.notifier.try_destinations(places, kinds)
 
     async def undrain(self, *, uid: int) -> dict[str, Any]:
-        """End the drain, so that jobs start again. Returns and raises the same as `drain`."""
+        """End the drain, so that waiting jobs may start. Returns and raises the same as `drain`."""
         await self._draining.undrain(uid)
         return self.health()
 
@@ -534,11 +534,12 @@ class JobRequests:
         return await self._state.metrics(openmetrics=openmetrics)
 
     async def history(self, seconds: int, points: int) -> dict[str, Any]:
-        """Return the use of the machine in the last `seconds`, as columns of at most `points` + 1
-        points.
+        """Return the use of the machine in the last `seconds`, at `points` + 1 times or fewer.
 
         The result is `{"step_seconds", "times", "series": {name: {"mean", "most"}}, "trouble"}`.
-        The names of the series are listed in `zerotoolsd.monitoring.history_recorder`.
+        `mean` and `most` are lists with the average and the maximum in the interval after each of
+        the `times`. `trouble` is the reason why new measurements are missing, or None. The names of
+        the series are listed in `zerotoolsd.monitoring.history_recorder`.
         """
         return (await self._dispatcher.history.read(seconds, points)).to_json()
 

@@ -86,8 +86,8 @@ class BegunProgram:
 
     @property
     def awaited(self) -> str:
-        """Return what the child process enters or executes now: its control group, a directory or a
-        program.
+        """Return a phrase for the step that the child process has not completed yet: entering its
+        control group, entering its directory, or executing its program.
         """
         if not self._done_steps:
             return "its control group"

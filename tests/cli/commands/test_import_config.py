@@ -292,7 +292,7 @@ def test_as_script_the_program_runs_with_its_launcher_and_a_repaired_config(
     said = unwrapped(done.err)
     assert f"main.py is not in {here}: set script.directory" in said
     assert "a stop sends SIGTERM to every rank" in said
-    assert "the same command with --as train" in said
+    assert "repeat this command with --as train" in said
 
 
 def test_as_script_all_that_hinders_it_is_said_at_once(

@@ -15,5 +15,5 @@ def test_who_goes_first_is_at_the_top(zerotools: Command, service: FakeService) 
     ]
     assert lines[1].split() == ["anna", "1", "50.0%", "0.0%", "12.2", "480.0", "2", "3", "1.00"]
     assert lines[2].split()[-1] == "0.25"
-    assert lines[3] == "GPU time counts only half 7.0 d after its use"
+    assert lines[3] == "7.0 d after its use, GPU time counts half as much"
     assert len(json.loads(zerotools("shares", "--json").out)["users"]) == 2

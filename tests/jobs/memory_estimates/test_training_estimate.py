@@ -224,7 +224,8 @@ def job_attention_kernels(precision: str, attention: str | None = None) -> JobSp
         (
             job_attention_kernels("fp16"),
             "attention: torch's flash kernel on Fake H100 (compute capability 9.0); torch's "
-            "memory-efficient kernel (with repeated keys) on V100 (compute capability 7.0)",
+            "memory-efficient kernel (keys and values repeated for each query head) on V100 "
+            "(compute capability 7.0)",
         ),
         (
             job_attention_kernels("fp32", "eager"),
@@ -241,7 +242,7 @@ def test_a_job_says_its_kernel_on_the_cards_of_this_machine(spec: JobSpec, said:
 def test_no_card_has_a_flash_kernel_for_fp32() -> None:
     said = kernels_of(job_attention_kernels("fp32"), FakeProbe([fake_gpu(0)]).read())
     assert said is not None
-    assert "memory-efficient kernel (with repeated keys) on Fake H100" in said
+    assert "(keys and values repeated for each query head) on Fake H100" in said
     assert kernels_of(job_attention_kernels("fp32"), FakeProbe([]).read()) is None
 
 

@@ -163,15 +163,15 @@ def _closing(
     """
     name = "job.toml" if output is None else str(output)
     if output is None:
-        yield f"write the job file: the same command with -o {name}"
+        yield f"write the job file: repeat this command with -o {name}"
     if imported.missing:
         yield f"add to {name}: {', '.join(imported.missing)}"
     yield f"zerotools submit --dry-run {name} && zerotools submit --follow {name}"
     if settings is not None and settings.program is not None:
         if target == "train":
-            yield f"or run {settings.program.name} itself: the same command with --as script"
+            yield f"or run {settings.program.name} itself: repeat this command with --as script"
         elif not settings.findings.unsupported:
-            yield "or train the model here: the same command with --as train"
+            yield "or train the model here: repeat this command with --as train"
 
 
 def _page(name: str) -> tuple[str, str]:

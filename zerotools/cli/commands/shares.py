@@ -38,7 +38,7 @@ def command(socket: Path | None, as_json: bool) -> None:
     rows = [_row(user) for user in found["users"]]
     render.print_lines(render.table(HEADERS, rows, right=HEADERS[1:], columns=columns))
     click.echo(
-        f"GPU time counts only half {duration_text(found['half_life_seconds'])} after its use"
+        f"{duration_text(found['half_life_seconds'])} after its use, GPU time counts half as much"
     )
     if not found["fair"]:
         click.echo("jobs start in the order of their numbers, because [shares] has fair = false")

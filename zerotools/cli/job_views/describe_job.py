@@ -364,7 +364,7 @@ def checkpoint_path(job: Job) -> str:
 _WAYS = {
     "at_save": "its structure was checked when it was saved",
     "digests": "every byte was checked when the job continued from it",
-    "unchanged": "its files had not changed since the save when the job continued from it",
+    "unchanged": "its files were unchanged since the save when the job resumed from it",
     "structure": "its structure was checked when it was found",
 }
 

@@ -6,7 +6,7 @@ reading               save directory -> Checkpoint and TrainingState
 logical_state         the state of one model-parallel rank without partitions, for any world size
 change_stage          a logical state, converted to another ZeRO stage
 foreign_param_groups  the param groups of a run that resumes in DeepSpeed
-writing               logical state -> files, for another world size, stage or source format
+writing               logical state -> files; the source may have another world size or format
 universal             universal checkpoints, one directory per parameter: read and written
 format                the `Format` of ZeRO checkpoints
 

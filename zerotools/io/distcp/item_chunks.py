@@ -147,7 +147,7 @@ class ItemChunks(Sequence[Chunk]):
             yield self._find(box, item)
 
     def items(self) -> Iterator[Item]:
-        """Yield the item that contains each chunk."""
+        """For each chunk in order, yield the item that contains it."""
         return (item for _, item in self._parts)
 
     def item(self, number: int) -> Item:
@@ -348,8 +348,8 @@ class DerivedChunks(ItemChunks):
         return map(self._made, self._pieces())
 
     def items(self) -> Iterator[Item]:
-        """Yield the item that contains each chunk. An item with several chunks is yielded several
-        times."""
+        """For each chunk in order, yield the item that contains it. An item with several chunks is
+        yielded several times."""
         return (piece.source.item(piece.number) for piece in self._pieces())
 
     def item(self, number: int) -> Item:

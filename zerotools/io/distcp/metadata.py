@@ -191,8 +191,9 @@ class _Reader:
     def _info(self, key: str, state: Mapping[str, Any]) -> Item:
         if state.get("transform_descriptors"):
             raise Unsupported(
-                f"{self._path}: {key} was saved through {state['transform_descriptors']!r:.80}, so "
-                "its bytes cannot be addressed; save it again without extensions"
+                f"{self._path}: the data of {key} was transformed when it was saved "
+                f"({state['transform_descriptors']!r:.80}), which zerotools cannot read; save the "
+                "checkpoint again without StreamTransformExtension"
             )
         file = state.get("relative_path")
         if not isinstance(file, str) or not stays_below_root(file):

@@ -79,7 +79,9 @@ class OpenShells:
                 shell.kill()
 
     def kill(self) -> None:
-        """Do the same as `end_all`, because the outer `OpenShells` calls `kill`."""
+        """End all scripts as `end_all` does. The `OpenShells` that contains this object calls
+        `kill` for every entry, also for a `FarShell`.
+        """
         self.end_all()
 
 

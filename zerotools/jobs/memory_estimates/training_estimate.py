@@ -43,7 +43,8 @@ from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 SCHEMA = "zerotools.estimate/1"
 
 
-FLASH, EFFICIENT = "torch's flash kernel", "torch's memory-efficient kernel (with repeated keys)"
+FLASH = "torch's flash kernel"
+EFFICIENT = "torch's memory-efficient kernel (keys and values repeated for each query head)"
 SCORES = "the scores of all pairs of tokens stay in memory"
 
 

@@ -41,8 +41,9 @@ _ALIGNMENT = 16
 
 
 class Block(NamedTuple):
-    """Elements [begin, end) of a flattened tensor. `box` has the same elements; None if both
-    tensors are read by ranges."""
+    """Elements [begin, end) of a flattened tensor. `box` is the same elements as a box. It is None
+    if the tensor and the one compared with it are both stored as flat ranges.
+    """
 
     begin: int
     end: int

@@ -83,9 +83,11 @@ def next_commands(
 
 
 def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
-    """Return the checkpoint's directory, then similarly named directories next to it that contain
-    files missing in the checkpoint; empty without such directories. For example, after an
-    interrupted rename the files of other nodes may be in `tmp-checkpoint-100`."""
+    """Find similarly named directories next to the checkpoint that contain its missing files. For
+    example, after an interrupted rename the files of other nodes may be in `tmp-checkpoint-100`.
+
+    Return the checkpoint's directory, then the directories found. If none is found, return ().
+    """
     root = inspection.checkpoint.root
     if isinstance(root, RemotePath) or not inspection.missing:
         return ()

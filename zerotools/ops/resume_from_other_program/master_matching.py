@@ -34,8 +34,9 @@ def check_masters(
     groups: Sequence[Sequence[str]],
     option: str = "--order",
 ) -> None:
-    """Check that the numbered masters, after a cast, are equal to the weights that `groups` names
-    for them. The user gave these names with `option`.
+    """Check that each master that has a number in place of a name, after a cast, is equal to the
+    weight with the name that `groups` has at its position. The user gave these names with
+    `option`.
 
     Raises:
         BadRequest: a master differs from its weight.

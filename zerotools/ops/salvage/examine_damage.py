@@ -344,10 +344,10 @@ def _refuse_other_weights(examined: Examined, files: SoundFiles, budget: MemoryB
     for found in differing_weights(examined.checkpoint, _whole_pairs(pairs, files), budget):
         raise Unsupported(
             f"{checkpoint.origin.path}: {found.name} is not equal to its master after a cast to "
-            f"{found.weight.dtype}: {found.elements} of {found.numel} elements differ, and both "
-            "files are undamaged. Either the files are from two saves, or the flat buffers do "
-            "not lie in the order of param_shapes, or the run saved an average in place of the "
-            "weights; take another checkpoint"
+            f"{found.weight.dtype}, although both files are undamaged: {found.elements} of "
+            f"{found.numel} elements differ. Possible reasons: the files are from two saves, the "
+            "order of the flat buffers is not that of param_shapes, or the run saved averaged "
+            "weights (EMA); take another checkpoint"
         )
 
 

@@ -29,7 +29,9 @@ _HUB_ERRORS = {"EntryNotFound": "Entry not found", "RepoNotFound": "Repository n
 
 
 def plain_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
-    """Return the response to a request that had the token."""
+    """Return the response to a request that is neither signed nor refused: the list of the files, a
+    response in the format of the Hub's API, or a file.
+    """
     path = [word for word in asked.path if word]
     if not path:
         return _json(_listing(model))

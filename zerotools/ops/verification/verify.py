@@ -125,10 +125,10 @@ def carry_out_verify(
     """Make all checks of the checkpoint, and return the findings. With `fast`, no tensor data is
     read.
 
-    Otherwise an output is compared with the record inside it, if it has one. The checkpoint is
-    compared with `other` (None: the manifest next to it, if there is one). With `digests`, the
-    result has a new manifest. `on_bytes` is called with the number of bytes that were read since
-    its last call.
+    Without `fast`, the tensors are compared with the digests that an output of zerotools may
+    contain, and with `other` (None: the manifest next to the checkpoint, if there is one). With
+    `digests`, the result has a new manifest. `on_bytes` is called with the number of bytes that
+    were read since its last call.
 
     Raises:
         BadRequest: the manifest belongs to another model.
@@ -494,8 +494,8 @@ def _not_the_cast(checkpoint: Checkpoint, found: Difference) -> Finding:
         Check.MEANING,
         f"{weight}: {found.name} is not equal to its master in {master} after a cast to "
         f"{found.weight.dtype}: {found.elements} of {found.numel} elements differ, the first at "
-        f"{found.first}. Either the files are of two steps, or the flat buffers do not lie in the "
-        "order of param_shapes, or the run saved an average in place of the weights; take "
+        f"{found.first}. Possible reasons: the files are from two saves, the order of the flat "
+        "buffers is not that of param_shapes, or the run saved averaged weights (EMA); take "
         "another checkpoint",
         tensor=Key(found.name, "param"),
     )

@@ -292,11 +292,11 @@ class _Model:
         return key, Product(down, up, scale, layout)
 
     def _layout_of_experts(self, module: str, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of experts with square matrices, which the shape does not show: that of
-        the adapter's other experts, or else the one that follows from the version of PEFT and from
-        the model.
+        """Return the layout of experts with square matrices. Their shape does not show it.
 
-        PEFT before 0.19 treated the first dimension of the matrices of all experts as their inputs.
+        If the adapter has experts that are not square, they have the same layout. Otherwise the
+        layout follows from the version of PEFT and from the model. PEFT before 0.19 treated the
+        first dimension of the matrices of all experts as their inputs.
         """
         others = self._layout_of_other_experts()
         if others is not None:

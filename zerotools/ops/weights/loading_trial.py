@@ -142,9 +142,9 @@ class Unbuildable(BadRequest):
 class Trial:
     """The result of one attempt to load tensors into a model.
 
-    `faults` are the missing and unexpected names, and those with a wrong shape. `ties` maps each
-    name that transformers ties to the name of the tensor that holds its values. `renamed` has the
-    entries of `ties` for tensors that the checkpoint stores under the tied name.
+    `faults` are the missing and unexpected names, and the names of tensors with a wrong shape.
+    `ties` is tied name -> name of the tensor that holds its values. `renamed` has only those
+    entries of `ties` for which the checkpoint stores the values under the tied name.
     """
 
     faults: NameFaults

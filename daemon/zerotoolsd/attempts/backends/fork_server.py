@@ -254,7 +254,9 @@ def kind_of(plan: Plan, spec: JobSpec) -> ServerKind:
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a rank that its fork server needs, too."""
+    """Return the environment variables with which the fork server of a rank is started: those of
+    the rank, `env`, except the ones that differ between attempts or ranks.
+    """
     return {
         name: value
         for name, value in env.items()

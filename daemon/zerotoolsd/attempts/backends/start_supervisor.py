@@ -134,7 +134,9 @@ class SupervisorSpawner:
         return why
 
     def forget(self, token: str) -> None:
-        """Forget why systemd did not start the attempt's supervisor, because it is running."""
+        """Forget the reason why systemd did not start the attempt's supervisor. The caller found
+        that the supervisor runs.
+        """
         self._why.pop(token, None)
         if self._clock() >= self._plain_until:
             self._trouble = None

@@ -272,7 +272,9 @@ def host_of(url: str) -> tuple[str, str, int]:
 
 
 def why_refused(url: str, config: NotifyConfig) -> str | None:
-    """Return the reason why notices may not be sent to `url`; None if its host may be looked up."""
+    """Return the reason why notices may not be sent to the host of `url`. Return None if the host
+    is allowed; `check_address` must then check its address.
+    """
     places = [host_of(entry) for entry in config.allow]
     if config.webhook is not None:
         places.append(host_of(config.webhook))

@@ -304,8 +304,9 @@ class GpuMemoryParts:
     def fitting(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu]:
         """Return the GPUs of `wanted` that have enough free memory for the job, the best GPU first.
 
-        Open GPUs come first, then GPUs that the owner of the machine prefers. Among equally
-        preferred GPUs, the one with the least free memory comes first.
+        GPUs that are not reserved for another job come first, and among them the GPUs that the
+        administrator prefers. Among equally preferred GPUs, the one with the least free memory
+        comes first.
         """
         share = self.share(request.need.gpu_bytes or 0)
         fits = [

@@ -125,7 +125,7 @@ class Draining:
         await self._set(lambda: Drain(since=now, uid=uid, why=why), uid)
 
     async def undrain(self, uid: int) -> None:
-        """Start jobs again; see `JobRequests.undrain`."""
+        """End the drain, so that waiting jobs may start; see `JobRequests.undrain`."""
         await self._set(lambda: None, uid)
 
     async def _set(self, make: Callable[[], Drain | None], uid: int) -> None:

@@ -286,9 +286,7 @@ def _blame(found: FirstFailure, errors: Sequence[dict[str, Any]]) -> Verdict:
     if rank.exit_code == EXIT_NOT_READY and own and own[-1].get("kind") == NOT_READY:
         outcome = NOT_READY  # by its status alone, a program of the user's would run for ever
     if found.evidence is not None:
-        how = (
-            f"rank {rank.index} did not answer the other ranks, and was killed; error of the others"
-        )
+        how = f"rank {rank.index} did not answer the other ranks, and was killed; their error"
         return Verdict("crashed", f"{how}: {found.evidence}", rank)
     if rank.signal is not None:
         how = f"rank {rank.index} was ended by signal {rank.signal} ({_signal_name(rank.signal)})"

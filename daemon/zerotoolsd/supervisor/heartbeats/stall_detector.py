@@ -280,12 +280,10 @@ def stall_sentence(sights: Sequence[RankState], rank: int | None) -> str:
         return f"it reported that it is complete, and has not ended for {quiet}{state}"
     if late is not None:
         alone = len(sights) == 1
-        who = "it has" if alone else f"rank {late.rank} has"
+        who = "it" if alone else f"rank {late.rank}"
         tail = "" if alone else "; the others wait for it"
-        quiet = format_duration(late.quiet)
-        return (
-            f"{who} been in {activity_text(late.beat)} for {quiet}{_process_state_text(late)}{tail}"
-        )
+        place = f"{activity_text(late.beat)} for {format_duration(late.quiet)}"
+        return f"{who} has been in {place}{_process_state_text(late)}{tail}"
     shortest = format_duration(min((sight.quiet for sight in sights), default=0.0))
     places = {activity_text(sight.beat) for sight in sights}
     if len(places) == 1:

@@ -130,8 +130,8 @@ def prepare_examples(
 ) -> ReadingStats:
     """Encode the examples of the files `paths`, write them to `destination`, and return statistics.
 
-    `reader` is the kind of input that the model takes. `processes` is the number of additional
-    processes that help. Examples without a prompt or without a response are left out.
+    `reader` describes the inputs of the model. If `processes` is not 0, that many child processes
+    encode the examples. Examples without a prompt or without a response are left out.
 
     Raises:
         BadFile: a file has no readable examples; the message names the file and the line.

@@ -167,7 +167,7 @@ class ChunkedLoss:
         wanted = wanted.flatten(0, 1)
         dropout = self._base.random_outside()
         if dropout is not None:
-            raise CannotChunk(f"{kind} uses random numbers in {dropout}, after its hidden states")
+            raise CannotChunk(f"{kind} applies dropout after its hidden states, in {dropout}")
         if found.shape != wanted.shape:
             raise CannotChunk(f"{kind} does not compute its logits position by position")
         error = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))

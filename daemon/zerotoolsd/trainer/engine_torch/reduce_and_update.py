@@ -231,7 +231,8 @@ BUCKET_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class _Piece:
-    """The same piece of each rank's part of a weight: elements `first` to `first + length - 1`.
+    """The elements `first` to `first + length - 1` of every rank's part of a weight, counted from
+    the beginning of the part.
 
     `flat` is the whole weight. It is divided into parts of `part` elements, one for each rank; the
     parts of the last ranks may reach beyond its end.

@@ -199,7 +199,8 @@ def pack_frozen(model: Any, *, double_quant: bool, kept: Container[str] = ()) ->
     if find_spec("bitsandbytes") is None:
         raise BadRequest(
             f"{SAID}: needs bitsandbytes, which {sys.executable} does not have; run "
-            f'{install_command(REQUIREMENTS["bitsandbytes"])}, or set it to "train"'
+            f"{install_command(REQUIREMENTS['bitsandbytes'])}, or set lora.frozen_precision to "
+            '"train"'
         )
     found = list(_packable(model, kept))
     if not found:

@@ -1,4 +1,4 @@
-"""FSDP2 over the ranks: the mesh, the sharded modules, the memory of the shards and of reductions.
+"""FSDP2 over the ranks: the mesh, the sharded modules, and the memory for shards and reductions.
 
 Stages 2 and 3 shard the weights. Stage 2 keeps the gathered weights from the forward pass to the
 end of the backward pass, so it does not gather them a second time. Stages 0 and 1 replicate the
@@ -15,9 +15,9 @@ stays equal on all tensor ranks, because its gradient is averaged over all ranks
     rank 0: rows 0-1    rank 1: rows 4-5              rank 0: rows 0-1    rank 1: rows 2-3
     rank 2: rows 2-3    rank 3: rows 6-7              rank 2: rows 4-5    rank 3: rows 6-7
 
-A single rank has nothing to gather or reduce. If its memory layout is not sharded, the model is not
-wrapped. Its parameters are plain tensors, which become DTensors only when they are saved
-(`as_saved`).
+A single rank has nothing to gather or reduce. If the job's `MemoryLayout` has `is_sharded` = False,
+the model of a single rank is not wrapped by FSDP2. Its parameters are plain tensors, which become
+DTensors only when they are saved (`as_saved`).
 """
 
 from __future__ import annotations

@@ -410,8 +410,9 @@ def parse_card(text: str) -> NodeCard:
 
 
 def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
-    """Return the card of this node, for the attempt with the token `token` and `ranks` ranks on
-    this node.
+    """Return the data that this node writes into the store to introduce itself: the token of its
+    attempt, the number of its ranks, its digests of the job's tables, its name, its boot id and its
+    versions.
     """
     versions = (zerotools.__version__, str(torch.__version__))
     return NodeCard(

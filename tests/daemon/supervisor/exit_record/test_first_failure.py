@@ -205,10 +205,7 @@ def test_a_program_that_ends_with_0_as_it_stalled_is_not_finished() -> None:
 
 def test_the_cause_says_that_a_rank_did_not_answer() -> None:
     cause = cause_of(exited(0, 1, 9.0), killed(1, 10.0), errors=[error(0, 9.0, TIMEOUT)])
-    assert (
-        cause
-        == f"rank 1 did not answer the other ranks, and was killed; error of the others: {TIMEOUT}"
-    )
+    assert cause == f"rank 1 did not answer the other ranks, and was killed; their error: {TIMEOUT}"
 
 
 def test_a_machine_that_is_not_ready_is_told_by_the_rank_and_not_by_its_status() -> None:

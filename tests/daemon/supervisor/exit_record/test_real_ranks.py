@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.full]
 
 PROGRAM = Path(__file__).with_name("gloo_rank.py")
 HOWS = {
-    "SIGSTOP": "rank 1 did not answer the other ranks, and was killed; error of the others: ",
+    "SIGSTOP": "rank 1 did not answer the other ranks, and was killed; their error: ",
     "SIGKILL": "rank 1 was ended by signal 9 (SIGKILL)",
     "raise": "rank 1 exited with 1",
 }

@@ -56,8 +56,8 @@ def refuse_stacked_experts(source: Checkpoint) -> None:
     model = shards[0].model if shards else getattr(native, "model", None)
     if isinstance(model, ModelStates) and model.stacked_experts.layers:
         raise Unsupported(
-            f"{source.origin.path} has experts of AutoEP, and zerotools writes rank files with "
-            "such experts only from rank files (zerotools reshard); "
+            f"{source.origin.path} has experts of AutoEP, which only zerotools reshard writes to "
+            "rank files, from rank files; "
             + (
                 "make a universal checkpoint, which DeepSpeed loads on any number of ranks, with "
                 "zerotools convert --to universal"

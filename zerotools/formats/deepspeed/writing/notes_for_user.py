@@ -102,9 +102,9 @@ def _sequence_ranks(mp_shard: MpShard) -> list[str]:
     if model.model_parallel_size != 1 or len(own) < 2:
         return []
     return [
-        "all files are named mp_rank_00, as DeepSpeed 0.19.8 names them; with sequence "
-        f"parallelism DeepSpeed {model.version or 'that saved the run'} looks for "
-        f"{', '.join(names[1:2])}: resume with 0.19.8 or newer"
+        "all files are named mp_rank_00, so resume with DeepSpeed 0.19.8 or newer: with sequence "
+        f"parallelism, DeepSpeed {model.version or 'that saved the run'} would look for "
+        f"{', '.join(names[1:2])}"
     ]
 
 

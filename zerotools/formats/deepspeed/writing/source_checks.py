@@ -163,9 +163,9 @@ def compare_weights(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tenso
                 if not np.array_equal(*both, equal_nan=True):
                     raise Unsupported(
                         f"{_path(source, weight)}: {name} is not equal to its master in "
-                        f"{_path(source, master)} after a cast to {weight.dtype}. Either the "
-                        "files are from two saves, or the flat buffers do not lie in the order "
-                        "of param_shapes, or the run saved an average in place of the weights; "
+                        f"{_path(source, master)} after a cast to {weight.dtype}. Possible "
+                        "reasons: the files are from two saves, the order of the flat buffers is "
+                        "not that of param_shapes, or the run saved averaged weights (EMA); "
                         "take another checkpoint, or load it with DeepSpeed and save it "
                         f"again{_as_they_are(source, name, weight)}"
                     )

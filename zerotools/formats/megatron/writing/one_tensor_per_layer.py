@@ -140,8 +140,10 @@ _LATENT = {
 
 @dataclass(frozen=True)
 class NormNames:
-    """The names under which norms are written. `written` maps the name of each norm to its name in
-    the output, and `second` maps this name to the second name of a norm that is written twice.
+    """The names under which norms are written.
+
+    `written` is name of a norm -> its name in the output. `second` has an entry for each norm that
+    is written twice: its name in the output -> its second name in the output.
     """
 
     written: Mapping[str, str]
