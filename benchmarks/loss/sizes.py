@@ -10,8 +10,8 @@ from torch import nn
 from benchmarks.loss.live_bytes import LiveBytes
 from zerotools.core.loss_chunks import LossSize
 from zerotools.ops.estimate.state_memory import loss_bytes
+from zerotoolsd.trainer.allocate_tensors import TORCH_DTYPES
 from zerotoolsd.trainer.engine.chunked_loss import LossParts, SummedLoss, summed_cross_entropy
-from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
 
 SIZES = [(2048, 8192, 256), (4096, 32768, 256), (4096, 50304, 512)]
 """Rows, vocabulary, and width of the hidden states."""

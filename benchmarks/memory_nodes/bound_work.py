@@ -23,7 +23,7 @@ if __name__ == "__main__":  # before torch makes its threads
 
 import torch
 
-from zerotoolsd.trainer.memory_tiers import PinnedArena
+from zerotoolsd.trainer.allocate_tensors import PinnedArena
 
 MIB = 1 << 20
 

@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 def cases(device: str, capability: tuple[int, int], ways: Sequence[str]) -> Iterator[Case]:
     """Yield the cases for `device`; `capability` is the compute capability of a GPU."""
-    from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
+    from zerotoolsd.trainer.allocate_tensors import TORCH_DTYPES
     from zerotoolsd.trainer.model.attention_choice import has_flash
 
     for precision in TYPES[device]:
@@ -171,7 +171,7 @@ def _model_of(case: Case, device: str) -> tuple[Any, dict[str, Any]]:
     from transformers import AutoModelForCausalLM
 
     from zerotools.jobs.jobfile_tables.model import ModelSpec
-    from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
+    from zerotoolsd.trainer.allocate_tensors import TORCH_DTYPES
     from zerotoolsd.trainer.model.meta_model import read_config
     from zerotoolsd.trainer.model.segment_attention import SEGMENTED
 

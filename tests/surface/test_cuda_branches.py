@@ -76,14 +76,14 @@ COVERED: dict[str, str] = {
     "test_a_gpu_has_a_stream_for_copies",
     f"{TRAINER}/engine_torch/muon.py computing_type": f"{OF_TRAINER}/engine_torch/"
     "test_muon.py test_gpus_without_bf16_iterate_in_fp32",
-    f"{TRAINER}/memory_tiers.py PinnedArena._lock": f"{OF_TRAINER}/test_memory_tiers.py "
+    f"{TRAINER}/allocate_tensors.py PinnedArena._lock": f"{OF_TRAINER}/test_allocate_tensors.py "
     "test_pages_are_locked_by_torch_s_runtime",
-    f"{TRAINER}/memory_tiers.py _clear_cuda_error": f"{GPU} tests of mark gpu",
+    f"{TRAINER}/allocate_tensors.py _clear_cuda_error": f"{GPU} tests of mark gpu",
     f"{TRAINER}/model/sharding.py free_reduction_buffers": f"{OF_TRAINER}/model/"
     "test_sharding.py test_parameters_on_the_host_leave_their_buffers_on_a_gpu_alone",
     f"{TRAINER}/model/sharding.py _Reduced.__call__": f"{OF_TRAINER}/model/"
     "test_sharding.py test_the_buffer_before_is_freed_once_its_stream_is_done",
-    f"{TRAINER}/memory_tiers.py make_memory": f"{OF_TRAINER}/test_memory_tiers.py "
+    f"{TRAINER}/allocate_tensors.py make_memory": f"{OF_TRAINER}/test_allocate_tensors.py "
     "test_copies_of_a_gpu_go_through_pinned_memory_unless_the_job_forbids_it",
     f"{TRAINER}/model/attention_choice.py choose_kernel": f"{OF_TRAINER}/model/"
     "test_attention_choice.py test_the_log_says_which_kernel",

@@ -63,7 +63,7 @@ STARTS = {
     "slurm/runner": "srun and supervisors, under Slurm, as the job's user",
     "users/run_as_user.py": "becomes the user, then the program",
     "service/admission/interpreter_check.py": "the job's interpreter at submit, as its user",
-    "attempts/backends/supervisor_process.py": "supervisors, as the job's user",
+    "attempts/backends/spawn_supervisor.py": "supervisors, as the job's user",
     "attempts/backends/systemd_unit.py": "systemd-run, whose unit is the job's user's",
     "attempts/backends/fork_server.py": "fork servers, of the daemon's own user for its own jobs",
     "dispatch/last_uploads.py": "uploads for jobs that are over, as the job's user",

@@ -19,8 +19,8 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training_state import TrainingState
 
 if TYPE_CHECKING:
-    from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Dropped, Target
+    from zerotools.core.thinning_changes import Keep, Thinning
     from zerotools.runs.training_record import JobRecord
 
 

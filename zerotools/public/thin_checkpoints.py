@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.core.kept_by_thinning import Keep
+from zerotools.core.thinning_changes import Keep
 from zerotools.formats.format import ReadOptions
 from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.execution.tile_workers import MemoryBudget

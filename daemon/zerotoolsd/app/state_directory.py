@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.queue_backup import LOCK
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 
 _PROC = Path("/proc")
 _STARTING_SECONDS = 5.0

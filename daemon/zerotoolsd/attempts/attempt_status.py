@@ -25,7 +25,7 @@ from zerotoolsd.supervisor.exit_record.keeper_process import KILLED
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.procfs import boot_id
 from zerotoolsd.supervisor.signal_process import open_process
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 RESTARTED = "the machine was restarted"

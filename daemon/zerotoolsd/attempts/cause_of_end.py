@@ -20,7 +20,7 @@ from zerotoolsd.queue.gpu_fault_fences import XidsByGpu, codes_text
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.supervisor.exit_record.first_failure import LONGEST, error_line, last_error
-from zerotoolsd.supervisor.transient_errors import NOT_READY
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
 _GPU_MEMORY = re.compile(r"CUDA(?: error:)? out of memory|OutOfMemoryError|out of GPU memory")
 _OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})

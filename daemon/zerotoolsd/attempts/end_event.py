@@ -22,7 +22,7 @@ from zerotoolsd.supervisor.attempt_plan import OUTSIDE
 from zerotoolsd.supervisor.exit_record.decide_outcome import EXIT_STOPPED
 from zerotoolsd.supervisor.procfs import Process, boot_id
 from zerotoolsd.supervisor.stop.kill_descendants import in_words, is_still_alive
-from zerotoolsd.supervisor.transient_errors import NOT_READY
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 from zerotoolsd.users.account import user_name
 
 _MOST_LISTED = 4

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.attempts.backends.supervisor_process import SUPERVISOR_LOG
+from zerotoolsd.attempts.backends.spawn_supervisor import SUPERVISOR_LOG
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.sql_values import one_line

@@ -37,7 +37,7 @@ from zerotoolsd.queue.tables.preemption_table import PAUSE, PREEMPT, RELIEVE, RE
 from zerotoolsd.queue.tables.usage_accounting import GpuTime
 from zerotoolsd.supervisor.attempt_plan import ATTEMPT, EXIT, REQUEST, RUN
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,8})")

@@ -32,7 +32,7 @@ from zerotoolsd.queue.lifecycle import Admit, Started
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.supervisor.attempt_plan import ATTEMPT, Plan
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 from zerotoolsd.users.account import NameLookupTimeout
 from zerotoolsd.users.open_as_user import opened_run_directory
 from zerotoolsd.users.served_users import ServedUsers

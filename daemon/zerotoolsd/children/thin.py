@@ -30,7 +30,7 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     Raises DaemonError if the daemon does not respond.
     """
     from zerotools.core.errors import ZerotoolsError
-    from zerotools.core.kept_by_thinning import Keep
+    from zerotools.core.thinning_changes import Keep
     from zerotools.jobs.client.checkpoints_in_use import ResumePath, needed_paths, refuse_needed
     from zerotools.jobs.client.daemon_client import DaemonClient
     from zerotools.ops.thinning.swap_directories import clear_left

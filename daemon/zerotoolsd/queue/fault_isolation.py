@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerotoolsd.queue.rows import UnreadableSpec
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 
 TAKING_UP = "reattaching to it"
 RETRYING = "queueing it again"

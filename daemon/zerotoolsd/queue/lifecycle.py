@@ -32,7 +32,7 @@ from zerotools.jobs.states import (
     YIELDING,
 )
 from zerotoolsd.queue.retry_rules import USUAL, CauseRule
-from zerotoolsd.supervisor.transient_errors import NOT_READY
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
 FINISHED = "finished"
 STOPPED = "stopped"

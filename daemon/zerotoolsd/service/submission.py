@@ -69,7 +69,7 @@ from zerotoolsd.service.admission.start_dry_run import run_rank_checks
 from zerotoolsd.service.evaluation_jobs import evaluation_of, refuse_many_evaluations
 from zerotoolsd.service.read_checkpoints_and_predictions import RESULT_LOOKS
 from zerotoolsd.service.user_lookup import uid_of, who_is
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 from zerotoolsd.users.account import user_name
 from zerotoolsd.users.start_as_submitter import JobUser
 from zerotoolsd.users.user_limits import why_queued_too_much

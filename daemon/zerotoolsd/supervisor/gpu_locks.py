@@ -39,7 +39,7 @@ from typing import Any
 
 from zerotoolsd.supervisor.procfs import read_process
 from zerotoolsd.supervisor.signal_process import open_process
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 
 _LINE = re.compile(
     r"^\d+: FLOCK +ADVISORY +(?:READ|WRITE) +(\d+) +([0-9a-f]+):([0-9a-f]+):(\d+) ", re.M

@@ -56,7 +56,7 @@ from zerotoolsd.supervisor.spawn_child import Execute, execute_program
 from zerotoolsd.supervisor.start_ranks import become_subreaper
 from zerotoolsd.supervisor.stop.kill_descendants import kill_all
 from zerotoolsd.supervisor.supervise_loop import RankMonitor
-from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
 
 LOCK_SECONDS = 2.0
 """Seconds to wait for the lock of the run directory. A process that only tests whether it is

@@ -39,7 +39,7 @@ from zerotoolsd.supervisor.start_ranks import SupervisedRank, hold_port, spawn_r
 from zerotoolsd.supervisor.stop.kill_descendants import reap_children
 from zerotoolsd.supervisor.stop.stop_programs import Stop
 from zerotoolsd.supervisor.stop.stop_request_file import RequestReader
-from zerotoolsd.supervisor.transient_errors import hang_reason
+from zerotoolsd.supervisor.transient_os_errors import hang_reason
 
 TICK_SECONDS = 1.0
 ALIVE_SECONDS = 10.0

@@ -23,7 +23,7 @@ package. A module imports only modules that come later in this list:
     sequence_parallel           lets several ranks compute one sequence
     data                        converts files to tokens, and tokens to batches
     model                       builds the model on the meta device, its shards and initial values
-    memory_tiers                keeps tensors on the device, in host memory or on disk
+    allocate_tensors            keeps tensors on the device, in host memory or on disk
     tensor_parallel             lets several ranks compute one layer
     rank                        this rank, its process group, its errors and exit codes
 """

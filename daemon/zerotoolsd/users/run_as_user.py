@@ -56,7 +56,7 @@ _LATER = frozenset(
         *(errno.ENOTCONN, errno.EREMOTEIO),
     }
 )
-"""The same errors as in `supervisor.transient_errors`, which the user might not be able to read.
+"""The same errors as in `supervisor.transient_os_errors`, which the user might not be able to read.
 After these errors, the job waits.
 """
 _libc = ctypes.CDLL(None, use_errno=True)

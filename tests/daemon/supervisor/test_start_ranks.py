@@ -13,7 +13,7 @@ import pytest
 
 from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.start_ranks import hold_port, variables_of
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 
 IP_LOCAL_PORT_RANGE = 51
 """Of which ports the kernel chooses for this socket, lowest and highest (ip(7), Linux 6.3)."""

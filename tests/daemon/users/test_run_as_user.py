@@ -14,7 +14,7 @@ import pytest
 
 from harness.started import run
 from tests.daemon.users.other_users import AS_ROOT, UID, open_directory, user_of
-from zerotoolsd.supervisor import transient_errors
+from zerotoolsd.supervisor import transient_os_errors
 from zerotoolsd.users import run_as_user
 from zerotoolsd.users.start_as_submitter import given_env
 
@@ -100,7 +100,7 @@ def test_who_cannot_become_the_user_starts_nothing() -> None:
 
 def test_trouble_of_the_machine_is_no_end_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk or quota where its log is to be, or no memory for another process of a user."""
-    assert run_as_user._LATER == transient_errors._OF_MACHINE
+    assert run_as_user._LATER == transient_os_errors._OF_MACHINE
     for code, status in (
         (errno.EDQUOT, run_as_user.NOT_NOW),
         (errno.EACCES, run_as_user.NOT_DROPPED),

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from zerotools.core.kept_by_thinning import Keep
+from zerotools.core.thinning_changes import Keep
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.thinning.thin_checkpoint import Thinned, carry_out_thinning
 from zerotools.ops.thinning.thin_plan import prepare_thinning

@@ -14,7 +14,7 @@ from harness.syscalls import IS_SUPPORTED, run_until
 from tests.matrices import FULL
 from tests.ops.thinning.made import BUDGET, contents, copy_of, thinned
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.kept_by_thinning import Keep
+from zerotools.core.thinning_changes import Keep
 from zerotools.formats import detect
 from zerotools.io.output.exchange_names import exchange_names
 from zerotools.ops.inspection.completeness import check_completeness

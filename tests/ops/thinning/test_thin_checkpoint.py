@@ -16,7 +16,7 @@ from tests.ops.verification.damage import flip, largest_record
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.kept_by_thinning import Keep
+from zerotools.core.thinning_changes import Keep
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, diff
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion

@@ -19,7 +19,7 @@ from zerotools.cli.job_actions.daemon_submission import (
     with_environment_options,
     with_webhook,
 )
-from zerotools.cli.job_actions.follow_job import follow_submitted
+from zerotools.cli.job_actions.follow_progress import follow_submitted
 from zerotools.cli.job_actions.job_reference import job_numbers, submits_without_daemon
 from zerotools.cli.job_actions.wait_for_jobs import Poller
 from zerotools.cli.job_views.describe_job import (

@@ -5,7 +5,7 @@ job_reference          find the job that a command means: a number, a name, or t
 daemon_submission      submit jobs and arrays to the daemon
 slurm_submission       submit jobs to Slurm, without a daemon
 conversion_submission  make the job of `submit --convert`
-follow_job             follow one job until it ends
+follow_progress        follow one job until it ends
 wait_for_jobs          poll the daemon, and wait until jobs end
 change_jobs            send one request for each of several jobs; run jobs again
 

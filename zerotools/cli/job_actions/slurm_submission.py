@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_actions.daemon_submission import dry_run_json
-from zerotools.cli.job_actions.follow_job import follow_submitted
+from zerotools.cli.job_actions.follow_progress import follow_submitted
 from zerotools.cli.job_actions.wait_for_jobs import Poller
 from zerotools.cli.job_views.describe_job import Job, plan, title
 from zerotools.cli.output import render

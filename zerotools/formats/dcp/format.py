@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import TrainingState
-from zerotools.formats.dcp.file_names import fsdp_models
+from zerotools.formats.dcp.accelerate_directory_names import fsdp_models
 from zerotools.formats.format import (
     Format,
     Found,
@@ -21,8 +21,8 @@ from zerotools.io.files.directory_entries import names_in
 from zerotools.runs.file_names import DCP, RECORD
 
 if TYPE_CHECKING:
-    from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Dropped, Target
+    from zerotools.core.thinning_changes import Keep, Thinning
     from zerotools.runs.training_record import JobRecord
 
 

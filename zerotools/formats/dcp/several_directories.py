@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.target import Dropped, FilePlan, Target
-from zerotools.formats.dcp.file_names import fsdp_models
+from zerotools.formats.dcp.accelerate_directory_names import fsdp_models
 from zerotools.formats.dcp.kept_for_writer import native_of
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.directory_entries import names_in

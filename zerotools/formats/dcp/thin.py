@@ -13,8 +13,8 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import Unsupported
-from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.target import FilePlan
+from zerotools.core.thinning_changes import Keep, Thinning
 from zerotools.formats.dcp.flat_keys import name_tensors
 from zerotools.formats.dcp.kept_for_writer import native_of
 from zerotools.formats.dcp.several_directories import dcp_prefixes

@@ -17,7 +17,7 @@ from typing import Any
 from zerotools.core.boxes import row_major_strides
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.formats.deepspeed.logical_state import LogicalState
+from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState
 from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
 from zerotools.formats.deepspeed.schema.loss_scaler import saved_scaler
 from zerotools.formats.deepspeed.schema.model_states import as_listed

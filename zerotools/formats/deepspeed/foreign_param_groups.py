@@ -16,7 +16,7 @@ from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.change_stage import new_stored_tensor
-from zerotools.formats.deepspeed.logical_state import LogicalGroup, StatePart
+from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalGroup, StatePart
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, STAGE_3
 from zerotools.formats.deepspeed.schema.state_dict_keys import ZERO_STAGE
 from zerotools.formats.torch_optimizers import CLASSES

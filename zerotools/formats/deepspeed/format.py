@@ -19,8 +19,8 @@ from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 from zerotools.runs.file_names import RECORD
 
 if TYPE_CHECKING:
-    from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Target
+    from zerotools.core.thinning_changes import Keep, Thinning
     from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
     from zerotools.runs.training_record import JobRecord
 
@@ -104,7 +104,7 @@ class DeepSpeedFormat(Format):
         return count
 
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
-        from zerotools.core.kept_by_thinning import Keep
+        from zerotools.core.thinning_changes import Keep
         from zerotools.formats.deepspeed.reading.read import read
         from zerotools.formats.deepspeed.writing.thin import (
             masters_alone,

@@ -12,8 +12,8 @@ from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 from zerotools.runs.file_names import RECORD
 
 if TYPE_CHECKING:
-    from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Target
+    from zerotools.core.thinning_changes import Keep, Thinning
     from zerotools.runs.training_record import JobRecord
 
 _SUFFIX = ".safetensors"
@@ -86,7 +86,7 @@ class SafetensorsFormat(Format):
         """Plan how to remove the optimizer files. The safetensors files stay, because they contain
         only weights.
         """
-        from zerotools.core.kept_by_thinning import Keep, Thinning
+        from zerotools.core.thinning_changes import Keep, Thinning
         from zerotools.io.huggingface.model_sidecars import optimizer_files
 
         removed = optimizer_files(source.root) if source.origin.path.is_dir() else frozenset()

@@ -13,8 +13,8 @@ from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 from zerotools.io.torchzip.file_suffixes import SUFFIXES
 
 if TYPE_CHECKING:
-    from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Target
+    from zerotools.core.thinning_changes import Keep, Thinning
 
 _INDEX = ".bin.index.json"
 _MODEL = re.compile(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import Unsupported
-from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.target import FilePlan
+from zerotools.core.thinning_changes import Keep, Thinning
 from zerotools.formats.torchfile.sort_state_dict import (
     STATE_ROLE,
     is_optimizer,

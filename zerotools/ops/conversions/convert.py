@@ -73,7 +73,7 @@ from zerotools.ops.undeclared_losses import left_behind, undeclared_losses
 from zerotools.ops.weights.adapter_mapping import scale_note
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint, mapped_training
 from zerotools.ops.weights.lora_merge import AdapterRequest
-from zerotools.runs.optimizer_name_record import named_order_of
+from zerotools.runs.converted_optimizer_names import named_order_of
 
 DTYPE, ORDER, WEIGHTS_ONLY = "dtype", "order", "weights_only"
 NO_CHECK, FORCE = "no_check_names", "force"

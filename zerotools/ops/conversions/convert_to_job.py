@@ -49,8 +49,8 @@ from zerotools.ops.resume_from_other_program.order_option import (
 )
 from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
 from zerotools.ops.undeclared_losses import left_behind
+from zerotools.runs.converted_optimizer_names import named_order_of
 from zerotools.runs.foreign_checkpoint_record import foreign_record
-from zerotools.runs.optimizer_name_record import named_order_of
 from zerotools.runs.training_record import RNG_RESEED, JobRecord, ModelRecord
 
 JOB = "job"

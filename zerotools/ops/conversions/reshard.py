@@ -22,7 +22,7 @@ from zerotools.ops.conversions.conversion import (
 from zerotools.ops.execution.plan import prove_source
 from zerotools.ops.resume_from_other_program.name_numbered_state import with_record
 from zerotools.ops.undeclared_losses import undeclared_losses
-from zerotools.runs.optimizer_name_record import named_order_of
+from zerotools.runs.converted_optimizer_names import named_order_of
 
 _AS_IS = WriteOptions()
 

@@ -39,7 +39,7 @@ from zerotools.ops.resume_from_other_program.order_matching import (
     state_shapes,
 )
 from zerotools.ops.resume_from_other_program.order_option import ADVICE, AskedOrder
-from zerotools.runs.optimizer_name_record import NAMED_ORDER, NamedOrder
+from zerotools.runs.converted_optimizer_names import NAMED_ORDER, NamedOrder
 
 _WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.target import FilePlan
+from zerotools.core.thinning_changes import Keep, Thinning
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, ReadOptions
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES

@@ -2,7 +2,7 @@
 server that has imported torch already.
 
 choose_backend      decides between child and systemd
-supervisor_process  makes the command of a supervisor, and starts a supervisor as a child
+spawn_supervisor    makes the command of a supervisor, and starts a supervisor as a child
 systemd_unit        starts a supervisor as a systemd service, with `systemd-run`
 start_supervisor    starts each supervisor by systemd or as a child; if systemd fails, as a child
 fork_server         starts a process that imports torch once, and then forks supervisors

@@ -22,7 +22,7 @@ from typing import Any
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
-from zerotoolsd.attempts.backends.supervisor_process import open_log, supervisor_environment
+from zerotoolsd.attempts.backends.spawn_supervisor import open_log, supervisor_environment
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.preloaded import entry

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zerotoolsd.attempts.backends.choose_backend import CHILD, SYSTEMD, LaunchBackend
 from zerotoolsd.attempts.backends.fork_server import WarmSupervisor
-from zerotoolsd.attempts.backends.supervisor_process import spawn_child
+from zerotoolsd.attempts.backends.spawn_supervisor import spawn_child
 from zerotoolsd.attempts.backends.systemd_unit import UnitRequest, request_unit
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.cgroups import group_name

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
-from zerotoolsd.attempts.backends.supervisor_process import (
+from zerotoolsd.attempts.backends.spawn_supervisor import (
     SUPERVISOR_LOG,
     open_log,
     supervisor_command,

@@ -22,7 +22,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats import FORMATS
 from zerotools.formats.detect import UNFINISHED, formats_in
 from zerotools.io.huggingface.model_index import set_of
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 
 MAX_FILES = 100_000
 _TEMPORARY = re.compile(r"\..*|tmp[-_.].*|.*[-_.](tmp|temp|incomplete|partial)")

@@ -33,7 +33,7 @@ from zerotoolsd.children.checkpoint_finder.candidate_checkpoints import (
     without_incomplete,
 )
 from zerotoolsd.supervisor.durable_files import read_json, write_json
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 
 POLL_SECONDS = 2.0
 SLEEP_FACTOR = 10

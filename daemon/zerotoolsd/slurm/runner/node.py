@@ -30,7 +30,7 @@ from zerotools.jobs.jobfile_tables.job_for_each_node import of_node
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm.job_directory import JobDirectory, read_record
 from zerotoolsd.attempts import prepare_run_directory
-from zerotoolsd.attempts.backends.supervisor_process import (
+from zerotoolsd.attempts.backends.spawn_supervisor import (
     open_log,
     supervisor_command,
     supervisor_environment,

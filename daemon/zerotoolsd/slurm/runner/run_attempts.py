@@ -44,7 +44,7 @@ from zerotoolsd.slurm.runner.srun_all_nodes import (
     step_environment,
 )
 from zerotoolsd.supervisor.attempt_plan import OUTSIDE, TIME_LIMIT
-from zerotoolsd.supervisor.transient_errors import NOT_READY
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
 LOOK_SECONDS = 0.5
 BY_SLURM = "Slurm reclaims its nodes"

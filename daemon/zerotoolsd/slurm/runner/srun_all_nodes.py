@@ -17,7 +17,7 @@ from zerotoolsd.attempts import last_report
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.slurm.runner.node import SETTINGS, STOP
 from zerotoolsd.supervisor.attempt_plan import ENDED, EXIT, RUN
-from zerotoolsd.supervisor.transient_errors import NOT_READY
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
 STEP_LOG = "srun.log"
 PEER_SECONDS = 10.0

@@ -37,7 +37,7 @@ from zerotoolsd.supervisor.attempt_plan import EXIT
 from zerotoolsd.supervisor.exit_record.decide_outcome import EXIT_STOPPED
 from zerotoolsd.supervisor.exit_record.first_failure import EXIT_BAD_JOB, EXIT_NOT_READY
 from zerotoolsd.supervisor.spawn_child import SignalWaker
-from zerotoolsd.supervisor.transient_errors import NOT_READY
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
 LOOK_SECONDS = 3.0
 SPEC = "spec.json"

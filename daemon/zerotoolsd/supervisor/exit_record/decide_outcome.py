@@ -27,7 +27,7 @@ from zerotoolsd.supervisor.exit_record.first_failure import (
 )
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.start_ranks import KnownRank
-from zerotoolsd.supervisor.transient_errors import NOT_READY
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
 EXIT_STOPPED = 75
 

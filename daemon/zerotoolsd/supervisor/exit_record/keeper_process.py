@@ -41,7 +41,7 @@ from zerotoolsd.supervisor.exit_record.decide_outcome import FOLLOWING, inferred
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.stop.kill_descendants import kill_all
-from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
 
 KILLED = "its supervisor was killed"
 

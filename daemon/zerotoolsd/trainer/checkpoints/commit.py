@@ -19,7 +19,7 @@ from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.training_record import JobRecord
 from zerotools.runs.upload_records import FETCHED
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
 from zerotoolsd.trainer.rank.rank_errors import MachineNotReady
 

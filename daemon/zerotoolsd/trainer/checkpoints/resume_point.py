@@ -14,7 +14,7 @@ from zerotools.ops.resume_from_other_program.foreign_run import is_foreign
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.training_record import JobRecord
 from zerotools.runs.upload_records import FETCHED
-from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 from zerotoolsd.trainer.checkpoints.commit import check_structure, clear_leftovers
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart, make_foreign_start
 from zerotoolsd.trainer.model.meta_model import MetaModel

@@ -18,7 +18,7 @@ from torch import nn
 
 from zerotools.jobs.jobfile_tables.deepspeed import precision_of, stage_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES, make_memory
+from zerotoolsd.trainer.allocate_tensors import TORCH_DTYPES, make_memory
 from zerotoolsd.trainer.model.fill_shards import load_weights, persistent_buffers, values_by_rule
 from zerotoolsd.trainer.model.initialise_from_seed import (
     initialise_weights,

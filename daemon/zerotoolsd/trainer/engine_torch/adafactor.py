@@ -20,8 +20,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotools.core.training_memory import MOMENTS
+from zerotoolsd.trainer.allocate_tensors import MemoryTier
 from zerotoolsd.trainer.engine_torch.reduce_and_update import Reduction, local_tensor
-from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap_local
 
 BETA2_DECAY = -0.8

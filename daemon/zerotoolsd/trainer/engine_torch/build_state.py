@@ -16,6 +16,7 @@ from zerotools.core.training_memory import DISK, MemoryLayout
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.estimate.state_memory import optimizer_state_of_all_ranks
 from zerotools.runs.training_record import JobRecord
+from zerotoolsd.trainer.allocate_tensors import TORCH_DTYPES, make_memory
 from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_size_of
 from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts, separate_experts
 from zerotoolsd.trainer.engine.load_adapter import fill_adapter, read_adapter
@@ -29,7 +30,6 @@ from zerotoolsd.trainer.engine_torch.reduce_and_update import (
     RowPartition,
     UpdatePath,
 )
-from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES, make_memory
 from zerotoolsd.trainer.model.fill_shards import (
     load_packed,
     load_weights,

@@ -12,10 +12,10 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from zerotools.core.training_memory import MemoryLayout
+from zerotoolsd.trainer.allocate_tensors import MemoryTiers
 from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts
 from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import ShardedOptimizer
-from zerotoolsd.trainer.memory_tiers import MemoryTiers
 from zerotoolsd.trainer.model.fill_shards import persistent_buffers
 from zerotoolsd.trainer.model.sharding import as_saved, is_whole
 

@@ -29,6 +29,7 @@ from zerotools.core.training_memory import (
     UPDATE_BUCKET_BYTES,
     MemoryLayout,
 )
+from zerotoolsd.trainer.allocate_tensors import SCRATCH, TORCH_DTYPES, MemoryTiers
 from zerotoolsd.trainer.engine_torch.reduce_and_update import (
     RowPartition,
     combine_norms,
@@ -36,7 +37,6 @@ from zerotoolsd.trainer.engine_torch.reduce_and_update import (
     local_tensor,
     reduction_of,
 )
-from zerotoolsd.trainer.memory_tiers import SCRATCH, TORCH_DTYPES, MemoryTiers
 from zerotoolsd.trainer.model.sharding import REPLICATE, wrap_local
 
 

@@ -14,9 +14,9 @@ from torch.distributed.tensor import DTensor
 from zerotools.core.training_memory import MOMENTS
 from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.runs.training_record import OptimizerGroup, OptimizerRecord
+from zerotoolsd.trainer.allocate_tensors import MemoryTier
 from zerotoolsd.trainer.engine_torch import adafactor, adamw8bit, muon
 from zerotoolsd.trainer.engine_torch.reduce_and_update import UpdatePath, clip_factor, local_tensor
-from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap_local
 
 OPTIONS = ("betas", "eps", "momentum")

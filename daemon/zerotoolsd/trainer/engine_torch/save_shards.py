@@ -12,8 +12,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
+from zerotoolsd.trainer.allocate_tensors import LockFailed, PinnedArena
 from zerotoolsd.trainer.checkpoints.save_checkpoint import SaveFailed
-from zerotoolsd.trainer.memory_tiers import LockFailed, PinnedArena
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.rank.rank_errors import Diverged
 from zerotoolsd.trainer.rank.rank_settings import Rank

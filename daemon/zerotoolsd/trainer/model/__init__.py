@@ -16,5 +16,5 @@ rng_state                the random number generators of a rank
 predict_state_memory     the predicted memory of a rank
 tiny_model               a small model with the same layers, for tests before the start
 
-These modules may import `memory_tiers`, `rank` and `tensor_parallel`.
+These modules may import `allocate_tensors`, `rank` and `tensor_parallel`.
 """

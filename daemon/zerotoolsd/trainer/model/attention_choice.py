@@ -30,7 +30,7 @@ from zerotools.io.files.optional_packages import install_command
 from zerotools.jobs.jobfile_tables.model import AUTO
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY
-from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
+from zerotoolsd.trainer.allocate_tensors import TORCH_DTYPES
 from zerotoolsd.trainer.model.segment_attention import SEGMENTED, segments_of
 from zerotoolsd.trainer.model.tiny_model import small_model
 

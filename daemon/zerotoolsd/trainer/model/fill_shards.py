@@ -21,7 +21,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubBlock
 from zerotools.io.files.regular_files import open_regular
 from zerotools.ops.execution.plan import distinct_chunks
-from zerotoolsd.trainer.memory_tiers import START, MemoryTier
+from zerotoolsd.trainer.allocate_tensors import START, MemoryTier
 from zerotoolsd.trainer.model.hub_tensors import StoredReader
 from zerotoolsd.trainer.model.lora import base_name, is_adapter
 from zerotoolsd.trainer.model.match_pretrained import Pretrained

@@ -45,7 +45,7 @@ from torch.utils._pytree import tree_map
 
 from zerotools.core.errors import Unsupported
 from zerotools.core.training_memory import HOST, WEIGHTS, MemoryLayout
-from zerotoolsd.trainer.memory_tiers import BUFFERS, TORCH_DTYPES, MemoryTier, MemoryTiers
+from zerotoolsd.trainer.allocate_tensors import BUFFERS, TORCH_DTYPES, MemoryTier, MemoryTiers
 from zerotoolsd.trainer.model.keep_fp32 import gathered_separately
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.nf4_linear import packed_buffers

@@ -5,7 +5,7 @@ was.
 from __future__ import annotations
 
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotoolsd.supervisor.transient_errors import NOT_READY
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
 EXIT_DONE = 0
 EXIT_CRASH = 1

@@ -12,7 +12,7 @@ from typing import Any
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.attempts.backends.supervisor_process import SUPERVISOR_LOG
+from zerotoolsd.attempts.backends.spawn_supervisor import SUPERVISOR_LOG
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch import files_of_ended_jobs
 from zerotoolsd.interface.api_types import Cleaned, CleanRequest, JobView, NotFound

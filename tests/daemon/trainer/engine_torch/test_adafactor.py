@@ -14,9 +14,9 @@ def test_steps_are_those_of_torch() -> None:
     import torch
 
     from zerotools.jobs.jobfile_tables.train import TrainSpec
+    from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
     from zerotoolsd.trainer.engine_torch.reduce_and_update import InPlaceUpdate
-    from zerotoolsd.trainer.memory_tiers import make_memory
 
     numbers = torch.Generator().manual_seed(3)
     mine = {
@@ -53,8 +53,8 @@ def test_steps_are_those_of_torch() -> None:
 def test_it_keeps_a_number_per_row_and_column() -> None:
     import torch
 
+    from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.engine_torch.adafactor import first_state
-    from zerotoolsd.trainer.memory_tiers import make_memory
 
     place = make_memory(torch.device("cpu")).device
     state = first_state(torch.nn.Parameter(torch.zeros(64, 32)), place)

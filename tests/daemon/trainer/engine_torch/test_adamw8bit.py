@@ -166,8 +166,8 @@ def test_updates_are_those_of_bitsandbytes_and_no_byte_is_farther_off() -> None:
     from bitsandbytes import functional
     from bitsandbytes.optim import AdamW8bit as Theirs
 
+    from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.engine_torch import adamw8bit
-    from zerotoolsd.trainer.memory_tiers import make_memory
 
     betas, moments = (0.9, 0.95), (("exp_avg", True), ("exp_avg_sq", False))
     for _, signed in moments:

@@ -243,9 +243,9 @@ def test_steps_are_those_of_torch(scale: str) -> None:
     import torch
 
     from zerotools.jobs.jobfile_tables.train import TrainSpec
+    from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
     from zerotoolsd.trainer.engine_torch.reduce_and_update import InPlaceUpdate
-    from zerotoolsd.trainer.memory_tiers import make_memory
 
     numbers = torch.Generator().manual_seed(3)
     shapes = ((5, 3), (3, 8), (4, 4), (7,))

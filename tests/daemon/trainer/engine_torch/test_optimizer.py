@@ -28,9 +28,9 @@ def trained(train: TrainSpec) -> tuple[Any, Any]:
     """A model and the optimizer that took three steps."""
     import torch
 
+    from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
     from zerotoolsd.trainer.engine_torch.reduce_and_update import InPlaceUpdate
-    from zerotoolsd.trainer.memory_tiers import make_memory
 
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 3)

@@ -15,8 +15,8 @@ def test_what_comes_from_a_gpu_goes_to_locked_memory_where_there_is_some(locks: 
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from zerotoolsd.trainer.allocate_tensors import LockFailed
     from zerotoolsd.trainer.engine_torch.save_shards import HostCopy
-    from zerotoolsd.trainer.memory_tiers import LockFailed
 
     asked = list[Any]()
 

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 
 from zerotools.core.training_memory import MemoryLayout  # noqa: E402
 from zerotools.jobs.jobfile_tables.model import ModelSpec  # noqa: E402
-from zerotoolsd.trainer.memory_tiers import make_memory  # noqa: E402
+from zerotoolsd.trainer.allocate_tensors import make_memory  # noqa: E402
 from zerotoolsd.trainer.model.fill_shards import load_weights, persistent_buffers  # noqa: E402
 from zerotoolsd.trainer.model.initialise_from_seed import initialise_weights  # noqa: E402
 from zerotoolsd.trainer.model.match_pretrained import match_directory  # noqa: E402

@@ -22,7 +22,7 @@ def values(meta_model: Any, names: set[str], loaded: set[str]) -> dict[str, Any]
     """What `initialise` gives the parameters `names`, and all buffers."""
     import torch
 
-    from zerotoolsd.trainer.memory_tiers import make_memory
+    from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.model.initialise_from_seed import initialise_weights
 
     def empty(tensor: Any) -> Any:

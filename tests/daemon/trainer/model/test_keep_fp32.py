@@ -34,7 +34,7 @@ def test_the_names_are_those_that_from_pretrained_keeps(
     from transformers import AutoModelForCausalLM
 
     from benchmarks.architectures.configs import tiny_config
-    from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
+    from zerotoolsd.trainer.allocate_tensors import TORCH_DTYPES
     from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
 
     AutoModelForCausalLM.from_config(tiny_config(name)).save_pretrained(tmp_path)
@@ -62,7 +62,7 @@ def computed(name: str, precision: str, **layout: Any) -> tuple[dict[str, Any], 
     import torch
 
     from zerotools.core.training_memory import MemoryLayout
-    from zerotoolsd.trainer.memory_tiers import make_memory
+    from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
     from zerotoolsd.trainer.model.sharding import shard_model
 

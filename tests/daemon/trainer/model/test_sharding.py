@@ -34,7 +34,7 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
     from transformers import LlamaConfig
 
     from zerotools.core.training_memory import MemoryLayout
-    from zerotoolsd.trainer.memory_tiers import make_memory
+    from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.model.meta_model import make_meta_model
     from zerotoolsd.trainer.model.sharding import shard_model
 

@@ -18,7 +18,7 @@ from tests.golden_files import DEEPSPEED
 from tests.ops.thinning.made import thinned
 from zerotools.core.checkpoint import Opaque, Problem
 from zerotools.core.errors import Unsupported
-from zerotools.core.kept_by_thinning import Keep
+from zerotools.core.thinning_changes import Keep
 from zerotools.formats import read
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files, with_swap_files
 from zerotools.formats.deepspeed.schema.optim_states import parse_optim_states

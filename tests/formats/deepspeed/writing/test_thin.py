@@ -11,7 +11,7 @@ import pytest
 from tests.golden.deepspeed_runs.launch import launch
 from tests.golden_files import DEEPSPEED
 from tests.ops.thinning.made import thinned
-from zerotools.core.kept_by_thinning import Keep
+from zerotools.core.thinning_changes import Keep
 from zerotools.formats.deepspeed.writing.thin import without_state
 
 CASES = {

@@ -4,7 +4,7 @@ This package imports `schema` and `partitioning`.
 
 read                        the whole checkpoint
 files_of_save               the files of one save, if a tag directory has files of several saves
-mp_rank_files               the files of one model-parallel rank; missing and surplus files
+load_mp_rank                the files of one model-parallel rank; missing and surplus files
 merge_mp_ranks              the model-parallel ranks merged into whole tensors
 check_same_save             checks that files are of one save, by the values recorded in them
 missing_layers_and_experts  checks that all files of pipeline layers and experts exist

@@ -9,25 +9,25 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.kept_by_thinning import Keep
+from zerotools.core.thinning_changes import Keep
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import DeepSpeedNative
 from zerotools.formats.deepspeed.partitioning.stack_experts import stacked_experts
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
 from zerotools.formats.deepspeed.reading.check_same_save import compare_mp_ranks
 from zerotools.formats.deepspeed.reading.files_of_save import SaveFiles, save_of, with_lost_models
+from zerotools.formats.deepspeed.reading.load_mp_rank import (
+    data_parallel_size,
+    expert_tensors,
+    layer_tensors,
+    load_mp_rank,
+)
 from zerotools.formats.deepspeed.reading.merge_mp_ranks import (
     MergedRanks,
     merge_mp_ranks,
     with_sequence_ranks,
 )
 from zerotools.formats.deepspeed.reading.missing_layers_and_experts import lost_experts, lost_layers
-from zerotools.formats.deepspeed.reading.mp_rank_files import (
-    data_parallel_size,
-    expert_tensors,
-    layer_tensors,
-    load_mp_rank,
-)
 from zerotools.formats.deepspeed.reading.training_state import origin_of, present_optim_states
 from zerotools.formats.deepspeed.schema.find_tag import open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates

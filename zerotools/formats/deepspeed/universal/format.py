@@ -12,8 +12,8 @@ from zerotools.formats.deepspeed.schema.sort_tag_files import SIDECAR_NAMES, is_
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
-    from zerotools.core.kept_by_thinning import Keep, Thinning
     from zerotools.core.target import Target
+    from zerotools.core.thinning_changes import Keep, Thinning
 
 
 class UniversalFormat(Format):

@@ -34,7 +34,7 @@ from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import (
 )
 from zerotools.formats.deepspeed.partitioning.flat_layout import uses_muon
 from zerotools.formats.deepspeed.reading.check_same_save import misnamed_files, saved_as
-from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
+from zerotools.formats.deepspeed.reading.load_mp_rank import stage_3_models
 from zerotools.formats.deepspeed.schema.ds_config import computed_type
 from zerotools.formats.deepspeed.schema.find_tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, parse_model

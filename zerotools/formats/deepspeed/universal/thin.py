@@ -11,8 +11,8 @@ Source: DeepSpeed `checkpoint/universal_checkpoint.py`, `load_hp_checkpoint_stat
 from __future__ import annotations
 
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.target import FilePlan
+from zerotools.core.thinning_changes import Keep, Thinning
 from zerotools.formats.deepspeed.schema.sort_tag_files import MASTER, ZERO
 from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE

@@ -1,7 +1,7 @@
 """Make DeepSpeed's files from a logical state: choose a target layout, then plan each kind of file
 in a module of its own.
 
-This package imports `schema`, `partitioning`, `logical_state`, `change_stage` and
+This package imports `schema`, `partitioning`, `mp_rank_logical_state`, `change_stage` and
 `foreign_param_groups`.
 
 lay_out_resharded     a DeepSpeed checkpoint for another world size or stage -> Target

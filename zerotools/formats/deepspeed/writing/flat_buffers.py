@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.formats.deepspeed.logical_state import LogicalState, StatePart
+from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState, StatePart
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, WholeParameters
 from zerotools.formats.deepspeed.partitioning.stack_experts import in_whole, joined_blocks
 from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, ExpertPlacement

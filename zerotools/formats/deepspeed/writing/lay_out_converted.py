@@ -24,7 +24,7 @@ from zerotools.formats.deepspeed.foreign_param_groups import (
     group_of,
     never_stepped,
 )
-from zerotools.formats.deepspeed.logical_state import LogicalState
+from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import refuse_stacked_experts
 from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import PRECISION_KEYS, configured_precision

@@ -18,7 +18,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.formats.deepspeed.change_stage import COPY, change_stage
 from zerotools.formats.deepspeed.foreign_param_groups import options_from
-from zerotools.formats.deepspeed.logical_state import LogicalState, logical_state_of
+from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState, logical_state_of
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.schema.ds_config import mics_keys, zero_optimization

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from zerotools.formats.deepspeed.logical_state import LogicalState
+from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import mics_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import DATA_FIRST

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.formats.deepspeed.logical_state import LogicalGroup, LogicalState, join_parts
+from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalGroup, LogicalState, join_parts
 from zerotools.formats.deepspeed.partitioning.flat_groups import (
     alignment_of,
     deals_in_turn,

@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.kept_by_thinning import Keep, Thinning
 from zerotools.core.target import FilePlan
+from zerotools.core.thinning_changes import Keep, Thinning
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files

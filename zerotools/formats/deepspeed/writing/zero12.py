@@ -13,7 +13,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Opaque
 from zerotools.core.dtypes import FLOAT32
-from zerotools.formats.deepspeed.logical_state import (
+from zerotools.formats.deepspeed.mp_rank_logical_state import (
     LogicalGroup,
     LogicalState,
     StatePart,

@@ -16,7 +16,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.target import FilePlan
-from zerotools.formats.deepspeed.logical_state import LogicalState
+from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_contents
 from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import model_tree_on, partition_groups_on

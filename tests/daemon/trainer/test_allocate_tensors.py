@@ -20,7 +20,7 @@ def test_bytes_are_counted_by_place_and_sort_until_they_are_freed(tmp_path: Path
     import torch
 
     from zerotools.core.training_memory import GRADIENTS, MASTERS, MOMENTS
-    from zerotoolsd.trainer.memory_tiers import make_memory
+    from zerotoolsd.trainer.allocate_tensors import make_memory
 
     memory = make_memory(torch.device("cpu"), "disk", OffloadSpec(path=str(tmp_path)))
     ledger = memory.ledger
@@ -45,7 +45,7 @@ def test_bytes_are_counted_by_place_and_sort_until_they_are_freed(tmp_path: Path
 def test_without_offload_state_is_on_the_device() -> None:
     import torch
 
-    from zerotoolsd.trainer.memory_tiers import make_memory
+    from zerotoolsd.trainer.allocate_tensors import make_memory
 
     memory = make_memory(torch.device("cpu"))
     assert memory.state is memory.transfer is memory.device
@@ -55,7 +55,7 @@ def test_a_directory_that_cannot_hold_it_is_named(tmp_path: Path) -> None:
     import torch
 
     from zerotools.core.training_memory import MASTERS
-    from zerotoolsd.trainer.memory_tiers import make_memory
+    from zerotoolsd.trainer.allocate_tensors import make_memory
 
     memory = make_memory(torch.device("cpu"), "disk", OffloadSpec(path=str(tmp_path)))
     with pytest.raises(BadRequest, match=f"{tmp_path} cannot hold the optimizer's state: "):
@@ -80,8 +80,8 @@ def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> 
     import torch
 
     from zerotools.core.training_memory import GRADIENTS, MASTERS, WEIGHTS
+    from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.engine_torch.master_weights import make_copy_stream
-    from zerotoolsd.trainer.memory_tiers import make_memory
 
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
@@ -120,7 +120,7 @@ def test_copies_of_a_gpu_go_through_pinned_memory_unless_the_job_forbids_it(
     import torch
 
     from zerotools.jobs.jobfile_tables.offload import OffloadSpec
-    from zerotoolsd.trainer.memory_tiers import PinnedTier, make_memory
+    from zerotoolsd.trainer.allocate_tensors import PinnedTier, make_memory
 
     memory = make_memory(torch.device(device, 0), "host", OffloadSpec(pin_memory=pins))
     assert isinstance(memory.transfer, PinnedTier) is is_pinned
@@ -159,7 +159,7 @@ def _pages(address: int, size: int) -> range:
 
 
 def arena_of(runtime: Runtime, taken: list[int]) -> Any:
-    from zerotoolsd.trainer.memory_tiers import PinnedArena
+    from zerotoolsd.trainer.allocate_tensors import PinnedArena
 
     return PinnedArena(runtime, lambda: taken.append(1))
 
@@ -203,7 +203,7 @@ def test_memory_is_locked_as_long_as_a_tensor_is_there() -> None:
 def test_a_lock_that_fails_leaves_no_error_behind() -> None:
     import torch
 
-    from zerotoolsd.trainer.memory_tiers import LockFailed
+    from zerotoolsd.trainer.allocate_tensors import LockFailed
 
     runtime, taken = Runtime(most=0), list[int]()
     with pytest.raises(LockFailed, match="CUDA error 2"):
@@ -216,7 +216,7 @@ def test_a_tier_that_cannot_pin_says_what_to_do() -> None:
 
     from zerotools.core.errors import BadRequest
     from zerotools.core.training_memory import GRADIENTS, HOST
-    from zerotoolsd.trainer.memory_tiers import Ledger, PinnedTier
+    from zerotoolsd.trainer.allocate_tensors import Ledger, PinnedTier
 
     tier = PinnedTier(HOST, torch.device("cpu"), Ledger(), arena_of(Runtime(most=0), []))
     with pytest.raises(BadRequest, match="4000 bytes of host memory cannot be pinned"):
@@ -233,7 +233,7 @@ def test_a_tier_that_cannot_pin_says_what_to_do() -> None:
 def test_pages_are_locked_by_torch_s_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from zerotoolsd.trainer.memory_tiers import PinnedArena
+    from zerotoolsd.trainer.allocate_tensors import PinnedArena
 
     runtime = Runtime()
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, an_attempt
-from zerotools.cli.job_actions.follow_job import Follower
+from zerotools.cli.job_actions.follow_progress import Follower
 from zerotools.cli.job_actions.wait_for_jobs import Poller
 from zerotools.cli.job_views.describe_job import loss, reason_text
 from zerotools.cli.job_views.progress_line import ProgressLine, event_text, step_text

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from tests.daemon.hung_disks import hung_disk
-from zerotools.jobs.doctor import storage
-from zerotools.jobs.doctor.finding import DoctorFinding
-from zerotools.jobs.doctor.storage import (
+from zerotools.jobs.doctor import directories_and_locks
+from zerotools.jobs.doctor.directories_and_locks import (
     OLD_SECONDS,
     check_free_space,
     check_locks,
     check_state,
     result_within,
 )
+from zerotools.jobs.doctor.finding import DoctorFinding
 
 GIB = 2**30
 
@@ -99,8 +99,8 @@ def test_locks_of_compilers_that_are_old(tmp_path: Path) -> None:
 def test_a_directory_that_never_answers_is_told_and_keeps_no_command_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(storage, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(directories_and_locks, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(directories_and_locks, "CONNECT_SECONDS", 0.1)
     with hung_disk(tmp_path / "disk") as hung:
         if hung is None:
             pytest.skip("no file system may be mounted here")
