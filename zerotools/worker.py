@@ -233,7 +233,8 @@ def _plain(value: Any) -> Any:
 
 def _gpu_peak() -> int | None:
     """Return the peak memory that torch reserved on the GPU of this process, in bytes. Return None
-    without a GPU."""
+    if the process uses no GPU.
+    """
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():

@@ -166,7 +166,7 @@ class Origin:
         precision: the dtype in which the run computes.
         notes: sentences for the user ("took step-40, the newest of 3 checkpoints").
         question: a sentence that asks the user to choose one of several models in the checkpoint.
-            No model can be exported before this choice. None if there is only one.
+            No model can be exported before this choice. It is None if there is only one model.
         refusal: the reason why no output can be made from the files; None if an output can be made.
     """
 

@@ -22,7 +22,8 @@ class StepTimer:
         """Record that training step `step` ended at the time `now`, which a monotonic clock
         returned, in seconds.
 
-        Return the seconds since the previous step, or None if the time of that step is unknown.
+        Return the seconds per step since the step that was recorded last. Return None for the first
+        recorded step, or if `step` is not a later step.
         """
         before, self._last = self._last, (step, now)
         if before is None or step <= before[0]:
@@ -35,7 +36,7 @@ class StepTimer:
 
     def seconds_left(self, steps: int) -> float | None:
         """Return the estimated seconds until training step `steps` ends, at the average speed of
-        recent steps; None before two steps were timed.
+        recent steps. Return None if fewer than two steps were timed.
         """
         if self._last is None or self._mean is None:
             return None

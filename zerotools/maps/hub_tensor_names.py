@@ -61,8 +61,7 @@ class NameFaults:
 class ModelNames:
     """The tensor names of one model.
 
-    `ties` maps each name that a checkpoint may lack to the name of the tensor that the model uses
-    instead.
+    `ties` is name that a checkpoint may lack -> name of the tensor that the model uses instead.
     """
 
     family: FamilyMap

@@ -144,7 +144,7 @@ def _stored_in_parts(
 
 
 def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the number of rows of each tensor of the layout in the checkpoint `held`, keyed by the
+    """Return how many rows each tensor of the layout has in the checkpoint `held`, keyed by the
     tensor's name in the layout. These numbers show which tensors are padded.
     """
     found = {}

@@ -57,8 +57,8 @@ def record_run(output_dir: Path, run: str, job: str) -> None:
 
 
 def checkpoint_in_upload(output_dir: Path) -> Path | None:
-    """Return the checkpoint that is being uploaded now, or that was being uploaded when the
-    process was killed; None without an upload.
+    """Return the checkpoint that is being uploaded now, or that was being uploaded when the process
+    was killed. Return None if no upload was in progress.
     """
     try:
         data = read_regular(output_dir / UPLOADS / _SENDING, _LARGEST, is_source=False)

@@ -360,8 +360,9 @@ class AttemptWatcher:
         return not self._stops.unwritten
 
     def live(self) -> list[tuple[AttemptRow, float | None]]:
-        """Return the attempts with a running supervisor. Each comes with the monotonic time, in
-        seconds, at which the attempt was asked to stop; None if it was not asked.
+        """Return the attempts with a running supervisor, as (attempt, time). The time is the
+        monotonic time, in seconds, at which the attempt was asked to stop, or None if it was not
+        asked.
         """
         found = [each.attempt for each in self._live.values() if not each.is_request]
         return [(attempt, self._stops.requested_at(attempt)) for attempt in found]
@@ -459,7 +460,7 @@ class StopRequestFiles:
 
     def requested_at(self, attempt: AttemptRow) -> float | None:
         """Return the time of the first stop request to the attempt, in seconds of the monotonic
-        clock; None without a request.
+        clock. Return None if there was no request.
         """
         return self._since.get(attempt.token)
 

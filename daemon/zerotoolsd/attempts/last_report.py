@@ -209,7 +209,8 @@ def _uploaded(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 def first_step_time(run_dir: Path) -> float | None:
     """Return the time of the earliest step in the last part of `progress.jsonl`, in seconds since
-    the epoch; None without a step."""
+    the epoch. Return None if this part has no step.
+    """
     steps = [m for m in _newest_first(run_dir / PROGRESS) if m.get("event") == "step"]
     return _time(steps[-1].get("time")) if steps else None
 

@@ -294,7 +294,9 @@ class GpuMemoryState:
 
 
 def first_level(outlook: GpuOutlook) -> EscalationStep:
-    """Return the level that the free memory requires, whatever programs hold the rest."""
+    """Return the level that the free memory of a GPU requires. It does not depend on which programs
+    hold the used memory.
+    """
     found = max(
         (r for r, most in SECONDS.items() if _seconds_left(outlook, r) < most),
         default=EscalationStep.CALM,
@@ -308,7 +310,7 @@ def _seconds_left(outlook: GpuOutlook, level: EscalationStep) -> float:
 
 
 def wanted_on(now: GpuMemoryState) -> EscalationStep:
-    """Return the level that the free memory and the holders of the other memory require."""
+    """Return the level that the free memory of a GPU and the holders of its used memory require."""
     found = first_level(now.outlook)
     if culprits := now.culprits:
         if all(job.loads for job in culprits) and found > EscalationStep.WAIT:

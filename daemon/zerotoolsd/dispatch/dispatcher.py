@@ -406,7 +406,9 @@ class Dispatcher:
             self.cancel(job, f"zerotoolsd ([gpus] stop_idle): {what}")
 
     def why_it_waits(self, job: JobRow) -> str | None:
-        """Return a sentence on why the job waits or what is wrong with it; None if neither."""
+        """Return a sentence that says why the job waits, or what is wrong with it. Return None if
+        the job does not wait and nothing is wrong.
+        """
         if job.state == states.QUEUED:
             waits = self.waits.get(job.id) or self._pending.why(job.id)
             return "; ".join(filter(None, (job.standing.reason, waits))) or None

@@ -57,7 +57,7 @@ class JobParts:
 
     @classmethod
     def of(cls, spec: JobSpec) -> JobParts:
-        """Return both stored forms of the job file `spec`."""
+        """Return the stored forms of the job file `spec`."""
         steps = cls.steps(spec)
         while True:
             try:
@@ -68,8 +68,8 @@ class JobParts:
 
     @classmethod
     def steps(cls, spec: JobSpec) -> Generator[None, None, JobParts]:
-        """Return both stored forms of the job file `spec`. This is a generator that works in short
-        steps and yields after each, because a large job file takes long.
+        """Do the work of `of` in short steps, and yield after each step, because a large job file
+        takes long. The generator returns the forms.
         """
         tree = job_to_dict(spec)
         yield

@@ -262,8 +262,8 @@ def measure_gpu_use(
 
 
 def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owner | bool | None:
-    """Return the attempt to which a process belongs; False: to no attempt, None: the process does
-    not exist.
+    """Return the attempt to which a process belongs. Return False if it belongs to no attempt, and
+    None if it does not exist.
     """
     process = read(pid)
     if process is None:

@@ -29,7 +29,9 @@ MOST_KNOWN = 4096
 
 
 def who_is(uid: int) -> dict[str, Any]:
-    """Return the name and the group names of user `uid`; None and no groups if unknown."""
+    """Return the name and the group names of user `uid`. For an unknown user, the name is None and
+    the list of groups is empty.
+    """
     try:
         account = find_account(uid)
     except UnknownAccount:

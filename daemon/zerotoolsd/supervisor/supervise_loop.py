@@ -140,7 +140,7 @@ class RankMonitor:
 
     @property
     def helpers(self) -> list[int]:
-        """Return a list with the pid of the checkpoint finder; an empty list without a finder."""
+        """Return a list with the pid of the checkpoint finder, or [] if no finder runs."""
         return [] if self.finder is None else [self.finder.pid]
 
     def spawn(self) -> None:

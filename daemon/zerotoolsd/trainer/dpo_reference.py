@@ -94,8 +94,8 @@ class ReferenceRun:
         return Path(self.spec.output_dir or "") / DIRECTORY
 
     def _weights(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
-        """Return (the digest of the initial weights, whether the log-probabilities must already
-        exist).
+        """Return (the digest of the initial weights, whether the reference log-probabilities must
+        already exist).
 
         `begins` is True if the run has no checkpoint of its own yet.
         """

@@ -195,7 +195,7 @@ def _remove(
     """Remove exactly the jobs in `found`, because the user confirmed only these.
 
     The removed jobs are added to `gone`. Return the jobs that could not be removed. Jobs that
-    another process has removed in the meantime are left out of both lists.
+    another process has removed in the meantime are neither added nor returned.
     """
     stayed: list[Answer] = []
     together = [job["id"] for job in found["jobs"]]

@@ -88,7 +88,9 @@ def command(
 
 
 def _series(paths: Sequence[Path], html: Path | None, as_json: bool, given: dict[str, Any]) -> int:
-    """Compare each checkpoint with the next one, and write the page; return the exit status."""
+    """Compare each checkpoint with the next one, write the result to the HTML page `html`, and
+    return the exit status.
+    """
     if html is None:
         raise BadRequest(
             f"more than two checkpoints ({len(paths)}) can be compared only on an HTML page; "

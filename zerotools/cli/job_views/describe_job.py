@@ -356,7 +356,7 @@ def how_it_stops(job: Job) -> str:
 
 
 def checkpoint_path(job: Job) -> str:
-    """Return the path of the newest checkpoint; empty without a checkpoint."""
+    """Return the path of the newest checkpoint, or "" if the job has no checkpoint."""
     checkpoint = job["latest_checkpoint"]
     return render.clean(str(checkpoint["path"])) if checkpoint else ""
 
@@ -373,7 +373,7 @@ def verification(job: Job) -> str:
     """Return a phrase about the verification of the newest checkpoint: `step 40: verified 10:31:02
     (...)`, or the reason why it was not verified.
 
-    The phrase is empty without a checkpoint. Older daemons do not report the reason.
+    The phrase is empty if the job has no checkpoint. Older daemons do not report the reason.
     """
     checkpoint = job["latest_checkpoint"]
     if not checkpoint:

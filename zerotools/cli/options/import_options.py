@@ -221,8 +221,8 @@ class Configs(NamedTuple):
         return self.deepspeed is not None or self.accelerate is not None or self.launch_options.any
 
     def read(self, number: int | None = None) -> RunSettings | None:
-        """Return the settings in the launch line or config that an option names; None without such
-        an option.
+        """Return the settings in the launch line or config that an option names. Return None if no
+        such option was given.
 
         `number` selects one of several launch lines of a script. Raises the errors of
         `LaunchOptions.read`.

@@ -53,7 +53,12 @@ def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
 def _check_names(
     source: Checkpoint, found: list[str], dropped: Container[str], section: str | None
 ) -> None:
-    """Check that the other flat keys get the same names without the optimizer's flat keys."""
+    """Check that the flat keys that are not dropped keep their names. Names are computed from all
+    flat keys, so they could change when the keys in `dropped` are gone.
+
+    Raises:
+        Unsupported: a name would change.
+    """
     parts = [with_prefix(prefix, load_metadata(source.root / prefix)) for prefix in found]
     left = _without(joined_metadata(parts, source.root), dropped)
     names = name_tensors(left, source.root, section).keys

@@ -195,8 +195,8 @@ def _is_ordered(checkpoint: Checkpoint) -> bool:
 
 
 def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
-    """Match `pattern` with the part of a flat key after the prefix of an optimizer of the model.
-    Return None if the pattern does not match.
+    """Match `pattern` with the part of the flat key `flat` after its prefix. The prefix must be
+    that of an optimizer of the model. Return None if the pattern does not match.
     """
     for prefix in native_of(checkpoint).optimizers:
         if flat.startswith(prefix) and (match := pattern.fullmatch(flat, len(prefix))):

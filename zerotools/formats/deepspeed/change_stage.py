@@ -92,8 +92,8 @@ def _clipping(config: Any) -> float | None:
 
 
 def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
-    """Return the two lists of frozen parameters, shapes and values, under the keys of the model
-    file of stages 1 and 2. None means that the list is left out.
+    """Return the shapes and the values of the frozen parameters, under the keys that the model file
+    of stages 1 and 2 has for these two lists. None means that a list is left out.
 
     DeepSpeed looks up every frozen parameter of its model in a list that exists. So both lists are
     left out if the run was saved with `exclude_frozen_parameters`.

@@ -251,8 +251,7 @@ def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def steps_are_numbers(config: Any) -> bool:
-    """Return whether the configured optimizer stores `step` as a plain number; False if it stores
-    a tensor.
+    """Return whether the configured optimizer stores `step` as a plain number, and not as a tensor.
 
     DeepSpeed's Adam and Lion use numbers, on GPU and CPU; torch's optimizers use tensors.
     """

@@ -107,7 +107,8 @@ class LogicalState:
             trees of rank 0.
         shapes: the values of `param_shapes` that will be written.
         frozen: the frozen parameters. Stage 3 writes partitions of them.
-        autoep_size: the number of AutoEP's expert-parallel ranks in the save; None without AutoEP.
+        autoep_size: the number of AutoEP's expert-parallel ranks in the save; None if the run did
+            not use AutoEP.
         model_file, optim_file: the source files that storages of `model` and `optimizer` are copied
             from.
         source_tensors: the tensors of the source that the output must contain.
@@ -241,9 +242,10 @@ def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
 def _ordered(
     flat: Sequence[Sequence[FlatGroup]], *, round_robin: bool
 ) -> tuple[Shapes, list[dict[str, str]]]:
-    """Return the shapes of a param group in the optimizer's order, keyed by the names in the files
-    of the first expert-parallel rank, and a mapping from these names to the names over all ranks
-    for each expert-parallel rank; no mappings if all ranks share the parameters.
+    """Return (shapes, mappings). The shapes are those of a param group in the optimizer's order,
+    keyed by the names in the files of the first expert-parallel rank. There is one mapping for each
+    expert-parallel rank: name in these files -> name over all ranks. If all ranks share the
+    parameters, there are no mappings.
     """
     shapes = {name: shape for groups in flat for name, shape in groups[0].shapes.items()}
     orders = [

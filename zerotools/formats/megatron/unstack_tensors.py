@@ -216,7 +216,7 @@ def _both(gate: Tensor, other: Tensor) -> list[StoredPiece]:
 def reorder_gated_lora(
     tensors: Mapping[Key, Tensor], ranks: int | None
 ) -> tuple[dict[Key, Tensor], list[Key]]:
-    """Put the rows of lora_B of gated layers in the order of the weight's rows: first the rows of
+    """In gated layers, put the rows of lora_B in the order of the weight's rows: first the rows of
     the gate, then the rows of the other half.
 
     `ranks` is the number of tensor-parallel ranks that saved the tensor; if it is None, the number

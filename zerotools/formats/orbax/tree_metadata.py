@@ -98,8 +98,8 @@ def leads_out(name: str) -> bool:
 
 
 def tree_file(paths: Iterable[tuple[str, ...]]) -> bytes:
-    """Return the content of `_METADATA` for a tree of dicts with arrays at `paths`, where each
-    array is stored as zarr 2 with all chunks, without OCDBT.
+    """Return the content of `_METADATA` for a tree of dicts with arrays at `paths`. Each array is
+    stored as zarr 2 with all chunks, without OCDBT.
 
     The arrays are declared as numpy arrays, because Orbax can restore these both without a sharding
     and with the sharding that a program requests. Source: orbax-checkpoint 0.12.8,

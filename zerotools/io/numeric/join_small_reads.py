@@ -154,8 +154,8 @@ def _runs(pieces: Sequence[PlacedPiece]) -> Iterator[tuple[Sequence[PlacedPiece]
 
 
 def _next_along(one: PlacedPiece, other: PlacedPiece) -> int | None:
-    """Return the dimension along which `other` follows `one` without a gap. Return None if no
-    dimension fits, or if the two have different shapes.
+    """Return the dimension along which `other` follows `one` without a gap. Return None if there is
+    no such dimension, or if `one` and `other` have different shapes or strides.
     """
     if one.box.shape != other.box.shape or one.strides != other.strides:
         return None

@@ -100,7 +100,7 @@ class StatisticsSum:
         self._narrow: np.dtype[Any] | None = None
 
     def add(self, values: Array) -> None:
-        """Add the elements of a flat array of any dtype of numpy or ml_dtypes."""
+        """Add the elements of a flat array, which may have any dtype of numpy or ml_dtypes."""
         if values.dtype.kind == "c":
             values = values.view(f"f{values.itemsize // 2}")
         self._elements += values.size

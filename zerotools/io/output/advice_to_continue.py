@@ -60,8 +60,9 @@ def _of_parts(directory: Path, parts: int) -> str:
 
 
 def _command(directory: Path) -> str | None:
-    """Return the name of the command that began the output; empty if the journal does not record
-    it, and None if there is no journal."""
+    """Return the name of the command that began the output. Return "" if the journal does not
+    record the name, and None if there is no valid journal.
+    """
     try:
         with regular_file(directory / NAME, is_source=False) as descriptor:
             line = first_line(descriptor)

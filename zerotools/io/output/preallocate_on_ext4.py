@@ -19,8 +19,8 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def file_system_type(descriptor: int) -> int:
-    """Return the number of the type of the file system (`f_type` of statfs(2)), or 0 if it is not
-    known.
+    """Return the number that identifies the file system's type (`f_type` of statfs(2)), or 0 if it
+    is not known.
     """
     status = ctypes.create_string_buffer(_STATFS_BYTES)
     if ctypes.CDLL(None).fstatfs(descriptor, status):

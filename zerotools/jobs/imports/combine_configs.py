@@ -96,7 +96,7 @@ class Imported:
 
     Attributes:
         tree: the job, incomplete if there is a `problem`. Its paths are absolute if `spec` is set.
-        spec: the job as a `JobSpec`; None without a job file.
+        spec: the job as a `JobSpec`; None if there is no job file.
         origins: each key that was not in the job file -> the source of its value.
         missing: the keys that the user must add; empty if there is a job file.
         problem: the reason why the job cannot be run; None if it can be run.

@@ -1,5 +1,5 @@
-"""Compute the number and the host memory of the processes that help rank 0 to tokenise a job's
-data.
+"""Compute the number and the host memory of the child processes that tokenise a job's data for
+rank 0.
 """
 
 from __future__ import annotations

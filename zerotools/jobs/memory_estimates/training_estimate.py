@@ -56,9 +56,10 @@ class Estimate:
         rows: the memory for each ZeRO stage and offload.
         search: the configurations that fit.
         choice: the cheapest configuration in `search`.
-        asked: the estimate of the job with the settings of its job file; None without a job file.
-        job: all keys of the job file; None without a job file.
-        batch: the number of sequences per step in the job file; None without a job file.
+        asked: the estimate of the job with the settings of its job file; None if no job file was
+            given.
+        job: all keys of the job file; None if no job file was given.
+        batch: the number of sequences per step in the job file; None if no job file was given.
         tables: the tables of a job file for the model and its adapters.
         assumed: a sentence about the assumed sequence length; None if the request states a length.
     """
@@ -368,7 +369,7 @@ def estimate_job(
 
 
 def offload_of(layout: MemoryLayout) -> str:
-    """Return the name of the offload of a memory layout in the table of estimates, such as
+    """Return the name that the table of estimates has for the offload of a memory layout, such as
     "optimizer".
     """
     optimizer, params = layout.offload_optimizer, layout.offload_params != "none"

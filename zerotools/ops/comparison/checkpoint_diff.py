@@ -132,7 +132,7 @@ def prepare_diff(
 def _read_both(
     paths: tuple[Path, Path], options: DiffOptions, table: FormatTable
 ) -> list[Checkpoint]:
-    """Read both checkpoints. Refuse an option that neither of their formats takes."""
+    """Read the two checkpoints at `paths`. Refuse an option that neither of their formats takes."""
     given = {"tag": options.tag, "layout": options.layout, "section": options.section}
     given = {name: value for name, value in given.items() if value is not None}
     forms = (

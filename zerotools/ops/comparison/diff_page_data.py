@@ -123,8 +123,9 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
 
 
 def _sides(each: RunDifference) -> list[str]:
-    """Return both values as text: fractions with six significant digits, or with all digits if the
-    texts would be equal."""
+    """Return the values of the two checkpoints as text. Fractions have six significant digits, or
+    all digits if the texts would be equal.
+    """
     short = [f"{v:.6g}" if isinstance(v, float) else str(v) for v in (each.a, each.b)]
     return short if short[0] != short[1] else [str(each.a), str(each.b)]
 

@@ -247,7 +247,8 @@ class _Reading:
         settled: set[int],
     ) -> Iterator[_Found]:
         """Call `compare` for every block of the pairs `numbers`, and yield the results. Blocks of
-        pairs in `settled` and of unreadable pairs are skipped. Both sets may grow during the loop.
+        pairs in `settled` and of unreadable pairs are skipped. More pairs may become settled or
+        unreadable during the loop.
         """
 
         def work(run: list[_Task], scratch: Scratch) -> list[_Found]:

@@ -82,7 +82,9 @@ def _recorded_values(
 
 
 def _scaler(training: TrainingState) -> dict[str, Any] | None:
-    """Return the numbers of the loss scaler; None without one, or if it multiplies by 1."""
+    """Return the numbers of the loss scaler. Return None if the run has no loss scaler, or one that
+    multiplies by 1.
+    """
     scaler = scaler_to_json(training.loss_scale)
     return None if scaler is None else {k: v for k, v in scaler.items() if k != "class"}
 

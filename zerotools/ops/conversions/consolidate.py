@@ -362,8 +362,9 @@ def cast_types(weights: Checkpoint, dtype: DType | None) -> _TypeOf:
 
 
 def kept_note(described: Checkpoint, dtype: DType) -> list[str]:
-    """Return a list with one note on the tensors of an output in `dtype` that stay in fp32; empty
-    without such tensors."""
+    """Return a list with one note on the tensors of an output in `dtype` that stay in fp32. The
+    list is empty if there are no such tensors, or if `dtype` does not have 16 bits.
+    """
     kept = [key.name for key, tensor in described.tensors.items() if tensor.dtype == FLOAT32]
     if not kept or dtype not in SIXTEEN_BIT:
         return []

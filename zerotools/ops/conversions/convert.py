@@ -360,8 +360,9 @@ def _leaves_stage_0(source: Checkpoint, request: _Request) -> bool:
 
 
 def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, TrainingState]:
-    """Return the source and its training state. If the target can hold optimizer state, both
-    include numbered optimizer state, which `read` leaves out."""
+    """Return the source and its training state. If the target can hold optimizer state, numbered
+    optimizer state, which `read` leaves out, is added to the source and to the training state.
+    """
     training = formats.training_of(source, request.table)
     if not request.form.writes_state:
         return source, training

@@ -135,7 +135,7 @@ def _named(
     run: ForeignRun, options: Mapping[str, Any], given: Mapping[str, Path]
 ) -> tuple[ForeignRun, AskedOrder | None, list[str]]:
     """Return `run` with parameter names for numbered optimizer state, the order that the user
-    requested (None without one), and notes. Without a requested order the names must be proved.
+    requested or None, and notes. Without a requested order the names must be proved.
 
     Raises:
         BadRequest: the names cannot be proved.

@@ -30,8 +30,9 @@ ADAPTER_OPTIONS = ("adapter_only", "adapter_config", "adapter_name", "base")
 @dataclass(frozen=True)
 class MergedModel:
     """`checkpoint` has the weights of the model, with its config and tokenizer. `merged` are the
-    adapters that were merged into the weights; None without adapters. `notes` name the directories
-    of the config and tokenizer."""
+    adapters that were merged into the weights; None if no adapter was merged. `notes` name the
+    directories of the config and tokenizer.
+    """
 
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
@@ -88,7 +89,7 @@ def merged_model(
     `is_merged`.
 
     `config_dir` has a config.json and a tokenizer, which replace those near the checkpoint.
-    `fallback_sidecars` are used if neither place has such files.
+    `fallback_sidecars` are used if such files are neither in `config_dir` nor near the checkpoint.
 
     Raises:
         BadFile, BadRequest, Unsupported: as `merge_adapters`.
@@ -121,8 +122,8 @@ def refuse_with_adapter(options: Collection[str]) -> None:
 
 
 def adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
-    """Return the dtype of an adapter that is exported without its model; None: each tensor keeps
-    its dtype. "auto" means the dtype of a 16-bit run.
+    """Return the dtype for an adapter that is exported without its model. None means that each
+    tensor keeps its dtype. For `asked` = "auto" it is the dtype of a 16-bit run, else None.
 
     Raises:
         BadRequest: the dtype would quantise the adapter.

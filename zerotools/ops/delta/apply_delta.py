@@ -103,8 +103,9 @@ def apply_deltas(
 
 
 def plan_apply_part(chain: DeltaChain, destination: Path, part: OutputPart) -> PartPlan:
-    """Return the plan of one part of the result of `chain`. Raises BadRequest if adapters must be
-    merged into the model first."""
+    """Return the plan for writing one part of the result of `chain`. Raises BadRequest if adapters
+    must be merged into the model first.
+    """
     conversion = chain.conversion_to(destination)
     refuse_merging(conversion)
     return plan_part(conversion.target, part)

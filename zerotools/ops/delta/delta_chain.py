@@ -187,7 +187,7 @@ class DeltaChain:
             delta.check_unchanged()
 
     def block(self, tensor: DeltaTensor, number: int) -> Elements:
-        """Return the bytes of block `number` of a tensor of the last delta.
+        """Return the bytes of block `number` of `tensor`, which is in the last delta.
 
         Raises:
             BadRequest: a delta was not made from this model, or not from the result of the delta

@@ -58,8 +58,9 @@ def is_delta(path: Path) -> bool:
 
 
 def read_made_of(path: Path) -> str | None:
-    """Return the text that identifies the inputs of the delta at `path`; None without a delta, or
-    without this text in its header."""
+    """Return the text that identifies the inputs of the delta at `path`. Return None if there is no
+    delta, or if its header does not have this text.
+    """
     try:
         if not is_delta(path):
             return None

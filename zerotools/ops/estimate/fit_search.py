@@ -170,8 +170,9 @@ class Way:
 
     @property
     def lora_table(self) -> dict[str, dict[str, Any]]:
-        """The table `[lora]` of a job that trains adapters in place of all weights; empty without
-        LoRA."""
+        """The table `[lora]` of a job that trains adapters in place of all weights; empty if the
+        job trains all weights.
+        """
         if FitChange.LORA not in self.changes:
             return {}
         packed = {"frozen_precision": NF4} if FitChange.PACKED in self.changes else {}

@@ -27,7 +27,7 @@ HEAD, WHOLE = "head", "whole"
 
 @dataclass(frozen=True)
 class Family:
-    """The structure of the blocks of one `model_type` of transformers.
+    """The structure of a block in models of one `model_type` of transformers.
 
     Attributes:
         bias: the kinds of linear layers with a bias: "qkv", "o", "mlp" or "head".
@@ -110,7 +110,7 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The sizes of the layers of a model of a known family.
+    """The layer sizes of a model that belongs to a known family.
 
     `hidden` is the width of hidden states. With experts, a token passes through `experts_per_token`
     of them, each `intermediate` wide. `experts` is 0 if every token passes through one MLP.

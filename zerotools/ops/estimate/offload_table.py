@@ -60,7 +60,7 @@ class Row:
     """A row of the table: a ZeRO stage with an offload, and its memory.
 
     `host_bytes` is the host memory of all ranks on one node. `fits` is None if the size of the
-    activations is not known and the rest fits.
+    activations is not known and all other memory fits.
     """
 
     stage: int

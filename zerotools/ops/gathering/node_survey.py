@@ -141,7 +141,7 @@ def _check_sources(sources: Sequence[NodeSource], destination: Path) -> None:
 
 
 def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
-    """Return the journal of an earlier run; empty without one.
+    """Return the journal of an earlier run; empty if there was no earlier run.
 
     Raises:
         BadRequest: the journal belongs to another output.

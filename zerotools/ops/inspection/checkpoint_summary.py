@@ -80,8 +80,9 @@ def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def frozen_weights(checkpoint: Checkpoint, training: TrainingState) -> set[str] | None:
-    """Return the names of the parameters that the run did not train; None if the checkpoint does
-    not tell."""
+    """Return the names of the parameters that the run did not train. Return None if the checkpoint
+    does not record which were trained.
+    """
     return _frozen(_weights(checkpoint).keys() - training.buffers, training)
 
 
@@ -149,7 +150,7 @@ def training_to_json(run: CheckpointSummary) -> dict[str, Any]:
 
 
 def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
-    """Return the loss scaler's numbers, keyed by name; None without a scaler."""
+    """Return the loss scaler's numbers, keyed by name; None if `scaler` is None."""
     if scaler is None:
         return None
     saved_as = {} if scaler.saved_as is None else {"class": scaler.saved_as}

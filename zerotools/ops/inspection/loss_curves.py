@@ -46,7 +46,8 @@ class LossCurves:
 
 def loss_curves(checkpoint: Checkpoint) -> LossCurves | None:
     """Return the curves of the checkpoint's run, from a file in its directory or in the directory
-    above; None without such a file."""
+    above. Return None if neither directory has such a file.
+    """
     path = checkpoint.origin.path
     own = path if path.is_dir() else path.parent
     for directory in dict.fromkeys((checkpoint.root, own, checkpoint.root.parent, own.parent)):

@@ -93,7 +93,7 @@ class Mirror:
         prefix_owner.refuse_lost(self.place, self.output_dir)
 
     def _next(self, done: set[str]) -> Path | None:
-        """Return the newest checkpoint to send that is not in `done`; None without one."""
+        """Return the newest checkpoint to send that is not in `done`; None if all are in `done`."""
         return next((path for path in self._wanted() if path.name not in done), None)
 
     def _wanted(self) -> list[Path]:

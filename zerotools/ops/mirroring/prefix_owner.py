@@ -42,7 +42,7 @@ class FarClaim:
 
 
 def read_claim(place: StorePath) -> FarClaim | None:
-    """Return the record of the run that owns the prefix `place`; None without an owner.
+    """Return the record of the run that owns the prefix `place`; None if no run owns it.
 
     Raises:
         BadRequest: the record cannot be read.

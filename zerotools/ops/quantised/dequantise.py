@@ -88,7 +88,7 @@ def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtyp
 
 
 def dequantised_notes(found: Quantisation) -> list[str]:
-    """Return notes for the user on dequantised weights; empty without such weights."""
+    """Return notes for the user on dequantised weights; empty if no weight was dequantised."""
     if not found.weights:
         return []
     said = [f"dequantised: {found.words()}"]

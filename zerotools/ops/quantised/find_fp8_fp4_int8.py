@@ -85,7 +85,7 @@ def block_scheme(
     shape: tuple[int, ...], scales: tuple[int, ...], blocks: Blocks, *, is_exponent: bool
 ) -> BlockScaled | tuple[Block, Block] | None:
     """Return the block of elements that shares one scale: one of `blocks` that fits, else the only
-    possible block. Return two blocks if several are possible, and None if no block is.
+    possible block. Return two blocks if several are possible. Return None if no block is possible.
 
     `shape` is the shape of the payload, and `scales` that of its scales.
     """
@@ -114,7 +114,8 @@ def block_scheme(
 
 def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> list[Block]:
     """Return the smallest and the largest block with which a payload of `shape` has scales of the
-    shape `scales`; empty without such a block."""
+    shape `scales`. Return an empty list if no block does.
+    """
     least, most = [], []
     for size, count in zip(shape, scales, strict=True):
         if not min(1, size) <= count <= size:

@@ -168,8 +168,9 @@ def _taken_names(
 
 
 def _unknown(config: QuantisationConfig) -> str | None:
-    """Return a sentence about a setting of the config that zerotools does not support; None without
-    one."""
+    """Return a sentence about a setting of the config that zerotools does not support. Return None
+    if it supports all settings.
+    """
     known = ", ".join(KINDS)
     if config.method is None and not config.settings.get("config_groups"):
         return f"{config.path}: quantization_config names no quant_method; zerotools reads {known}"

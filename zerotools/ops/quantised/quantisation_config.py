@@ -86,7 +86,8 @@ def _block(value: Any) -> Iterator[tuple[int, ...]]:
 
 
 def quantisation_config(path: Path | None) -> QuantisationConfig | None:
-    """Return the quantisation settings of the config.json at `path`, or None without settings.
+    """Return the quantisation settings of the config.json at `path`. Return None if it has no such
+    settings.
 
     Raises:
         BadFile: the file cannot be read, or its settings are not a table.

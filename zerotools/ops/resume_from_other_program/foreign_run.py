@@ -151,7 +151,8 @@ def _numbers(run: ForeignRun) -> dict[Key, int | float]:
 
 
 def _by_number(run: ForeignRun) -> ForeignRun | None:
-    """Return `run` with optimizer state that has numbers in place of parameter names; None without
-    such state."""
+    """Return `run` with optimizer state that has numbers in place of parameter names. Return None
+    if the checkpoint has no such state.
+    """
     found = with_numbered_state(run.checkpoint, run.training)
     return None if found is None else replace(run, checkpoint=found[0], training=found[1])

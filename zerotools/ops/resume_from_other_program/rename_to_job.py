@@ -175,7 +175,8 @@ def _given(order: str, wanted: WantedModel) -> NameOrder:
 
 def _prefix(names: Collection[str], wanted: WantedModel) -> str:
     """Return the prefix, such as `module.`, that `names` has before all names of the job's
-    parameters; "" without one."""
+    parameters, or "" if there is no such prefix.
+    """
     known = {*wanted.parameters, *wanted.aliases}
     first = next(iter(wanted.parameters), "")
     if first in names:
@@ -188,8 +189,9 @@ def _prefix(names: Collection[str], wanted: WantedModel) -> str:
 
 
 def _tied_there(run: ForeignRun, prefix: str, wanted: WantedModel) -> dict[str, str]:
-    """Return a dict from the checkpoint's name to the job's name of tied parameters with different
-    names in both."""
+    """Return the tied parameters that have different names in the checkpoint and in the job, as
+    name in the checkpoint -> name in the job.
+    """
     found = {}
     for alias, holder in run.checkpoint.aliases.items():
         alias, holder = alias.removeprefix(prefix), holder.removeprefix(prefix)

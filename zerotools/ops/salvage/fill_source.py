@@ -52,8 +52,8 @@ class Other:
         """Raise an error if this checkpoint does not have the same model as `weights`.
 
         Raises:
-            BadRequest: the two have no name in common, or a tensor has different shapes, which the
-                message names.
+            BadRequest: this checkpoint and `weights` have no name in common, or a tensor has
+                different shapes. The message has the name or the shapes.
         """
         path = weights.origin.path
         pairs = [

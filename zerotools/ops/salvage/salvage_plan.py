@@ -93,7 +93,7 @@ class Salvage:
         weights: the weights of the output, keyed by their output names.
         left_out: the reason for each weight that is not written, keyed by the weight's name.
         unnamed: lost files with unknown contents.
-        other: the checkpoint that holes are filled from; None without one.
+        other: the checkpoint that holes are filled from; None if the user named none.
         rounded: weights with elements from 16-bit copies that are written in a wider dtype. Their
             fp32 masters are lost.
         conversion: the conversion that writes the output; None if no weight is complete.

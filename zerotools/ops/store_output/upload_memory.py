@@ -52,8 +52,9 @@ class UploadMemory:
         return max(1, min(self.parts, self.held_bytes // self.part_bytes(size) - 2))
 
     def part_bytes(self, size: int) -> int:
-        """Return the size in bytes of one part of an object of `size` bytes. Parts are larger if
-        the object would have more of them than a store allows."""
+        """Return how many bytes each part has if an object of `size` bytes is sent in parts. Parts
+        are larger if the object would have more of them than a store allows.
+        """
         room = self.held_bytes // (self.parts + 2) // _MIB * _MIB
         usual = max(LEAST_PART, min(USUAL_PART, room))
         return max(usual, -(-size // _MOST_PARTS // _MIB) * _MIB)

@@ -45,9 +45,11 @@ class TensorComparison:
 
     Attributes:
         equal: the tensors with the digest that the manifest records.
-        cast: the tensors that are equal only after a cast of one of the two.
+        cast: the tensors that are equal only after a cast of the tensor or of the manifest's
+            tensor.
         differing: a description of the difference for each other tensor.
-        notes: sentences about tensors that only one of the two has, if that is not a fault.
+        notes: sentences about tensors that only the checkpoint or only the manifest has, if that is
+            not a fault.
         narrower: the tensors in `cast` that have more bits than the manifest's digest covers, each
             with the dtype in the manifest.
         is_complete: the manifest has all tensors of the checkpoint.

@@ -42,8 +42,9 @@ class Portion:
         return self.file_parts.get(name, 1) == self.part.index
 
     def has_name(self, name: str, aliases: Mapping[str, str] | None = None) -> bool:
-        """Return whether this run reports the faults of tensors with this name. An unknown name
-        belongs to the run of a name that `aliases` ties it to."""
+        """Return whether this run reports the faults of tensors with this name. A name that no run
+        has belongs to the run that has one of its tied names in `aliases`.
+        """
         known = (self.name_parts.get(each) for each in tied_names(name, aliases or {}))
         return next((part for part in known if part is not None), 1) == self.part.index
 

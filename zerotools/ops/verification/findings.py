@@ -87,7 +87,7 @@ class Comparison:
         tensors: the number of tensors with equal values.
         by_files: True if the files were compared byte by byte.
         vouched: with `by_files`, the names of the equal files.
-        notes: sentences about values that only one of the two has.
+        notes: sentences about values that the checkpoint lacks, or that only the checkpoint has.
         is_exact: True if the tensors were compared, and every bit of them.
     """
 
@@ -112,8 +112,8 @@ class Verification:
         comparison: the result of the comparison with a manifest; None if there was no manifest.
         manifest: the manifest of the checkpoint itself, if it was requested and the checks found no
             fault.
-        as_written: the result of the comparison with the record inside an output; None without a
-            record.
+        as_written: the result of the comparison with the record inside an output; None if the
+            checkpoint has no record.
         portion: the part of the checkpoint that was checked. The verdict is only about this part.
     """
 

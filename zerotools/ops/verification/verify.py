@@ -214,8 +214,9 @@ class AllChecks:
         self._add(Check.STRUCTURE, lost_rank_sidecars(self._files.base, self._files.names, ranks))
 
     def record(self) -> WrittenRecord | None:
-        """Return the record inside an output of zerotools; None without one. A damaged record is a
-        finding."""
+        """Return the record inside an output of zerotools, or None if the checkpoint has no record.
+        A damaged record is a finding.
+        """
         try:
             return written_record(self._files, self._checkpoint.root)
         except BadFile as error:
@@ -223,8 +224,9 @@ class AllChecks:
             return None
 
     def sidecar(self, record: WrittenRecord | None) -> Against | None:
-        """Return the manifest next to the checkpoint; None without one. A manifest that is damaged
-        or describes another checkpoint is a finding."""
+        """Return the manifest next to the checkpoint, or None if there is no manifest. A manifest
+        that is damaged or describes another checkpoint is a finding.
+        """
         try:
             found = adjacent_manifest(self._files)
         except (BadFile, Unsupported) as error:

@@ -136,8 +136,9 @@ def _of_verl(file: Path) -> Mapping[str, Any]:
 
 
 def _of_bridge(file: Path) -> Mapping[str, Any] | None:
-    """Return the LoRA numbers in the configuration of a Megatron-Bridge run; None without an
-    adapter."""
+    """Return the LoRA numbers in the configuration of a Megatron-Bridge run. Return None if the run
+    has no adapter.
+    """
     found = section_of(file, "peft")
     kind = str(found.get("_target_", "")).rpartition(".")[2]
     if not found:

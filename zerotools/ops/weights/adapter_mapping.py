@@ -39,9 +39,8 @@ _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "t
 class MappedAdapter:
     """An adapter in another layout.
 
-    `layers` maps each layer with an adapter to the old layers that this adapter was made from.
-    `leaves` are the last parts of layer names, such as q_proj, that only layers with an adapter
-    have.
+    `layers` is layer with an adapter -> old layers that its adapter was made from. `leaves` are the
+    last parts of layer names, such as q_proj, that only layers with an adapter have.
     """
 
     checkpoint: Checkpoint

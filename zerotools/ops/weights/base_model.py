@@ -67,8 +67,8 @@ def with_given_base(
 
     `held` are the tensors of the run, and `own` are its weights under the names of the model.
     Weights of the run replace those of `base`, except weights in 4 bits, and tied weights in
-    `copies`, which were not trained. The file names in both results are relative to the same root
-    directory.
+    `copies`, which were not trained. The file names in the two returned checkpoints are relative to
+    the same root directory.
 
     Raises:
         Unsupported: run and base model are in different stores.

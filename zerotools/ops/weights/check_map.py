@@ -26,8 +26,8 @@ class LayoutCheck:
     Attributes:
         tensors: the number of tensors of the layout.
         refusal: the reason if the layout does not apply to the model.
-        missing: the names that the checkpoint lacks. This and the following are empty without a
-            checkpoint.
+        missing: the names that the checkpoint lacks. `missing`, `unknown`, `ignored` and `wrong`
+            are empty if no checkpoint was checked.
         unknown: the names that the layout does not have.
         ignored: the names of values that are not weights.
         wrong: the names with wrong shapes, with the shape in the checkpoint and that in

@@ -67,7 +67,7 @@ class MapRequest:
 class MappedCheckpoint:
     """A checkpoint that was converted to another layout.
 
-    `origins` maps each new name to the old tensors that it is made from. `is_changed` is False if
+    `origins` is new name -> old tensors that the new tensor is made from. `is_changed` is False if
     the checkpoint already had the layout. `adapter` describes the conversion if the checkpoint is
     only a LoRA adapter.
     """

@@ -102,7 +102,7 @@ class MergedAdapters:
         bytes: the size of these files.
         base: the name of the base model in the adapter's config.
         dtype: the widest dtype of the weights that adapters are added to (fp32 if they mix float16
-            and bfloat16); None without such weights.
+            and bfloat16); None if there are no such weights.
     """
 
     checkpoint: Checkpoint
@@ -306,8 +306,10 @@ def _with_names_of(
 
 
 def _experts_of(config_json: Path | None) -> Callable[[str], bool | None]:
-    """Return a function that returns whether the experts of a module are transposed, according to
-    the model's config.json; None for a module that is not experts."""
+    """Return a function that takes the name of a module. It returns whether the experts of this
+    module are transposed, according to the model's config.json, and None if the module has no
+    experts or this is unknown.
+    """
     is_transposed = has_transposed_experts(model_config(config_json))
     return lambda module: is_transposed if module.endswith(".experts") else None
 
@@ -329,8 +331,9 @@ def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
 
 
 def _merge_with_peft(config: Mapping[str, Any], base: Path, run: Path) -> str:
-    """Return the advice to merge with PEFT, if transformers may use names in memory that zerotools
-    does not know; else ""."""
+    """Return the advice to merge with PEFT, or "" if zerotools knows the names that transformers
+    uses in memory.
+    """
     named, kind = config.get("architectures"), config.get("model_type")
     name = named[0] if isinstance(named, list) and named else None
     is_known = names_of_model(config, is_tied=ties_embeddings(config)) is not None

@@ -50,7 +50,7 @@ class Fits:
     `renamed` replaces whole names.
 
     Attributes:
-        ties: maps each name that the model ties to the name of the tensor that it gets.
+        ties: name that shares its values -> name of the tensor with the values.
         lost: the names of weights that the model needs but the user left out.
         layout: the layout of the tensors; None: that of the Hub. Another one is that of
             transformers in memory.
@@ -132,7 +132,9 @@ class Knowledge(Protocol):
 
     @property
     def ties(self) -> Mapping[str, str]:
-        """The name of the tensor that the model gets, keyed by each name that it ties."""
+        """The tied names of the model: name that shares its values -> name of the tensor with the
+        values.
+        """
 
     def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
         """Return the differences between the tensors `held` and the model."""

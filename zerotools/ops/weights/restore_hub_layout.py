@@ -26,8 +26,8 @@ def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLa
     """Return the Hub's names and shapes of the tensors that `checkpoint` has in another form. They
     come from the record of the job that wrote it.
 
-    The result is empty without such a record, and if adapters are stored next to their weights, for
-    which the Hub has no form.
+    The result is empty if there is no such record, or if adapters are stored next to their weights,
+    for which the Hub has no form.
     """
     record = format_of(checkpoint, table).job_record(checkpoint)
     if record is None or any(BASE in key.name for key in checkpoint.tensors):

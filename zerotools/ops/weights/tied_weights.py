@@ -28,9 +28,9 @@ def resolve_aliases(
     """Omit tied names if the model itself ties them when it is loaded. Otherwise write the weight
     under each of its names.
 
-    `ties` maps each name that the model ties to the name of its tensor; None: config.json decides.
-    With a reference model `like`, exactly its names are written. With `keep`, all names are
-    written. A weight that is written once gets the name that the model reads.
+    `ties` is tied name -> name of the tensor with its values; None: config.json decides. With a
+    reference model `like`, exactly its names are written. With `keep`, all names are written. A
+    weight that is written once gets the name that the model reads.
     """
     weights = held_by(weights, _holders(like, ties))
     if like is not None and not keep:

@@ -1,4 +1,6 @@
-"""Makes the notices of a change of a job or of the machine: their kinds, texts and recipients."""
+"""Makes the notices that report a change of a job or of the machine: their kinds, texts and
+recipients.
+"""
 
 from __future__ import annotations
 

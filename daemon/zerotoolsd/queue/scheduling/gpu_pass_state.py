@@ -189,8 +189,8 @@ class GpuAllocation:
         return self._close([*free, *soonest], start, request) or bool(free)
 
     def _close(self, gpus: Sequence[Gpu], start: float | None, request: Request) -> bool:
-        """Close these shared GPUs: reserve them for the job of `request`, which can start at
-        `start` (None: unknown). Return whether one of the GPUs was open until now.
+        """Reserve the shared GPUs among `gpus` for the job of `request`, which can start at `start`
+        (None: unknown). Return whether one of them was not reserved before.
         """
         found = [
             gpu.index
@@ -292,8 +292,8 @@ class GpuMemoryParts:
         return start is not None and lasts is not None and self._now + lasts <= start
 
     def start_of(self, index: int) -> float | None:
-        """Return the time at which the job that reserved the GPU can start; None if the GPU is open
-        or the time is unknown.
+        """Return the time at which the job that reserved the GPU can start. Return None if no job
+        has reserved it, or if the time is unknown.
         """
         return self._closed[index][0] if index in self._closed else None
 
@@ -304,9 +304,9 @@ class GpuMemoryParts:
     def fitting(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu]:
         """Return the GPUs of `wanted` that have enough free memory for the job, the best GPU first.
 
-        GPUs that are not reserved for another job come first, and among them the GPUs that the
-        administrator prefers. Among equally preferred GPUs, the one with the least free memory
-        comes first.
+        GPUs that are not reserved for another job come first. Then GPUs that the administrator
+        prefers come first, unless the job names its GPUs. Among equal GPUs, the one with the least
+        free memory comes first.
         """
         share = self.share(request.need.gpu_bytes or 0)
         fits = [

@@ -188,7 +188,7 @@ class UserCounts:
         return int(row["number"])
 
     def text_bytes(self, uid: int) -> int:
-        """Return the total size of the job files of all jobs of the user `uid`, in bytes.
+        """Return how many bytes the job files of the user `uid` have in total.
 
         Only jobs that were added since the last call are read.
         """

@@ -38,7 +38,9 @@ def newest_undamaged(paths: list[str]) -> dict[str, Any]:
 
 
 def newest_step(output_dir: str) -> int | None:
-    """Return the step of the newest finished checkpoint in `output_dir`; None without one."""
+    """Return the step of the newest finished checkpoint in `output_dir`, or None if there is no
+    checkpoint.
+    """
     found = newest_checkpoint(Path(output_dir))
     return None if found is None else found.step
 

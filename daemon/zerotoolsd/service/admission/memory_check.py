@@ -190,7 +190,7 @@ def why_never(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory)
 
 
 def expected_text(foreseen: JobMemoryEstimate | None) -> str | None:
-    """Return the estimate as JSON text for the scheduler; None without an estimate.
+    """Return the estimate as JSON text for the scheduler; None if `foreseen` is None.
 
     The scheduler uses it for a job without a declaration in `[memory]` (`queue.expected_memory`).
     """

@@ -257,8 +257,8 @@ def key_of(job_dir: Path, name: str | None) -> str:
 
 
 def _word_of(job_dir: Path) -> str:
-    """Return the random word in the directory of the job. It is created at the first attempt of
-    the job and never changes.
+    """Return the random word that makes the job's name in Slurm unique. It is stored in the job's
+    directory at the first attempt, and never changes.
     """
     path = job_dir / WORD
     if (known := read_record(path)) is None:

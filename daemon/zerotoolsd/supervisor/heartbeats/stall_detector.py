@@ -238,7 +238,9 @@ def straggler_of(sights: Sequence[RankState]) -> RankState | None:
 
 
 def hangs_together(sights: Sequence[RankState]) -> bool:
-    """Return whether several ranks are all in phases of the first collectives."""
+    """Return whether there are several ranks, and each is in a phase of `COLLECTIVE`, in which the
+    first collectives often run.
+    """
     return len(sights) > 1 and all(sight.beat.phase in COLLECTIVE for sight in sights)
 
 

@@ -112,8 +112,8 @@ def waits_for_child(pid: int) -> bool:
 
 
 class Wait:
-    """Observes whether a process waits in the kernel for the same child during the whole time from
-    the creation of this object to the call of `lasts`.
+    """Observes whether a process waits in the kernel for the same child all the time, from the
+    creation of this object until `lasts` is called.
     """
 
     def __init__(self, pid: int) -> None:

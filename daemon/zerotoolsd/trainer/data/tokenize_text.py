@@ -79,8 +79,8 @@ def tokenize(
     """Tokenise all `pieces` of text, and write the ids to `destination`. Memory does not grow with
     the text.
 
-    `processes` is the number of additional processes that help. `ended` is called with the exit
-    status of such a process if it ends early.
+    If `processes` is not 0, that many child processes tokenise the text. `ended` is called with the
+    exit status of a child process that ends early.
     """
     make = make_loaded_piece_encoder if processes else make_piece_encoder
     named = Path(tokenizer.name_or_path) if processes else tokenizer

@@ -432,9 +432,8 @@ class BaseModel:
 
 
 class _StandIn:
-    """Takes the place of a module.
-
-    A call returns the result of `answer`. Attributes are read from the module.
+    """A replacement for a module during a forward pass. A call returns the result of `answer`.
+    Attributes are read from the module.
     """
 
     def __init__(self, name: str, module: Any, answer: Callable[..., Any]) -> None:

@@ -130,8 +130,8 @@ def initial_loss_scale(spec: Fp16Spec) -> LossScaleRecord:
 def resumed_loss_scale(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
     """Return the loss scale of a resumed run. The settings come from the job file.
 
-    The scale and the counters come from `saved`. If `saved` is None, or if one of the two scales is
-    fixed, they are those of a new run.
+    The scale and the counters come from `saved`. They are those of a new run if `saved` is None, or
+    if the scale in `saved` or in the job file is fixed.
     """
     fresh = initial_loss_scale(spec)
     if saved is None or not (saved.dynamic and fresh.dynamic):

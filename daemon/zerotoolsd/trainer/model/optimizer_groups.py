@@ -41,8 +41,8 @@ def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
     """Return the names of the parameters with weight decay, according to the groups of a record.
 
     If the weight decay of all groups is 0, and one optimizer has several groups, the first group
-    has these parameters. Returns None if all groups have no weight decay and there is only one
-    group or Muon's groups are among them, or if the record does not name parameters.
+    has these parameters. Returns None if the record does not name parameters. Also returns None if
+    no group has weight decay, and there is only one group or some groups are Muon's.
     """
     if not groups or not all(group.params for group in groups):
         return None

@@ -20,7 +20,7 @@ _DURABLE = ("checkpoint", "error", "eval", "phase")
 
 
 class Notifier:
-    """Sends datagrams to the supervisor's socket; sends nothing without the address of a socket."""
+    """Sends datagrams to the supervisor's socket; sends nothing if it has no socket address."""
 
     def __init__(
         self, address: str | None, rank: int, heartbeat: HeartbeatWriter | None = None

@@ -169,8 +169,11 @@ def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """The result of a decision, or the problem that the other ranks are told: the index in `_KINDS`
-    and the message. The index is None for `other`, an error that is not a ZerotoolsError.
+    """The result of a decision on one rank: `value`, or the `problem` that is sent to the other
+    ranks.
+
+    `problem` is (index in `_KINDS`, message) for a ZerotoolsError. For another error, `other`, the
+    index is None.
     """
 
     value: Any = None

@@ -24,8 +24,8 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 class Utilization:
     """The numbers from which the MFU of a run is computed.
 
-    `flops_per_token` is the number of operations of the model per token. `peak` is the number of
-    operations per second of all GPUs of the run together.
+    `flops_per_token` is the number of operations of the model per token. `peak` is how many
+    operations per second all GPUs of the run can do together.
     """
 
     flops_per_token: float

@@ -241,8 +241,8 @@ def _in_short(gpus: Sequence[Gpu]) -> str:
 
 
 def process_lines(data: ScreenData, columns: int, rows: int) -> list[Line]:
-    """Return a header and a row for each process on GPUs, at most `rows` lines in total; empty
-    without processes.
+    """Return a header and a row for each process on GPUs, at most `rows` lines in total. Return no
+    line if no GPU has a process.
     """
     places: dict[int, list[int]] = {}
     held: dict[int, int | None] = {}

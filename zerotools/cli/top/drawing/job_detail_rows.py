@@ -210,8 +210,8 @@ def _describe_state(job: Job, data: ScreenData, now: float) -> list[str]:
 
 
 def _gpus(job: Job, data: ScreenData) -> str:
-    """Return the numbers of the GPUs on which the newest attempt runs, as `GPU 0-3`; empty without
-    GPUs.
+    """Return the numbers of the GPUs of the newest attempt, as `GPU 0-3`. The text is empty if the
+    attempt has no GPUs.
     """
     if job["state"] not in ACTIVE or not job["attempt"]:
         return ""

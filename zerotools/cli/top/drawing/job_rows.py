@@ -44,7 +44,7 @@ _FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14
 
 @dataclass(frozen=True)
 class JobColumns:
-    """The widths of the columns of the table of jobs. A column of width 0 is left out."""
+    """The width of each column of the job table. A column of width 0 is left out."""
 
     id: int
     name: int

@@ -81,7 +81,7 @@ class ViewState:
         top: the first line of the log page; None: the page shows the end of the log.
         errors: true if the log page shows only lines with errors and warnings.
         find: the log page shows only lines with these words; see `passing`.
-        question: a question that waits for yes or no; empty without a question.
+        question: a question that waits for yes or no; empty if no question is shown.
         asked: the number of the job that the question is about.
         wish: the action to take on yes.
         message: a text for the last line, such as the daemon's response, with its meaning.

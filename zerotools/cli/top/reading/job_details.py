@@ -104,8 +104,8 @@ class JobDetailsReader:
 
 
 def newest_checkpoint(job: Job) -> ReportedCheckpoint | None:
-    """Return the newest checkpoint that the daemon has recorded for the job; None without a
-    checkpoint.
+    """Return the newest checkpoint that the daemon has recorded for the job. Return None if it has
+    recorded no checkpoint.
     """
     found = job["latest_checkpoint"] or {}
     step, path, verified = found.get("step"), found.get("path"), found.get("verified") or {}

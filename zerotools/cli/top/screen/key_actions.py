@@ -41,8 +41,8 @@ Pressed = tuple[ViewState, UserAction | None]
 
 
 def press(state: ViewState, key: str, character: str | None, shown: KeyContext) -> Pressed:
-    """Return the state after a key was pressed, and the requested action; None if the key requests
-    no action.
+    """Return the state after the key `key` was pressed, and the action that the key requests. The
+    action is None if the key only changes the state.
 
     `key` is textual's name of the key, and `character` is the typed character.
     """

@@ -31,7 +31,7 @@ class MpShard:
     is only one rank, these are the shapes in the model.
 
     Attributes:
-        groups: the flat groups; empty without ZeRO.
+        groups: the flat groups; empty if the run did not use ZeRO.
         uncut: the weights and buffers that the files store whole, not partitioned, under the names
             in the files. They come from the model file, the expert files, and the layer files of
             all pipeline stages.

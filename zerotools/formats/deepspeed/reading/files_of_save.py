@@ -372,12 +372,12 @@ def _model_of(path: Path, mp_rank: int) -> ModelStates | None:
 
 
 def _misplaced(model: ModelStates, optim: OptimStates) -> Iterator[str]:
-    """Yield one parameter name for each group in which the optimizer file contradicts the lists of
-    the substitute.
+    """Yield one parameter name for each group in which the optimizer file contradicts the parameter
+    list of `model`, the substitute for a lost model file.
 
     The names that the optimizer file has for a group must be consecutive in the list of this group.
-    With round robin, DeepSpeed also writes names that are not in the rank's partition, so the names
-    must only occur in the list.
+    With round robin order, DeepSpeed also writes names that are not in the rank's partition. Then
+    every name must only occur in the list.
     """
     is_ordered = not is_round_robin(model, optim)
     for number, mapping in enumerate(slice_mappings(optim.fields.tree)):

@@ -38,9 +38,9 @@ class ModelStates:
 
     `module` has the weights, under the parameter names that the other lists in the file use. It is
     None for a pipeline, because layer files hold the weights. `groups` is `param_shapes`, with the
-    names and shapes of the parameters in each flat buffer. It is None without a ZeRO optimizer, or
-    if the optimizer file has the shapes. `fragments` are the frozen parameters: whole tensors at
-    stage 2, this rank's partitions at stage 3.
+    names and shapes of the parameters in each flat buffer. It is None if the run had no ZeRO
+    optimizer, or if the optimizer file has the shapes. `fragments` are the frozen parameters: whole
+    tensors at stage 2, this rank's partitions at stage 3.
     """
 
     file: TorchFile

@@ -163,8 +163,8 @@ def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
 
 
 def _partition_count(fields: Fields) -> list[int] | int | None:
-    """Return the number of ranks that share each group, or one number for all groups; None if the
-    file does not record it.
+    """Return a list with the number of ranks that share each group, or one number for all groups.
+    Return None if the file does not record these numbers.
     """
     count = fields.tree.get(state_dict_keys.PARTITION_COUNT)
     counts: list[Any] = count if isinstance(count, list) else [count]

@@ -8,8 +8,8 @@ If the run used stage 1 or 2, each file is a dict, and its `param` is the whole 
 shape. If the run used stage 3, each file is the flattened tensor alone; the model file has the
 shape, and `step` is in `optimizer_state.pt`. Buffers, frozen weights and tied names have
 directories too, with values cast to fp32. They are read from the model file instead, because it
-keeps their dtype. `lay_out_universal` can write the model files of both forms; then this reader
-uses the model file of stages 1 and 2.
+keeps their dtype. An output of `lay_out_universal` may have model files for stages 1 and 2 and for
+stage 3; then this reader uses the model file of stages 1 and 2.
 
 A lost file becomes a hole, which no output accepts, and a problem that names the file. The model
 file lists the trained parameters; if it is lost, they are found by their directories.
@@ -105,8 +105,8 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
 
 
 def _whole_groups(model: ModelStates) -> list[Shapes]:
-    """Return `param_shapes`, with AutoEP's experts in their shapes over all ranks instead of the
-    shapes on one rank that the file has.
+    """Return `param_shapes`. The file has the shape on one rank for AutoEP's experts; they get
+    their shape over all ranks.
     """
     experts = model.stacked_experts
     return [

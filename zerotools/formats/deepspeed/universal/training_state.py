@@ -63,8 +63,8 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
 
 
 def _precision(recorded: DType | None, config: Any) -> DType | None:
-    """Return the dtype that the run computes in; None instead of fp32 without a configuration,
-    because fp32 may then be only the dtype of the masters.
+    """Return the dtype that the run computes in. Return None for fp32 if there is no configuration,
+    because then fp32 may be the dtype of the masters alone.
     """
     return recorded if recorded != FLOAT32 or config else None
 

@@ -58,7 +58,8 @@ class TargetLayout:
             ignores `alignment` and `round_robin`.
         data_first: True if consecutive ranks have the same experts.
         is_offloaded: True if the optimizer is kept on the CPU.
-        autoep_size: the number of AutoEP's expert-parallel ranks; None without AutoEP.
+        autoep_size: the number of AutoEP's expert-parallel ranks; None if the run does not use
+            AutoEP.
     """
 
     dp_size: int
@@ -79,8 +80,9 @@ class TargetLayout:
 
     @property
     def autoep_placement(self) -> ExpertPlacement | None:
-        """The placement that says which data-parallel ranks share AutoEP's experts; None without
-        AutoEP."""
+        """The placement that says which data-parallel ranks share AutoEP's experts; None if the run
+        does not use AutoEP.
+        """
         if self.autoep_size is None:
             return None
         return ExpertPlacement(self.dp_size, self.autoep_size, self.data_first)
@@ -171,7 +173,7 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
 
 def _autoep_size(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> int | None:
     """Return the number of AutoEP's expert-parallel ranks in the output, from the user's
-    configuration or else from the source; None without AutoEP.
+    configuration or else from the source. Return None if the output does not use AutoEP.
     """
     if logical.autoep_size is None:
         return None
@@ -205,8 +207,8 @@ def _check_precision(logical: LogicalState, settings: ZeroSettings) -> None:
 def _class_of(
     logical: LogicalState, settings: ZeroSettings, stage: int | None
 ) -> tuple[str, int | None]:
-    """Return the kind of the optimizer files (the class that writes them) and their ZeRO stage,
-    which BF16_Optimizer may not have (None). BF16_Optimizer can also load files of STAGE_1_AND_2.
+    """Return the kind of the optimizer files (the class that writes them) and their ZeRO stage. The
+    stage may be None for BF16_Optimizer, which can also load files of STAGE_1_AND_2.
     """
     if stage is None:
         return logical.kind, logical.stage

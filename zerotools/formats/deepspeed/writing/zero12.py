@@ -180,7 +180,9 @@ def _padding(geometry: FlatLayout, part: int) -> int:
 
 
 def _clipped(content: PartitionContents, length: int) -> list[tuple[int, int]]:
-    """Return the gaps, as (start, count), in the first `length` elements of a partition."""
+    """Return the gaps (elements that belong to no parameter) in the first `length` elements of a
+    partition, as (start, count).
+    """
     return [(start, min(count, length - start)) for start, count in content.gaps if start < length]
 
 

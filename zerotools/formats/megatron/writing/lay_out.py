@@ -239,8 +239,9 @@ def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
 def _arguments(
     source: Checkpoint, training: TrainingState, weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return config.json, and the arguments of Megatron's script: those of the run or, if unknown,
-    arguments made from config.json. The config is empty if it is not used; None means no arguments.
+    """Return (config.json, the arguments of Megatron's script). The arguments are those of the run,
+    and then the config is empty. If those are unknown, they are made from config.json. Without
+    both, the arguments are None.
     """
     run = _run_arguments(training)
     rows = weights[EMBEDDING].shape[0] if EMBEDDING in weights else None

@@ -163,7 +163,7 @@ def _layer_kinds(config: Mapping[str, Any], within: Mapping[str, Tensor]) -> dic
 
 
 def _activation(config: Mapping[str, Any]) -> Any:
-    """Return the name of the MLP's activation, None if config.json has none.
+    """Return the name of the MLP's activation, or None if config.json does not name one.
 
     The first releases of Gemma 1 name `gelu`, but transformers and Megatron-Bridge then compute its
     approximation by tanh.

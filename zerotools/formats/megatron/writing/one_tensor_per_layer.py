@@ -2,9 +2,9 @@
 expert.
 
 In the result of a layout map, the layers of a model and the experts of a layer are stacked along
-the first axes. A checkpoint that Megatron saved is read as separate tensors. This module turns both
-into separate tensors, with the names that the reader of this format uses:
-`decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`.
+the first axes. A checkpoint that Megatron saved is read as separate tensors. This module turns
+stacked tensors into separate ones, and gives all tensors the names that the reader of this format
+uses: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _Index = tuple[int, ...]
 @dataclass(frozen=True)
 class SingleTensors:
     """One tensor for each layer and each expert. `tensors` has these tensors under the keys that
-    the reader uses. `keys` maps the key of each tensor in the source to the keys of the tensors
-    made from it.
+    the reader uses. `keys` is key of a tensor in the source -> keys of the tensors made from it.
     """
 
     tensors: Mapping[Key, Tensor]

@@ -65,9 +65,9 @@ def written_optimizer(
 ) -> WrittenOptimizer | DroppedOptimizer:
     """Return the optimizer state of `source` in the form that Megatron resumes from.
 
-    `tensors` has one tensor for each weight; `names` maps each name in `training` to the names of
-    these tensors. `apart` says whether experts have a separate optimizer. If `apart` is None, they
-    have one unless Megatron saved the source with one optimizer for all weights.
+    `tensors` has one tensor for each weight; `names` is name in `training` -> names of these
+    tensors. `apart` says whether experts have a separate optimizer. If `apart` is None, they have
+    one unless Megatron saved the source with one optimizer for all weights.
 
     Raises:
         BadRequest: options of the optimizer are unknown, and the user can pass them.

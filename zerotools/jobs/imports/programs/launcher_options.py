@@ -179,7 +179,8 @@ def numa_of(
     affinity: ConfigValue | None,
     findings: Findings,
 ) -> NumaSetting | None:
-    """Return the launcher's setting that binds ranks to CPU cores; None without such a setting.
+    """Return the launcher's setting that binds ranks to CPU cores. Return None if `options` and
+    `affinity` have no such setting.
 
     `affinity` is the environment variable AFFINITY, if set.
     """

@@ -95,7 +95,8 @@ def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]
 
 def typed_value(kind: ValueKind, value: Any) -> tuple[Any, str]:
     """Return `value` converted to the type `kind`, and a note on a correction, such as "was in
-    quotes" (empty without a correction). Raises ValueError."""
+    quotes". The note is empty if nothing was corrected. Raises ValueError.
+    """
     if value == AUTO or kind is ValueKind.ANY or value is None:
         return value, ""
     match kind:
