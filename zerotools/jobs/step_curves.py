@@ -135,7 +135,9 @@ class Curves:
                 getattr(self, name)[step] = value
         if record["event"] == "eval":
             self._add_scores(step, record)
-        loss = record.get("loss")
+        loss = record.get("loss", 0.0)
+        if loss is None:  # JSON has no NaN
+            loss = math.nan
         if isinstance(loss, float) and not math.isfinite(loss):
             self.not_finite[step] = loss
 

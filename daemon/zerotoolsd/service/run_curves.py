@@ -105,7 +105,7 @@ class RunCurves:
         curves = self.curves
         chosen = chosen_steps(curves.loss, points) or chosen_steps(curves.time, points)
         evaluated = chosen_steps(curves.eval_loss, points) or chosen_steps(curves.bleu, points)
-        dropped = len(chosen) < max(len(curves.loss), len(curves.time))
+        dropped = len(chosen) < max(len(curves.loss), len(curves.time.keys() - curves.not_finite))
         return {
             "steps": curve_columns(curves, chosen, OF_STEPS),
             "evaluations": curve_columns(curves, evaluated, OF_EVALUATIONS),

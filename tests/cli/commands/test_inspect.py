@@ -176,3 +176,20 @@ def test_long_lines_end_between_words(
     assert " ".join(lines).split() == " ".join(whole).split()
     at = next(n for n, line in enumerate(lines) if line.startswith("affected: "))
     assert lines[at + 1].startswith("    model.layers")
+
+
+def test_names_that_do_not_fit_beside_their_figures_are_below_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["inspect", str(OWN / "step-00000003"), "--stats", "--pager", "never"]
+    name = "model.layers.0.mlp.down_proj.weight"
+    assert run(build(), command) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (whole,) = [row for row in rows if row[-2:] == ["param", name]]
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run(build(), command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index(f"    {name}")
+    assert lines[at - 1].split() == whole[:-1]

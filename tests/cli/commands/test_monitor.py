@@ -23,6 +23,7 @@ from zerotools.cli.job_views.process_owners import (
     find_watched,
 )
 from zerotools.cli.main import build, run
+from zerotools.cli.output import render
 from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client import daemon_address
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -80,6 +81,22 @@ def test_the_screen() -> None:
     piped = draw(long, owners, None)
     assert piped[1] == f"  0      61.2   0 %  {name}", "a pipe has 80 columns, and nothing is cut"
     assert piped[2] == "     slowed by temperature"
+
+
+def test_a_long_name_leaves_the_other_columns_on_a_terminal() -> None:
+    name = "学习率扫描-" * 12
+    job = a_view(3, a_job(), name=name, state="running", attempts=(an_attempt(),), progress=STEP)
+    snapshot = SnapshotSource(FakeProbe([fake_gpu(0, used_gib=61.2)])).read()
+    view = MonitorView(
+        snapshot, daemon="", jobs=[job.to_json()], leases={"GPU-fake-0": f"job 3 ({name})"}
+    )
+    lines = draw(view, Owners({}, {}), 80)
+    assert all(render.width(line) <= 80 for line in lines)
+    assert lines[0].endswith("GiB  busy   temp  power  leased to")
+    assert lines[1].startswith("  0      61.2    80.0   0 %  40 °C   70 W  job 3 (学习率扫描-")
+    assert lines[1].endswith("…")
+    assert lines[-1].startswith("job 3 (学习率扫描-学习率扫描-")
+    assert lines[-1].endswith("…  running  2 CPU  12/40            -")
 
 
 def test_old_gpus_are_shown_as_old() -> None:

@@ -69,6 +69,14 @@ def test_columns_have_a_null_where_nothing_was_reported() -> None:
     assert tree["not_finite"] == [3]
 
 
+def test_a_loss_that_is_not_a_number_is_null_in_json() -> None:
+    run = RunCurves()
+    run.add(1, 1, 1, told(step(1), *({**step(n), "loss": None} for n in (2, 3))))
+    tree = run.to_json(10)
+    assert tree["not_finite"] == [2, 3]
+    assert not tree["sampled"]
+
+
 def test_steps_without_a_loss_are_steps_all_the_same() -> None:
     run = RunCurves()
     run.add(1, 1, 1, told({"event": "step", "step": 4, "time": 1e9, "tokens_per_second": 7}))

@@ -186,3 +186,26 @@ def test_which_bytes_of_a_changed_file_are_damaged_may_be_unknown(tmp_path: Path
     state, why, strip = states[file.name]
     assert (state, strip[1::2]) == (DAMAGED, [UNKNOWN])
     assert "its bytes have changed" in why
+
+
+def test_only_located_damage_is_red_in_strips(tmp_path: Path) -> None:
+    """A missing rank leaves tensors incomplete, and a negative square has its cause in a record:
+    the bytes of the other files are whole.
+    """
+    lost, torn = copy(ZERO3, tmp_path / "lost"), copy(ZERO3, tmp_path / "torn")
+    key = Key("embed.weight", "exp_avg_sq")
+    chunk = formats.read_any(torn).tensors[key].chunks[-1]
+    flip(formats.read_any(torn).root / chunk.file, chunk.offset + 3, 0x80)
+    (formats.read_any(lost).root / chunk.file).unlink()
+    for path in (lost, torn):
+        found = shown(path)
+        assert found["verdict"] == "DAMAGED"
+        for (name, *_), (state, _, strip) in zip(
+            found["files"], found["checks"]["files"], strict=True
+        ):
+            is_faulty = name.endswith(chunk.file)
+            assert state == (DAMAGED if is_faulty else WHOLE), name
+            assert is_faulty or strip[1::2] == [WHOLE], name
+        states = dict(zip(formats.read_any(path).tensors, found["checks"]["tensors"], strict=True))
+        assert states[key] == DAMAGED
+        assert states[Key("embed.weight", "exp_avg")] == (WHOLE if path == torn else DAMAGED)

@@ -437,7 +437,8 @@ def _statistics(statistics: CheckpointStatistics) -> list[str]:
         for found in (statistics.tensors[key],)
     ]
     headers = ("MIN", "MAX", "MEAN", "NORM", "ZEROS", "NAN/INF", "ROLE", "TENSOR")
-    lines = render.table(headers, rows, right=headers[:6])
+    columns = render.terminal_columns()
+    lines = render.table_and_remarks(headers, rows, right=headers[:6], columns=columns)
     lines += _fold(
         f"{render.clean(str(key))}: stored as {render.clean(words)}"
         for key, words in statistics.stored_as.items()

@@ -38,6 +38,10 @@ GIVING_WAY = ("clock", SLOWED, "name", "free GiB", "power", "of GiB", "temp")
 """If the table is too wide, these columns are left out, the first one first."""
 PIPED_COLUMNS = 80
 """The width of the table without a terminal. Its texts are not cut then."""
+FEWEST_TITLE, LONGEST_TITLE = 16, 32
+"""On a terminal, the name of a job is cut to at least this many columns. Columns are left out for
+the longer number of columns of a name, and not for more.
+"""
 CALM = ("power limit", "clocks set by hand", "display clocks")
 """Reasons for slow clocks that are not problems, such as the power limit of a busy GPU."""
 MOST_XIDS = 4
@@ -182,9 +186,11 @@ def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[tuple[
     for given in ("", *GIVING_WAY):
         names = [name for name in names if name != given]
         texts = [[row[name] for name in names] for row in rows]
-        listed = render.table(names, texts, right=RIGHT)
-        if all(render.width(line) <= most for line in listed):
+        longest = LONGEST_TITLE if columns else most
+        short = [[*cells[:-1], render.shorten(cells[-1], longest)] for cells in texts]
+        if all(render.width(line) <= most for line in render.table(names, short, right=RIGHT)):
             break
+    listed = render.table(names, texts, right=RIGHT, columns=columns)
     lines.append((listed[0], "quiet"))
     for gpu, line in zip(snapshot.gpus, listed[1:], strict=True):
         lines.append((line, ""))
@@ -294,6 +300,10 @@ def _jobs(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
     ]
     headers = ("job", "state", "ranks", "step", "host memory")
     right = ("ranks", "step", "host memory")
+    if columns is not None:
+        others = render.table(headers[1:], [row[1:] for row in rows], right=right)
+        room = max(FEWEST_TITLE, columns - 2 - max(map(render.width, others)))
+        rows = [(render.shorten(row[0], room), *row[1:]) for row in rows]
     listed = render.table(headers, rows, right=right)
     if columns is not None and any(render.width(line) > columns for line in listed):
         return [render.shorten(line, columns) for line in listed]

@@ -166,7 +166,7 @@ def _finite(value: float | None) -> float | None:
 def _verdict(pairs: Sequence[CheckpointDiff]) -> str:
     (first, *others) = pairs
     if first.different_models is not None:
-        return f"different models: {first.different_models}"
+        return "different models"
     if others:
         equal = sum(pair.is_equal for pair in pairs)
         return f"{equal} of {len(pairs)} pairs of consecutive checkpoints are equal"
@@ -228,7 +228,7 @@ def _problems(pair: CheckpointDiff) -> list[str]:
 
 
 def _named(pair: CheckpointDiff, *statuses: str) -> list[Any]:
-    found = [each for each in pair.tensors if each.status in statuses]
+    found = in_order_of_numbers([each for each in pair.tensors if each.status in statuses])
     return [len(found), [_words(each) for each in found[:_MOST_NAMED]]]
 
 

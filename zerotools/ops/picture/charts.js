@@ -6,14 +6,14 @@ const svg = (tag, attributes = {}, text) => {
   if (text !== undefined) element.textContent = text;
   return element;
 };
-// The width of a label, and its first letters with an ellipsis where it is wider than it may be.
+// The width of a label, and its first letters with an ellipsis where it is wider than it may be; `fromEnd` keeps the last ones.
 const pen = document.createElement("canvas").getContext("2d");
 const widthOf = (text) => { pen.font = `11px ${getComputedStyle(document.body).fontFamily}`; return pen.measureText(text).width; };
-const fitted = (text, width) => {
-  if (widthOf(text) <= width) return text;
-  let letters = text.length - 1;
-  while (letters > 1 && widthOf(`${text.slice(0, letters)}…`) > width) letters -= 1;
-  return `${text.slice(0, letters)}…`;
+const fitted = (text, width, fromEnd) => {
+  const cut = (letters) => letters === text.length ? text : fromEnd ? `…${text.slice(-letters)}` : `${text.slice(0, letters)}…`;
+  let letters = text.length;
+  while (letters > 1 && widthOf(cut(letters)) > width) letters -= 1;
+  return cut(letters);
 };
 const power = (exponent) => `1e${exponent}`;
 const ticksOf = (least, greatest, isLog, most = 5) => {
@@ -40,10 +40,12 @@ const ticksOf = (least, greatest, isLog, most = 5) => {
 // Lines over x. A spec has: title, series ({name, colour, points: [x, y, isMarked]}), isLog, labelOf(x), at (a marked x), pick(x).
 const drawLines = (host, spec) => {
   host.replaceChildren(make("h3", spec.title));
-  const all = spec.series.flatMap((each) => each.points).filter(([, y]) => Number.isFinite(y) && (!spec.isLog || y > 0));
+  // A logarithmic axis has no 0. A point without a place is a gap in its line, and its ring is on the axis.
+  const isShown = (point) => point && Number.isFinite(point[1]) && (!spec.isLog || point[1] > 0);
+  const points = spec.series.flatMap((each) => each.points), all = points.filter(isShown);
   if (!all.length) { host.append(make("p", spec.empty || "no values", "muted")); return; }
   const width = Math.max(220, host.clientWidth), height = 170;
-  const xs = [...new Set(all.map(([x]) => x))].sort((a, b) => a - b);
+  const xs = [...new Set(points.map(([x]) => x))].sort((a, b) => a - b);
   const [x0, x1] = [xs[0], xs[xs.length - 1]];
   let [y0, y1] = [Math.min(...all.map(([, y]) => y)), Math.max(...all.map(([, y]) => y))];
   if (spec.isLog) { const room = (y1 / y0) ** 0.06 * 1.02; y0 /= room; y1 *= room; if (Math.log10(y1 / y0) < 1) { y0 = 10 ** Math.floor(Math.log10(y0)); y1 = 10 ** Math.ceil(Math.log10(y1)); } } else { const room = (y1 - y0) * 0.06 || Math.abs(y1) * 0.1 || 1; y0 -= room; y1 += room; }
@@ -64,10 +66,11 @@ const drawLines = (host, spec) => {
   labels.forEach(([x, text]) => picture.append(svg("text", { x: px(x), y: height - 8, class: "tick middle" }, text)));
   if (spec.at !== undefined && spec.at !== null && spec.at >= x0 && spec.at <= x1) picture.append(svg("line", { x1: px(spec.at), x2: px(spec.at), y1: top, y2: height - bottom, class: "at" }));
   spec.series.forEach((each) => {
-    const shown = each.points.filter(([, y]) => Number.isFinite(y) && (!spec.isLog || y > 0));
-    picture.append(svg("polyline", { points: shown.map(([x, y]) => `${px(x).toFixed(1)},${py(y).toFixed(1)}`).join(" "), class: "line", style: `stroke:${each.colour}` }));
+    const path = each.points.map((point, n) => isShown(point) ? `${isShown(each.points[n - 1]) ? "L" : "M"}${px(point[0]).toFixed(1)},${py(point[1]).toFixed(1)}h0` : "").join("");
+    picture.append(svg("path", { d: path, class: "line", style: `stroke:${each.colour}` }));
+    const shown = each.points.filter(isShown);
     if (shown.length <= 80) shown.forEach(([x, y]) => picture.append(svg("circle", { cx: px(x), cy: py(y), r: 2.5, style: `fill:${each.colour}` })));
-    shown.filter((point) => point[2]).forEach(([x, y]) => picture.append(svg("circle", { cx: px(x), cy: py(y), r: 6, class: "ring" })));
+    each.points.filter((point) => point[2]).forEach((point) => picture.append(svg("circle", { cx: px(point[0]), cy: isShown(point) ? py(point[1]) : height - bottom, r: 6, class: "ring" })));
   });
   const cursor = picture.appendChild(svg("line", { y1: top, y2: height - bottom, class: "cursor", visibility: "hidden" }));
   let now = -1;
@@ -113,9 +116,8 @@ const drawCells = (host, spec) => {
   const wide = Math.max(9, Math.min(64, Math.floor((host.clientWidth - left - 4) / spec.columns.length)));
   const width = left + wide * spec.columns.length + 2, height = top + high * spec.rows.length + 2;
   const picture = svg("svg", { width, height, role: "img", tabindex: 0, "aria-label": `${spec.name}: ${spec.rows.length} rows, ${spec.columns.length} columns; arrow keys read cells` });
-  const letters = narrow ? 17 : 32;
   spec.rows.forEach((row, r) => {
-    const text = svg("text", { x: left - 6, y: top + high * r + 13, class: "tick end" }, row.length > letters ? `…${row.slice(1 - letters)}` : row);
+    const text = svg("text", { x: left - 6, y: top + high * r + 13, class: "tick end" }, fitted(row, left - 8, true));
     text.append(svg("title", {}, row));
     picture.append(text);
   });
@@ -192,7 +194,7 @@ const drawHistogram = (host, title, first, negative, positive, zeros) => {
   const last = first + positive.length;
   if (shows) picture.append(svg("text", { x: 0, y: height + 13, class: "tick" }, figure(-(2 ** last))), svg("text", { x: width / 2, y: height + 13, class: "tick middle" }, "0"));
   else picture.append(svg("text", { x: 0, y: height + 13, class: "tick" }, zeros ? "0" : figure(2 ** first)));
-  picture.append(svg("text", { x: width, y: height + 13, class: "tick end" }, figure(2 ** last)));
+  if (shows || positive.length) picture.append(svg("text", { x: width, y: height + 13, class: "tick end" }, figure(2 ** last)));
   box.append(picture);
   host.append(box);
 };

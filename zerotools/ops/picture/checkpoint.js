@@ -2,7 +2,8 @@
 (() => {
   const [NAME, ROLE, DTYPE, SHAPE, ELEMENTS, BYTES, GROUP, FILES, WHOLE] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
   const WEIGHTS = new Set(["param", "param16"].map((role) => values.roles.indexOf(role)));
-  const MOST_TILES = 250;
+  const MOST_TILES = 600, LEAST_TILE = 600; // in number, and in square pixels
+  const MOST_ROWS = 2000;
 
   // The states of a verification: [state, reasons, strip] of each file, and the state of each tensor
   const checks = values.checks;
@@ -90,7 +91,7 @@
   };
   const most = (at) => {
     // The value that most bytes below a node have; of states the worst.
-    if (byCheck()) return Math.max(...below(at).map((t) => checks.tensors[t]));
+    if (byCheck()) return below(at).reduce((worst, t) => Math.max(worst, checks.tensors[t]), 0);
     const sums = new Map();
     const walk = (here) => { here.tensors.forEach((t) => { const v = valueOf(values.tensors[t], t); sums.set(v, (sums.get(v) || 0) + values.tensors[t][BYTES]); }); here.children.forEach(walk); };
     walk(at);
@@ -161,10 +162,14 @@
     map.replaceChildren();
     const width = map.clientWidth, height = map.clientHeight, named = [];
     const place = (at, box, depth) => {
-      let items = [...at.children.values()].map((child) => ({ child, value: child[measure()] })).sort((a, b) => b.value - a.value);
-      squarify(items.slice(0, MOST_TILES), box).forEach((tile) => {
+      const items = [...at.children.values()].map((child) => ({ child, value: child[measure()] })).sort((a, b) => b.value - a.value);
+      const rest = items.splice(MOST_TILES).reduce((sum, { value }) => sum + value, 0);
+      if (rest) items.push({ value: rest });
+      squarify(items, box).forEach((tile) => {
         const child = tile.item.child;
-        const splits = child.children.size && depth < 5 && tile.w * tile.h > 6000 && map.childElementCount < MOST_TILES;
+        if (!child) { map.append(Object.assign(make("p", `${count(at.children.size - MOST_TILES)} smaller ones`), { style: `left:${tile.x}px;top:${tile.y}px;width:${tile.w}px;height:${tile.h}px` })); return; }
+        // A module is split if its parts are large enough to be seen, which layers of one size share.
+        const area = tile.w * tile.h, splits = child.children.size && depth < 5 && area > 6000 && area > LEAST_TILE * child.children.size;
         if (splits) { place(child, tile, depth + 1); return; }
         const button = make("button");
         const colour = colourOf(most(child));
@@ -234,14 +239,14 @@
       [...at.children.values()].forEach((child) => { if (!matches.size || matches.has(child)) walk(child, depth + 1); });
     };
     walk(root, 0);
-    return found.slice(0, 2000);
+    return found;
   };
   const drawTree = (focus) => {
     const tree = byId("tree");
     tree.replaceChildren();
     const searched = byId("find").value && !matches.size;
     if (searched) { tree.append(make("p", "no tensor has this in its name", "muted")); return; }
-    const shown = rows();
+    const found = rows(), shown = found.slice(0, MOST_ROWS);
     const at = shown.some(([each]) => each === selected) ? selected : root;
     shown.forEach(([each, depth]) => {
       const row = make("div");
@@ -257,6 +262,7 @@
       tree.append(row);
       if (focus && each === at) row.focus();
     });
+    if (found.length > shown.length) tree.append(make("p", `and ${count(found.length - shown.length)} more; find a longer part of a name`, "muted"));
   };
   const toggle = (at) => { if (expanded.has(at)) expanded.delete(at); else expanded.add(at); };
   const onKey = (event, at, shown) => {
@@ -345,7 +351,7 @@
     const said = [...outliers].filter(([index]) => tensors.includes(index));
     said.slice(0, 6).forEach(([index, why]) => host.append(make("p", `outlier: ${values.tensors[index][NAME]} (${values.roles[values.tensors[index][ROLE]]}): ${why}`, "problem")));
     tensors.filter((index) => statistics.stored_as[index]).slice(0, 4).forEach((index) => host.append(make("p", `${values.tensors[index][NAME]} holds ${statistics.stored_as[index]}: its figures are not those of the weight`, "muted")));
-    const shown = tensors.filter((index) => statistics.tensors[index] && values.tensors[index][ELEMENTS] > 1);
+    const shown = tensors.filter((index) => statistics.tensors[index] && statistics.tensors[index][MIN] !== null && values.tensors[index][ELEMENTS] > 1);
     if (shown.length > 6) return;
     const figures = make("div", undefined, "histograms");
     shown.forEach((index) => {
@@ -383,6 +389,7 @@
         title: `${values.roles[role]}: ${ofRms ? "root mean square" : "norm"} by layer`,
         series: [{ name: ofRms ? "root mean square" : "norm", colour: "var(--focus)", points }],
         isLog: true,
+        empty: "every value is 0 or not a number",
         labelOf: (layer) => shortLayers[layer],
         nameOf: (layer) => statistics.layers[layer],
         pick: (layer) => choose(nodeOf(statistics.layers[layer]) || root, true),
@@ -415,7 +422,13 @@
       columns: shown.map((layer) => shortLayers[layer]),
       colourOf: (r, c) => { const found = at(r, c); if (!found) return null; const value = sizeOf(found); return value > 0 && usual.get(repeated[r]) > 0 ? mixed(Math.log2(value / usual.get(repeated[r])) / 2) : "var(--none)"; },
       isMarked: (r, c) => (at(r, c) || []).some((index) => outliers.has(index)),
-      wordsOf: (r, c) => { const found = at(r, c); return found ? `${statistics.layers[shown[c]]}.${statistics.kinds[repeated[r]]}: ${figure(sizeOf(found))}, ${figure(sizeOf(found) / usual.get(repeated[r]))} times the median${found.length > 1 ? ` (largest of ${found.length})` : ""}` : "no such tensor"; },
+      wordsOf: (r, c) => {
+        const found = at(r, c);
+        if (!found) return "no such tensor";
+        const value = sizeOf(found), median = usual.get(repeated[r]), name = `${statistics.layers[shown[c]]}.${statistics.kinds[repeated[r]]}`;
+        if (found.every((index) => statistics.tensors[index][MIN] === null)) return `${name}: no finite value`;
+        return `${name}: ${figure(value)}${median ? `, ${figure(value / median)} times the median` : ""}${found.length > 1 ? ` (largest of ${found.length})` : ""}`;
+      },
       pick: (r, c) => { const found = at(r, c); if (found) choose(nodeOf(values.tensors[found[0]][NAME])); },
     });
     drawScale(heat, ["1/4 of the median", "4 times"], [-1, 0, 1]);

@@ -45,8 +45,8 @@ def picture_contents(
     Keys:
         title, verdict, is_whole, facts, notes, problems: the head of the page; `facts` are pairs
             of a name and a value.
-        doubt: words that follow the verdict and name the files from another save; None if there
-            are no such files, or if the checkpoint has problems.
+        doubt: words that follow the verdict: the files from another save, and the number of tensors
+            with NaN or infinite values. None if there are none, or if the checkpoint has problems.
         roles, dtypes, groups: the values that `tensors` refers to by index. Those of `groups` are
             the hyperparameters.
         tensors: a list of `[name, role, dtype, shape, elements, bytes, group, files, is_whole]`.
@@ -80,7 +80,7 @@ def picture_contents(
         "title": str(checkpoint.origin.path),
         "verdict": _verdict(inspection),
         "is_whole": not inspection.problems,
-        "doubt": None if apart is None or inspection.problems else _doubt(apart),
+        "doubt": None if inspection.problems else "; ".join(_doubts(apart, statistics)) or None,
         "facts": _facts(inspection, statistics),
         "notes": list(inspection.notes),
         "problems": [problem.message for problem in inspection.problems[:MOST_PROBLEMS]],
@@ -250,12 +250,17 @@ def _verdict(inspection: Inspection) -> str:
     return "has problems" if inspection.problems else "no problem found in its metadata"
 
 
-def _doubt(apart: WrittenApart) -> str:
-    """Return the words about files from another save, like `a.pt and 1 more were written ...`."""
-    (first, *more) = apart.names
-    if not more:
-        return f"{first} was {apart.when}"
-    return f"{first} and {len(more)} more were {apart.when}"
+def _doubts(apart: WrittenApart | None, statistics: CheckpointStatistics | None) -> Iterator[str]:
+    """Yield words about files from another save, like `a.pt and 1 more were written ...`, and about
+    tensors with values that are not finite.
+    """
+    if apart is not None:
+        (first, *more) = apart.names
+        were = f" and {len(more)} more were" if more else " was"
+        yield f"{first}{were} {apart.when}"
+    found = [] if statistics is None else map(statistics.tensors.get, statistics.outliers)
+    if count := sum(each is not None and each.finite < each.elements for each in found):
+        yield f"NaN or infinite values in {count} {'tensor' if count == 1 else 'tensors'}"
 
 
 def _facts(inspection: Inspection, statistics: CheckpointStatistics | None) -> list[list[str]]:

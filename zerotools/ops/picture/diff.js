@@ -83,10 +83,11 @@
   const drawPair = () => {
     const { most, only_a: onlyA, only_b: onlyB, not_compared: not, run } = pair();
     const ofRole = most.filter((each) => each[1] === role());
-    byId("most-role").textContent = names.length ? roles[role()] : "";
+    const isCompared = names.length > 0;
+    byId("most-role").textContent = isCompared ? roles[role()] : "";
     table("most", ["tensor", "relative norm", "cosine", "unchanged", "largest difference", "different elements"], [1, 2, 3, 4, 5], ofRole.map(([name, , relative, cosine, unchanged, largest, differing, elements]) => [name, figure(relative), cosine === null ? "-" : cosine.toFixed(6), share(unchanged), figure(largest), `${count(differing)} of ${count(elements)}`]));
     if (!ofRole.length) {
-      const none = make("td", `No tensor${most.length ? " of this role" : ""} differs in its values.`, "muted");
+      const none = make("td", isCompared ? `No tensor${most.length ? " of this role" : ""} differs in its values.` : "No tensor was compared.", "muted");
       none.colSpan = 6;
       byId("most").tBodies[0].appendChild(make("tr")).append(none);
     }
@@ -112,10 +113,8 @@
   byId("role").addEventListener("change", () => { draw(); drawPair(); });
   byId("pair").addEventListener("change", drawPair);
   byId("find").addEventListener("input", drawTensors);
-  byId("tensors-section").hidden = !tensors;
-  drawings.push(draw);
-  if (names.length) draw();
-  else byId("changes-note").textContent = "No tensor was compared.";
+  byId("tensors-section").hidden = !tensors?.length;
+  if (names.length) { drawings.push(draw); draw(); } else byId("changes-note").textContent = "No tensor was compared.";
   drawPair();
   if (tensors) drawTensors();
 })();

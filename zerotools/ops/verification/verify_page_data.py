@@ -60,23 +60,31 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
         else WHOLE
         for name in names
     }
-    faulty = {each.tensor.name for each in found.findings if each.tensor is not None}
+    places = {key: _places(tensor, below.as_posix()) for key, tensor in checkpoint.tensors.items()}
+    located = {key.name for key in places if _overlap(places[key], spans)}
+    faulty = {each.tensor for each in found.findings if each.tensor is not None}
+    names_faulty = {key.name for key in faulty} - located
+    incomplete = {key.name for key in inspection.incomplete}
     damaged = {*inspection.incomplete, *(key for each in found.findings for key in each.changed)}
+    damaged |= faulty
     unchanged = {key for each in found.findings for key in each.unchanged}
     tensors = []
     torn, sound = defaultdict[str, list[Span]](list), defaultdict[str, list[Span]](list)
-    for key, tensor in checkpoint.tensors.items():
-        places = _places(tensor, below.as_posix())
-        if key.name in faulty or key in damaged:
-            state, parts_by_file = DAMAGED, torn
+    for key, parts_by_name in places.items():
+        parts_by_file = None
+        if key.name in names_faulty or key in damaged:
+            state = DAMAGED
+            # Where the damage is located, or a part is missing, the other bytes are as proved.
+            if key.name not in located and key.name not in incomplete:
+                parts_by_file = torn
         elif key in unchanged:
             state, parts_by_file = WHOLE, sound
         else:
-            tensors.append(_state(places, proved, spans, broken))
-            continue
+            state = _state(parts_by_name, proved, spans, broken)
         tensors.append(state)
-        for name, parts in places.items():
-            parts_by_file[name] += parts
+        if parts_by_file is not None:
+            for name, parts in parts_by_name.items():
+                parts_by_file[name] += parts
     for name, parts in torn.items():
         spans.setdefault(name, []).extend(parts)
     return {
@@ -175,6 +183,16 @@ def _places(tensor: Tensor, below: str) -> dict[str, list[Span]]:
     return found
 
 
+def _overlap(places: Mapping[str, Sequence[Span]], spans: Mapping[str, Sequence[Span]]) -> bool:
+    """Return whether bytes of `places` are in `spans`. Both have the byte ranges of each file."""
+    return any(
+        begin < until and first < end
+        for name, parts in places.items()
+        for first, until in spans.get(name, ())
+        for begin, end in parts
+    )
+
+
 def _state(
     places: Mapping[str, Sequence[Span]],
     proved: Mapping[str, int],
@@ -184,13 +202,8 @@ def _state(
     """Return the state of a tensor that no finding names: damaged if its bytes overlap a damaged
     part of a file, else the worst state of the files that hold the tensor.
     """
-    for name, parts in places.items():
-        if name in broken or any(
-            begin < until and first < end
-            for first, until in spans.get(name, ())
-            for begin, end in parts
-        ):
-            return DAMAGED
+    if not broken.isdisjoint(places) or _overlap(places, spans):
+        return DAMAGED
     return max((proved.get(name, UNKNOWN) for name in places), default=WHOLE)
 
 

@@ -26,6 +26,7 @@ from zerotools.cli.top.drawing.view_state import HELP, JOB, LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.read_screen_values import ScreenData
+from zerotools.sensors.fake_gpu_probe import fake_gpu
 
 FIVE = (
     job_of(3),
@@ -63,6 +64,27 @@ def test_eight_gpus_and_five_jobs_leave_seven_rows_for_details_in_80x24() -> Non
     assert lines[20].startswith("loss █")
     assert lines[21:23] == ["line 58", "line 59"]
     assert lines[23].startswith("? help")
+
+
+def test_many_gpus_leave_half_of_the_rows_to_jobs() -> None:
+    many = full_look(tuple(job_of(number) for number in range(3, 40)))
+    many = replace(many, snapshot=replace(many.snapshot, gpus=tuple(map(fake_gpu, range(64)))))
+
+    def parts(rows: int, look: ScreenData) -> tuple[int, int]:
+        drawn = draw(120, rows, look)
+        gpus = [line for line in texts(drawn) if re.match(r" ?\d+ \S+ +0.5/80G", line)]
+        return len(gpus), len(drawn.jobs)
+
+    assert parts(24, many) == (9, 5)
+    assert parts(40, many) == (16, 10)
+    assert parts(40, replace(many, jobs=many.jobs[:2])) == (25, 2)
+
+
+def test_a_long_name_leaves_the_state_and_the_gpus_of_the_chosen_job() -> None:
+    look = full_look((job_of(3, name="a-long-name-" * 20), *FIVE[1:]))
+    (line,) = [line for line in texts(draw(80, 24, look)) if line.startswith("── job 3")]
+    assert "a-long-name-" in line
+    assert line.endswith("running 1h01m · ada ─")
 
 
 def test_charts_of_all_gpus_are_drawn_where_rows_are_free() -> None:

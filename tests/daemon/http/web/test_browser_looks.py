@@ -79,6 +79,9 @@ def test_every_view_fits_and_says_what_it_is(
             assert visit.page.evaluate(WIDE) <= 0, view
             assert visit.page.evaluate(script("nameless")) == [], view
             assert visit.page.evaluate(script("contrast")) == [], view
+        visit.show("#/jobs/1")
+        others = visit.page.get_by_label("Compare with another job")
+        assert others.bounding_box()["width"] <= 280
         visit.show("#/jobs")
         for between in (700, 970, 990, 1140):
             visit.page.set_viewport_size({"width": between, "height": 800})

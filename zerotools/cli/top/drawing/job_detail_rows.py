@@ -69,9 +69,10 @@ def detail_lines(
     is included.
     """
     found = data.chosen if data.chosen and data.chosen.job_id == job["id"] else None
-    name = plain(title(job))
     standing = _describe_state(job, data, now)
-    while len(standing) > 1 and len(" · ".join(standing)) + len(name) > columns - 12:
+    most = max(columns // 3, columns - 12 - len(" · ".join(standing)))
+    name = render.shorten(plain(title(job)), most)
+    while len(standing) > 1 and len(" · ".join(standing)) + render.width(name) > columns - 12:
         standing.pop()
     lines = [ruled([(name, "strong")], columns, [(" · ".join(standing), "quiet")])]
     lines += flowing(_doing(job, now), columns, 1 if rows < CHART_FROM else 2)

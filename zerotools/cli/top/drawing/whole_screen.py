@@ -47,7 +47,8 @@ there.
 """
 MOST_PROCESSES = 10
 FEWEST_JOBS, DETAILS = 5, 7
-"""The chosen job gets more than `DETAILS` rows only if the table of jobs has `FEWEST_JOBS` rows."""
+"""The chosen job gets more than `DETAILS` rows only if the table of jobs has `FEWEST_JOBS` rows.
+GPUs get more than half of the rows only if all jobs have one."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,10 @@ def draw_screen(
     lines = [_title(data, columns, now)] if rows >= TITLED or spare >= 1 else []
     headed = rows >= HEADED or spare >= 2
     room = rows - len(lines) - len(host) - len(foot)
-    lines += gpu_lines(data, columns, max(2, room - FEWEST_JOBS - 3), headed=headed)
+    most = min(
+        room - FEWEST_JOBS - 3, max(room // 2, room - DETAILS - len(state.listed(data.jobs)))
+    )
+    lines += gpu_lines(data, columns, max(2, most), headed=headed)
     lines += host
     if columns >= ROOMY and rows >= CHARTED and spare >= SPARE_FOR_CHARTS:
         lines += gpu_charts(data, columns)

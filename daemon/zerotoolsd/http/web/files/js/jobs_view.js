@@ -121,7 +121,7 @@ export class JobsView {
     const passes = passing(this.#wanted.text);
     const jobs = [...store.jobs.values()].filter((job) => isShown(job, this.#wanted, passes, session.me.uid));
     keyed(this.#rows, this.#inOrder(jobs), (job) => job.id, (job) => this.#row(job), (row, job) => this.#update(row, job));
-    const none = store.jobs.size ? "No job matches the search and the filters." : "No job was submitted yet. On the machine: zerotools submit job.toml";
+    const none = store.jobs.size ? "No job matches the search and the filters." : "No job was submitted yet. Submit one, or: zerotools submit job.toml";
     setText(this.#empty, store.loaded ? none : "Reading the queue…");
     this.#empty.hidden = jobs.length > 0;
     this.#more.hidden = !store.more;
