@@ -18,8 +18,8 @@ Clock = Callable[[], float]
 
 
 class HostMemory:
-    """Measures the host memory of all descendants of this process, with at most the fraction SHARE
-    of the processor's time.
+    """Measures the host memory of all descendants of this process. Except in the first minutes, this
+    takes at most the fraction SHARE of the processor's time.
 
     At most `longest_pause` seconds after a measurement, the next one is due. After each
     measurement, `note` is called with the time at which it began and with the processes that were
@@ -55,7 +55,9 @@ class HostMemory:
         moment = ticks_now()
         ours = self._scan()
         self._note(moment, ours)
-        self._due = now + min((self._used() - used) / SHARE, self._longest_pause)
+        # The first pauses are 1, 2, 4 ... seconds at most: a program that has just begun grows fast.
+        young = 2 ** min(self._scans - 1, ALL_EVERY)
+        self._due = now + min((self._used() - used) / SHARE, self._longest_pause, young)
         return sum(process.rss_bytes for process in ours if process.pid not in excluded_pids)
 
     def _scan(self) -> list[Process]:

@@ -135,11 +135,17 @@ def test_only_what_may_be_ours_is_read_again(machine: MachineOfProcesses) -> Non
 
 
 def test_it_takes_a_thousandth_of_a_processor(machine: MachineOfProcesses) -> None:
-    machine.all |= {n: (2, 9) for n in range(3, 503) if n != ME}
-    assert machine.after(0) == 0
+    machine.all |= {n: (ME, 9) for n in range(3, 53) if n != ME}
+    used = machine.after(0)
+    assert used is not None
+    for pause in (1, 2, 4):  # a program that has just begun grows fast
+        assert machine.after(pause - 0.1) is None
+        assert machine.after(0.2) == used
+    for _ in range(1100):
+        machine.after(100)
     cost = len(machine.read) * 1e-4
     assert machine.after(cost / process_memory.SHARE - 1) is None
-    assert machine.after(1.1) is not None
+    assert machine.after(1.1) == used
 
 
 def test_an_orphan_whose_parent_ended_between_two_reads_is_found(
