@@ -18,7 +18,7 @@ Clock = Callable[[], float]
 
 
 class HostMemory:
-    """Measures the host memory of all descendants of this process. Except in the first minutes, this
+    """Measures the host memory of all descendants of this process. After the first minutes, this
     takes at most the fraction SHARE of the processor's time.
 
     At most `longest_pause` seconds after a measurement, the next one is due. After each
@@ -55,7 +55,7 @@ class HostMemory:
         moment = ticks_now()
         ours = self._scan()
         self._note(moment, ours)
-        # The first pauses are 1, 2, 4 ... seconds at most: a program that has just begun grows fast.
+        # The first pauses are at most 1, 2, 4 ... seconds, as a young program grows fast.
         young = 2 ** min(self._scans - 1, ALL_EVERY)
         self._due = now + min((self._used() - used) / SHARE, self._longest_pause, young)
         return sum(process.rss_bytes for process in ours if process.pid not in excluded_pids)
