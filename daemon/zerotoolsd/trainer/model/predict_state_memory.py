@@ -72,7 +72,7 @@ class Prediction:
             parts.append(f"{_mib(self.host)} in the host's memory")
         if self.disk:
             parts.append(f"{_mib(self.disk)} on disk")
-        return f"state of a rank: {', '.join(parts)}; activations are not estimated"
+        return f"state of a rank: {', '.join(parts)}; activations take memory in addition"
 
 
 def predict_state_memory(
