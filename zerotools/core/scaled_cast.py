@@ -38,9 +38,10 @@ class Scheme(ABC):
         return False
 
     def halves(self, box: Box) -> tuple[Box, Box] | None:
-        """Cut the box in two, along the first dimension that is longer than the smallest block.
+        """Cut the box in two, along the first dimension in which it is longer than
+        `smallest_block`.
 
-        Return None if the box is not larger than the smallest block.
+        Return None if the box is not larger than `smallest_block`.
         """
         axes = list(range(len(box.shape)))
         if self.is_transposed:

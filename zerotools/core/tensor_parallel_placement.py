@@ -133,7 +133,9 @@ def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int)
 
 
 def place_chunk(chunk: Chunk, placed: PlacedBlock, dtype: DType) -> Chunk | None:
-    """Return the part of a shard's chunk inside `placed`, in the full tensor, or None."""
+    """Return the part of `chunk`, a chunk of a shard, that lies in the block `placed`, with its
+    position in the full tensor. Return None if no element lies there.
+    """
     common = chunk.box.intersect(placed.shard)
     if common is None:
         return None

@@ -265,7 +265,7 @@ def last_seen(attempt: AttemptRow) -> dict[str, float]:
 
 
 def _verified(messages: Sequence[Mapping[str, Any]]) -> dict[str, Verified]:
-    """Return the newest verification of each checkpoint: path to verification.
+    """Return the newest verification of each checkpoint: path -> verification.
 
     A checkpoint is verified when it is saved, found, used for a resume, or rejected.
     """

@@ -168,9 +168,9 @@ def mirroring_commands(
 
 
 def on_disk(spec: JobSpec) -> JobSpec:
-    """Return a copy of `spec` for the ranks, without a path in an object store. Such a
-    `resume_from` becomes the path on the disk to which it is downloaded; None if it is one of the
-    job's own checkpoints.
+    """Return a copy of `spec` for the ranks, without a path in an object store. A `resume_from` in
+    a store becomes the path on the disk to which it is downloaded. If it is one of the job's own
+    checkpoints, it becomes None.
     """
     if not in_store(spec.resume_from):
         return spec

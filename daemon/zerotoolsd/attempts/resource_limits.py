@@ -22,7 +22,7 @@ from zerotoolsd.supervisor.cgroups import (
 
 
 def attempt_limits(spec: LimitsSpec, config: LimitsConfig) -> dict[str, int]:
-    """Return the limits of a job, which its supervisor sets: name to number (memory in bytes)."""
+    """Return the limits of a job, which its supervisor sets: name -> number (memory in bytes)."""
     found: dict[str, int] = {}
     for name in ("memory", "memory_high", "processes", "io_weight", "io_read", "io_write"):
         value = getattr(spec, name)

@@ -131,7 +131,7 @@ def _kind(spec: JobSpec) -> tuple[object, ...]:
 
 
 def phase_seconds(run_dir: Path) -> Mapping[str, float]:
-    """Return the duration of each phase before the first step of the attempt: phase name to
+    """Return the duration of each phase before the first step of the attempt: name of the phase ->
     seconds.
 
     If the attempt has done its first step, the time until that step is included under the

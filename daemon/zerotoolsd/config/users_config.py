@@ -93,7 +93,7 @@ def wrong_users(users: UsersConfig) -> Iterator[str]:
 
 
 def limits_of_all(users: UsersConfig) -> dict[str, int | str]:
-    """Return the limits in `[users]` that apply to every user: name of the key to value."""
+    """Return the limits in `[users]` that apply to every user: name of the key -> value."""
     found = {name: getattr(users, name) for name in NAMES}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -257,7 +257,7 @@ class Dispatcher:
 
     @property
     def waits(self) -> Mapping[int, str]:
-        """Return why each queued job waits, according to the last round: job number to sentence."""
+        """Return why each queued job waits, according to the last round: job number -> sentence."""
         return self.placing.waits
 
     def _running(self) -> list[AttemptRow]:
@@ -385,7 +385,7 @@ class Dispatcher:
         return waits
 
     def _shortages(self) -> dict[str, str]:
-        """Return the machine's shortages (memory, disk): kind of the notice to a sentence."""
+        """Return the machine's shortages (memory, disk): kind of the notice -> sentence."""
         least = bytes_of(self.config.notify.disk_free)
         found = {
             MEMORY_SHORT: self.pressure.why_none_starts,

@@ -288,8 +288,8 @@ def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:
 
 
 def unfinished_removals(state_dir: Path) -> dict[int, bool]:
-    """Return the jobs with a removal that has not finished: job number to whether the outputs
-    are removed, too.
+    """Return the jobs with a removal that has not finished: job number -> whether the outputs are
+    removed, too.
     """
     found = {}
     for path in _entries(state_dir / CLEANING):

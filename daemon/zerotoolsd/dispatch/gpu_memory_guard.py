@@ -102,7 +102,7 @@ class GpuMemoryGuard:
 
     @property
     def closed(self) -> Mapping[str, str]:
-        """Return the GPUs on which no more jobs are started: UUID to reason. The reason is the end
+        """Return the GPUs on which no more jobs are started: UUID -> reason. The reason is the end
         of a sentence that begins "GPU 0 ".
         """
         return {

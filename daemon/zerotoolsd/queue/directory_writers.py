@@ -46,7 +46,7 @@ class DirectoryWriters:
 
     def unrecorded(self) -> dict[int, str]:
         """Return the output directories of unfinished jobs that still must be recorded: job number
-        to directory.
+        -> directory.
 
         Directories below `jobs_dir` are not in the result: this method records them itself, because
         they contain no symbolic links to resolve.

@@ -81,7 +81,7 @@ class UsageReport:
             self._since = hour
 
     def ranks(self, uids: Collection[int], now: float) -> dict[int, int]:
-        """Return the rank of each of the users `uids`: uid to number, from 0. Jobs of users with a
+        """Return the rank of each of the users `uids`: uid -> number, from 0. Jobs of users with a
         lower rank start first. The result is empty if all users have the same rank, because fair
         share is off or there is only one user.
         """
@@ -225,7 +225,7 @@ class DecayedUse:
 def ranks_of(
     uids: Iterable[int], used: Mapping[int, float], weight: Callable[[int], float]
 ) -> dict[int, int]:
-    """Return the rank of each user: uid to number, from 0. Users are ordered by their use divided
+    """Return the rank of each user: uid -> number, from 0. Users are ordered by their use divided
     by their weight, the smallest first. Users with equal quotients get the same rank.
     """
     ratios = {uid: used.get(uid, 0.0) / weight(uid) for uid in uids}

@@ -292,12 +292,12 @@ class QueuePlacement:
         return 0
 
     def expected_of_running(self) -> dict[int, int]:
-        """Return the declared or expected host memory of each running job: job number to bytes."""
+        """Return the declared or expected host memory of each running job: job number -> bytes."""
         return {job.id: size for job, _, size in self._running()}
 
     def ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
         """Return the time by which each job in `job_ids` with a time limit must have ended: job
-        number to seconds since the epoch.
+        number -> seconds since the epoch.
         """
         found = {}
         for job_id in job_ids:

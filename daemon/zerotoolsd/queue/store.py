@@ -331,7 +331,7 @@ class Store:
         return {row["state"]: row["jobs"] for row in rows}
 
     def states(self) -> dict[int, str]:
-        """Return the state of every job: job number to state."""
+        """Return the state of every job: job number -> state."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return dict(cursor.execute("SELECT id, state FROM job"))
@@ -488,7 +488,7 @@ class Store:
         return [job_row(row) for row in rows]
 
     def open_tokens(self, job_id: int) -> dict[str, str]:
-        """Return the attempts of the job without a recorded end: token to run directory."""
+        """Return the attempts of the job without a recorded end: token -> run directory."""
         rows = self._sql(
             "SELECT token, run_dir FROM attempt WHERE job_id = ? AND state != ?", (job_id, ENDED)
         )

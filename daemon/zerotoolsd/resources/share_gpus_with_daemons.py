@@ -64,7 +64,7 @@ class GpuArbiter:
     ) -> AsyncIterator[Mapping[str, str]]:
         """Lock all GPUs of `snapshot` that no other process has locked, and the GPUs in `leased`.
 
-        Yields the reasons why all other GPUs cannot be used: UUID to reason. The body must not let
+        Yields the reasons why all other GPUs cannot be used: UUID -> reason. The body must not let
         other tasks run. Call `release_others` afterwards, to release the GPUs that got no job.
         """
         seen = () if snapshot is None else snapshot.gpus

@@ -48,7 +48,7 @@ MOST_NAMED = 4
 
 
 def holders_of(found: os.stat_result, proc: Path = Path("/proc")) -> dict[int, int]:
-    """Return the living processes that hold a flock on the file `found`: pid to uid. This process
+    """Return the living processes that hold a flock on the file `found`: pid -> uid. This process
     itself is left out.
     """
     try:

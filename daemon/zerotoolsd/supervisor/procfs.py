@@ -133,7 +133,7 @@ def ticks_now() -> int:
 
 
 def all_processes() -> dict[int, Process]:
-    """Return all processes that /proc shows: pid to process."""
+    """Return all processes that /proc shows: pid -> process."""
     found = map(read_process, all_pids())
     return {process.pid: process for process in found if process is not None}
 

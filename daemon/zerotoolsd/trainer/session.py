@@ -331,8 +331,7 @@ def _add_files(
 
 
 def sidecars_of(spec: JobSpec) -> dict[str, Path]:
-    """Return the small files that a checkpoint needs in addition to its config: a mapping from name
-    to path.
+    """Return the small files that a checkpoint needs in addition to its config: name -> path.
 
     These are the files of the data's tokenizer, and the other small files of the model's directory.
     If the data uses another tokenizer than the model, the model's files with token ids are left

@@ -395,7 +395,7 @@ def optimizers_of_model(sections: Sections, model: Section) -> list[OptimizerSec
     """Return the optimizers that train the model.
 
     If two of them have state for the same parameters, return only the one with a general name such
-    as `optimizer`; an empty list if not exactly one has such a name.
+    as `optimizer`. Return an empty list if none of them, or several, have a general name.
     """
     mine = [
         optimizer

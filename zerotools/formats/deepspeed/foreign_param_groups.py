@@ -222,8 +222,8 @@ def options_from(config: Any) -> dict[str, Any] | None:
 
 
 def _section(config: Any) -> tuple[str, Mapping[str, Any] | None]:
-    """Return the type of the optimizer in the configuration, in lower case, and its `params`; an
-    empty string and None if the configuration has no optimizer.
+    """Return (type of the optimizer in the configuration, its `params`). The type is in lower case.
+    It is "" if the configuration has no optimizer, and `params` is None if it has none.
     """
     section = config.get("optimizer") if isinstance(config, Mapping) else None
     if not isinstance(section, Mapping):

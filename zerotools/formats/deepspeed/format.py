@@ -28,7 +28,9 @@ _ZERO_OPTIONS = frozenset({"stage", "sub_group_size", "round_robin", "ds_config"
 
 
 class DeepSpeedFormat(Format):
-    """ZeRO stages 0 to 3 and BF16_Optimizer: a tag directory, or a save directory of several."""
+    """ZeRO stages 0 to 3 and BF16_Optimizer: a tag directory, or a save directory with tag
+    directories.
+    """
 
     name = "deepspeed"
     title = "DeepSpeed ZeRO"

@@ -149,8 +149,9 @@ _STEP = {BFLOAT16: 2.0**-7, FLOAT16: 2.0**-10}
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """The changes that adapters make to one weight. `halves` has the two low-rank matrices
-    of each."""
+    """The changes that adapters make to one weight. `halves` has the two low-rank matrices of each
+    adapter.
+    """
 
     changes: tuple[Change, ...]
     halves: Checkpoint

@@ -276,8 +276,10 @@ class _Reading:
         return AdaptedTensor(self._b, key, product)
 
     def _tasks(self, numbers: Iterable[int], settled: set[int]) -> Iterator[_Task]:
-        """Yield the blocks. The positions of a tensor in files take much memory with many ranks, so
-        they are computed for its first block and then dropped."""
+        """Yield the blocks of the pairs `numbers`, without pairs that are settled or unreadable.
+        With many ranks, the positions of a tensor in files take much memory. So they are computed
+        for its first block, and dropped after its last.
+        """
         budget = self._workers.budget
         sizes = _TILES * budget.tile_bytes, budget.wide_bytes
         for number in numbers:

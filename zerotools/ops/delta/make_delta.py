@@ -165,8 +165,8 @@ class DeltaPlan:
         return {**own, "version of zerotools": version()}
 
     def blocks(self, part: OutputPart | None) -> Iterator[DeltaBlock]:
-        """Yield the blocks of the delta in order, or those of one part. The parts have about
-        equally many bytes of the model."""
+        """Yield the blocks of `part`, or of the whole delta, in order. All parts have about equally
+        many bytes of the model."""
         total = sum(each.end - each.offset for each in self.tensors)
         at = 0
         for tensor in self.tensors:
@@ -177,7 +177,7 @@ class DeltaPlan:
                 at += block.last - block.first
 
     def bytes_of_part(self, part: OutputPart | None) -> int:
-        """Return the number of bytes of the model `b` in the blocks of one part, or in all."""
+        """Return the number of bytes of the model `b` in the blocks of `part`, or of all parts."""
         return sum(block.last - block.first for block in self.blocks(part))
 
 

@@ -271,7 +271,7 @@ def _moved(
 
 
 def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: set[str]) -> None:
-    """Check that layers that are fused into one layer all have an adapter with the same A."""
+    """Check that all layers that are fused into one have an adapter with the same matrix A."""
     path = adapter.origin.path
     lacking = next((part for part in parts if part not in held), None)
     own = ", ".join(_module(part) for part in parts if part in held)

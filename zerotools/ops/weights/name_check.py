@@ -50,10 +50,10 @@ class Fits:
     `renamed` replaces whole names.
 
     Attributes:
-        ties: name that shares its values -> name of the tensor with the values.
+        ties: name of a tied tensor -> name of the tensor with its values.
         lost: the names of weights that the model needs but the user left out.
-        layout: the layout of the tensors; None: that of the Hub. Another one is that of
-            transformers in memory.
+        layout: the layout that the tensors have in the memory of transformers; None if they have
+            the layout of the Hub.
     """
 
     naming: Unwrapping
@@ -132,9 +132,7 @@ class Knowledge(Protocol):
 
     @property
     def ties(self) -> Mapping[str, str]:
-        """The tied names of the model: name that shares its values -> name of the tensor with the
-        values.
-        """
+        """The tied tensors of the model: name -> name of the tensor with its values."""
 
     def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
         """Return the differences between the tensors `held` and the model."""
@@ -479,8 +477,8 @@ def _adapter_advice(held: Collection[str]) -> str:
 
 
 def _layout_in_memory(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str | None:
-    """Return the layout of tensors that transformers loads; None for that of the Hub, or if
-    unknown."""
+    """Return the name of the layout that the tensors in `held` have. Return None if it is the
+    layout of the Hub, or if the layout is unknown."""
     prefixes = prefix_map_of(config)
     if prefixes is not None and any(prefixes.renamed(name, HUB) != name for name in held):
         return MEMORY

@@ -72,8 +72,8 @@ class ForkServerPool:
         """Fork the supervisor of a prepared attempt from a fork server.
 
         Return (the supervisor, a sentence about the start). The supervisor is None if the attempt
-        must start cold. The sentence is None if fork servers are not enabled. If this raises
-        OSError, no process of the attempt is running.
+        must start without a fork server. The sentence is None if fork servers are not enabled. If
+        this raises OSError, no process of the attempt is running.
         """
         if not self._config.enabled:
             return None, None

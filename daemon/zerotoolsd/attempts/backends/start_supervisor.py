@@ -126,7 +126,8 @@ class SupervisorSpawner:
         """Return the reason why systemd did not start the supervisor of the attempt with this
         token, and forget the reason. Return None if there is no such reason.
 
-        If that is allowed, starts in the next PLAIN_SECONDS use child processes.
+        If there is a reason, and the configuration allows child processes, supervisors are started
+        as child processes for the next PLAIN_SECONDS.
         """
         why = self._why.pop(token, None)
         if why is not None:

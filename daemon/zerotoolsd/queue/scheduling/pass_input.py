@@ -110,7 +110,7 @@ class PassInput:
     def _freed(
         self, theirs: Sequence[Lease], left: Sequence[Lease], gone: Mapping[int, RunningJob]
     ) -> dict[str, int]:
-        """Return how much memory the jobs `gone` free on each GPU: UUID to bytes."""
+        """Return how much memory the jobs `gone` free on each GPU: UUID -> bytes."""
         shared = {lease.gpu_uuid for lease in left}
         freed: dict[str, int] = {}
         for lease in theirs:

@@ -139,8 +139,8 @@ def _book_readable(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: floa
 
 
 def by_hour(end: float, seconds: float) -> dict[int, float]:
-    """Divide the `seconds` before the time `end` among the hours in which they lie. Return hour
-    since the epoch to seconds.
+    """Divide the `seconds` before the time `end` among the hours in which they lie. Return {hour
+    since the epoch: seconds}.
     """
     found: dict[int, float] = {}
     begin = end - seconds

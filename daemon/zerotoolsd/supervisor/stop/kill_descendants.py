@@ -25,8 +25,8 @@ _DUMPED = 0x80
 
 
 def reap_children(note: NoteEnd = lambda pid, status: None) -> dict[int, int]:
-    """Read the wait statuses of all child processes that have ended, so that the kernel can
-    forget them. Return pid to wait status.
+    """Read the wait statuses of all child processes that have ended, so that the kernel can forget
+    them. Return {pid: wait status}.
 
     `note` is called for each process before its status is read.
     """

@@ -33,8 +33,8 @@ def pipes_written(pid: int, *numbers: str) -> frozenset[str]:
 
 
 def pipes_read(pid: int) -> dict[str, str]:
-    """Return the pipes that the process `pid` reads and to which other processes write: name of
-    the pipe to file descriptor.
+    """Return the pipes that the process `pid` reads and to which other processes write: name of the
+    pipe -> file descriptor.
     """
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208  # names alone

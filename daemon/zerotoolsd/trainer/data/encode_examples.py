@@ -47,8 +47,7 @@ class ReadingStats:
         sources_lost, targets_lost: the number of prompts, and of responses, that have no text left
             after cutting.
         changed: the number of examples in which the chat template left out a part of an answer.
-        left_out: a mapping from each field that the template ignores to the number of examples with
-            this field.
+        left_out: field that the template ignores -> number of examples with this field.
     """
 
     count: int = 0

@@ -118,9 +118,7 @@ class SeparateExperts:
 
 
 def separate_experts(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of `model` that contain experts as separate modules: a mapping from name
-    to module.
-    """
+    """Return the modules of `model` that contain experts as separate modules: name -> module."""
     return {
         name: module
         for name, module in model.named_modules()

@@ -86,9 +86,7 @@ def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
 
 
 def fill_adapter(adapter: StoredAdapter, targets: Mapping[str, torch.Tensor]) -> None:
-    """Copy the values of `adapter` into the shards `targets`, a mapping from parameter name to
-    tensor.
-    """
+    """Copy the values of `adapter` into the shards `targets` (parameter name -> tensor)."""
     tensors = adapter.checkpoint.tensors
     with BoxReader(adapter.checkpoint) as reader, torch.no_grad():
         for name, key in adapter.keys.items():

@@ -35,7 +35,7 @@ def sampled_digest(path: Path) -> str:
 
 
 def check_same_files(files: Mapping[str, Path], group: WorldGroup) -> None:
-    """Compare `files`, a mapping from a name to a path, with the same files of the other nodes.
+    """Compare `files` (name -> path) with the same files of the other nodes.
 
     All ranks call it together.
 

@@ -85,7 +85,7 @@ def updates_of(model: ModelStates) -> int | None:
 
 def could_be_of(step: float | None, model: ModelStates) -> bool:
     """Return whether an optimizer with `step` steps can belong to the run that wrote the model
-    file; True if the steps of one of them are unknown.
+    file. Return True too if the steps of the optimizer or of the run are unknown.
     """
     updates = updates_of(model)
     return step is None or updates is None or step - updates in (0, 1)

@@ -251,8 +251,8 @@ class ExpertNaming:
         config: Any,
         stacked: StackedExperts | None = None,
     ) -> ExpertNaming:
-        """Derive the naming from the names on one rank (`local`), over all ranks, and the
-        configuration.
+        """Derive the naming from the names of the experts on one rank (`local`), their names over
+        all ranks (`global_name`), and the configuration.
         """
         counts = _counts(local), _counts(global_name)
         return cls(*counts, is_data_first(config), stacked or StackedExperts())

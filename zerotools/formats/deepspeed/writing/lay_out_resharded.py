@@ -246,7 +246,7 @@ def _of_rank(mp_rank: int, key: Key) -> Key:
 
 def _compared(found: Checkpoint) -> dict[Key, Tensor]:
     """Return the tensors that the reader finds in an output of several model-parallel ranks. Each
-    key contains the number of the rank.
+    key contains the number of the tensor's rank.
     """
     return {
         _of_rank(mp_rank, key): tensor

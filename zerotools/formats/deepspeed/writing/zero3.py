@@ -102,7 +102,9 @@ def lay_out_zero3(
 
 
 def _differing_ranks(layout: TargetLayout) -> range:
-    """Return one rank for each different tree: only rank 0 without AutoEP."""
+    """Return one rank for each different tree. Only AutoEP makes the trees of the ranks differ, so
+    without it only rank 0 is returned.
+    """
     return range(layout.dp_size if layout.autoep_size is not None else 1)
 
 

@@ -162,8 +162,8 @@ def _refuse_other_names(source: Checkpoint, weights: Mapping[str, Tensor]) -> No
 def _are_experts_apart(
     source: Checkpoint, weights: Mapping[str, Tensor], expert_parallel: int | None
 ) -> bool | None:
-    """Return whether the user's `expert_parallel` requires a separate optimizer for experts; None
-    if it is not set.
+    """Return whether the user's `expert_parallel` requires a separate optimizer for experts. Return
+    None if the user did not set it.
     """
     if expert_parallel is None:
         return None

@@ -245,7 +245,7 @@ def _as_json(call: Mapping[str, Any]) -> str:
 
 
 def special_tokens(tokenizer: Any) -> dict[int, Any]:
-    """Return the special tokens of a tokenizer: a mapping from token id to token."""
+    """Return the special tokens of a tokenizer: token id -> token."""
     known = tokenizer.added_tokens_decoder
     return {number: token for number, token in known.items() if token.special}
 
