@@ -1,4 +1,5 @@
-"""The names that a target uses for the parts of a checkpoint in its list of dropped parts."""
+"""The names of the parts of a checkpoint in `Target.dropped`, the list of the parts that an output
+cannot hold."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def needs(self, box: Box) -> dict[str, Box]:
-        """Return, for each input by name, the block from which elements in `box` are computed."""
+        """Return {name of an input: its block from which the elements in `box` are computed}."""
 
     def work_bytes(self, box: Box) -> int:
         """Return the bytes of working memory for the computation of `box`, without the inputs."""

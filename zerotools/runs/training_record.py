@@ -165,8 +165,8 @@ class JobRecord:
         loss_scale: the loss scale of fp16 training.
         measured: `loss`, the mean over the steps since the previous checkpoint, and `eval_loss` if
             the model was evaluated at this step.
-        hub: for each tensor with another name or shape in a Hugging Face directory, its blocks
-            there (`core.hub_layout`).
+        hub: tensor that has another name or shape in a Hugging Face directory -> its blocks in the
+            tensors there (`core.hub_layout`).
         engine: the engine that wrote the checkpoint; the tensors have its layout.
         weights_only: True if the checkpoint has only weights, so that the run cannot continue from
             it.

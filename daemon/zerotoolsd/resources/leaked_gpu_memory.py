@@ -38,7 +38,7 @@ skipped.
 def gpu_file_holders(
     processes: Iterable[Process], prefix: str = PREFIX, proc: Path = Path("/proc")
 ) -> dict[int, str]:
-    """Return the path of the first GPU device file that each of these processes has open, by pid.
+    """Return the processes that have a GPU device file open: pid -> path of the first such file.
 
     Files that belong to all GPUs (`nvidiactl`, `nvidia-uvm`) do not count.
     """

@@ -123,8 +123,8 @@ def _directory(path: ArrayPath) -> Path:
 
 
 def _described_by(path: ArrayPath) -> Path:
-    """Return the file that provides `stat` for a decoded array: OCDBT database or array
-    metadata.
+    """Return the file whose inode and times `stat` returns for the decoded array `path`: the OCDBT
+    database, or the metadata of the array if there is no database.
     """
     directory = _directory(path)
     if (database := directory / DATABASE).is_file():

@@ -30,7 +30,7 @@ _PREFERRED = "model.safetensors"
 class FileChoice:
     """The files of the model that will be read.
 
-    If there is an index, `weight_map` is its map from tensor names to file names. `notes` are
+    `weight_map` is tensor name -> file name, from the index; None if there is no index. `notes` are
     sentences for the user.
     """
 

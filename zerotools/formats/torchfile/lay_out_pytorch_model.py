@@ -1,6 +1,6 @@
 """Lay out a Hugging Face model directory with weights in torch.save files: `pytorch_model*.bin`.
 
-Each file is an OrderedDict of names to tensors, and each tensor has a separate storage, so that
+Each file is an OrderedDict {name: tensor}, and each tensor has a separate storage, so that
 `torch.load(weights_only=True)` and `from_pretrained` can read the file.
 """
 

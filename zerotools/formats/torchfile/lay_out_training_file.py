@@ -1,7 +1,7 @@
 """Lay out one file for a plain torch run to resume from: `model`, `optimizer`, and other known
 values.
 
-    {"model": OrderedDict of names to tensors, tied names as views of one storage,
+    {"model": OrderedDict {name: tensor}; tied names are views of one storage,
      "optimizer": {"state": {number: {role: tensor}}, "param_groups": [{..., "params": [number],
                    "param_names": [name]}]},
      "buffer_names": [name], "lr_scheduler", "steps" and the other keys in `training_file_keys`}

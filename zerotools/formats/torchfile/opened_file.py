@@ -26,7 +26,7 @@ FORMAT = "torchfile"
 class TorchFileNative:
     """Values that the reader stores for the writer.
 
-    `numbered` maps the number of a parameter in the optimizer to the parameter's name.
+    `numbered` is number of a parameter in the optimizer -> name of the parameter.
     """
 
     numbered: Mapping[int, str]

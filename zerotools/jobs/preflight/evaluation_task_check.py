@@ -28,7 +28,7 @@ _ENTRY = re.compile(r"[ \t]*-[ \t]+(?:(?:task|group):[ \t]*)?(.*?)[ \t\r]*|[ \t]
 def unknown_tasks_refusal(unknown: Mapping[str, Sequence[str]]) -> str:
     """Return the error message for a job with unknown names in `eval.tasks`.
 
-    `unknown` maps each of them to the most similar known names.
+    `unknown` is unknown name -> the most similar known names.
     """
     said = []
     for name, nearest in unknown.items():

@@ -95,8 +95,8 @@ class Known:
 
 
 def state_and_reason(known: Known) -> tuple[str, str | None]:
-    """Return the job's state, one of `zerotools.jobs.states`, and a sentence with the reason for
-    this state; None if no reason is known.
+    """Return (the job's state, the reason). The state is one of `zerotools.jobs.states`. The reason
+    for it is a sentence, or None if it is not known.
     """
     state, reason = _by_records(known)
     if known.end is not None:

@@ -47,9 +47,9 @@ class WeightsAlone:
     """The weights for a format without optimizer state.
 
     `weights` have the dtypes of the source, and `described` are the same weights with the dtypes of
-    the output. `keys` maps keys of the source to different keys of the output. `found` is the
-    quantisation of the source. `made` is the result of quantising the weights for the output; None
-    if they are not quantised.
+    the output. `keys` is key of the source -> its keys in the output, if they differ. `found` is
+    the quantisation of the source. `made` is the result of quantising the weights for the output;
+    None if they are not quantised.
     """
 
     described: Checkpoint
@@ -119,10 +119,10 @@ def weights_alone(
 def _keys_of(
     on_hub: dict[Key, tuple[Key, ...]], chosen: Checkpoint, weights: Checkpoint
 ) -> dict[Key, tuple[Key, ...]]:
-    """Return a dict from keys of the source to keys of the output.
+    """Return {key of the source: its keys in the output} for all keys that differ.
 
     `chosen` has the tensors before the last renaming, and `weights` the same tensors after it.
-    `on_hub` maps keys of the source to keys of `chosen`, if the layout was changed to that of the
+    `on_hub` is key of the source -> its keys in `chosen`, if the layout was changed to that of the
     Hub.
     """
     new_keys = {id(tensor): key for key, tensor in weights.tensors.items()}

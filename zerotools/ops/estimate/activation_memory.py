@@ -63,7 +63,7 @@ class MicroBatch:
 
     Attributes:
         attention: "eager" or one of torch's kernels.
-        chunked_loss: the value of this key of the job file.
+        chunked_loss: "auto", "on" or "off", as `train.chunked_loss` of the job file.
         sequence_ranks: the number of ranks that each sequence is divided among.
         tensor_ranks: the number of ranks that divide each layer.
         per_example: the number of sequences in one training example: 2 for a pair of answers.

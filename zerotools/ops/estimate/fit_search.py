@@ -294,8 +294,8 @@ class _Search:
         machine: Machine,
         extra: Changes = (),
     ) -> bool:
-        """Try each set of changes, and add its setting to the results if it fits. A set that
-        contains an added set is skipped. Return whether any setting was added."""
+        """Try each set of changes, and add its setting to the results if it fits. Skip a set if it
+        contains all changes of a setting in the results. Return whether any setting was added."""
         before = len(self._found)
         for each in sets:
             changes = _sorted((*each, *extra))

@@ -177,8 +177,8 @@ def of_config(
 
 
 def _class_of(config: Mapping[str, Any]) -> str:
-    """Return the first class name in `architectures` of a config, the class of the saved model; ""
-    without one."""
+    """Return the class of the saved model: the first name in `architectures` of a config. Return ""
+    if the config has no such name."""
     named = config.get("architectures")
     return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
 
@@ -274,8 +274,8 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
 def _own_architecture(
     checkpoint: Checkpoint, parameters: Sequence[Parameter]
 ) -> Architecture | None:
-    """Return the architecture in the checkpoint's config.json; None if it is not known, or if its
-    shapes are not those of the checkpoint."""
+    """Return the architecture in the checkpoint's config.json. Return None if zerotools does not
+    know it, or if its shapes are not those of `parameters`."""
     if checkpoint.own_config is None:
         return None
     try:

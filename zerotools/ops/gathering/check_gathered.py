@@ -52,7 +52,8 @@ class StagedCheck:
 
     @property
     def causes(self) -> list[str]:
-        """The problems without those that missing files cause: incomplete tensors."""
+        """The problems. If files are missing, incomplete tensors are left out: the files explain
+        them."""
         if not self.missing:
             return self.findings
         found = [finding for each in self.verifications for finding in each.findings]
@@ -148,8 +149,8 @@ def verify_gathered(
 
 
 def _is_loaded(checkpoint: Checkpoint) -> bool:
-    """Return whether transformers would load a file of this checkpoint, saved by torch, judging by
-    its name."""
+    """Return whether a file of the checkpoint, which torch saved, has a name that transformers
+    loads."""
     return any(_LOADED.fullmatch(name) for name in checkpoint.files)
 
 

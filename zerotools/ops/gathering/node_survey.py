@@ -202,8 +202,8 @@ def _without_other_tags(
     listings: Sequence[Listing],
     texts: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Held]:
-    """Return the files without pointers, such as `latest`, to another directory than the tag's. The
-    output will lack that directory."""
+    """Return `files` without pointers, such as `latest`, that name the directory of another tag.
+    The output will lack that directory."""
     beside = {n.partition("/")[0] for each in listings for n in each.files if "/" in n}
     found = {}
     for name, held in files.items():

@@ -6,8 +6,8 @@ A run writes this object when it begins, if it does not exist. A run that finds 
 another run stops, because both would write checkpoints with the same names. A run that resumes from
 the checkpoints below the prefix becomes the owner: it writes an object with a new `run`, if the old
 object has not changed since it was read. The former owner finds the new object and stops. On the
-disk, the `run` is recorded next to the checkpoints (`runs/uploads`). If that disk is lost, `job`
-identifies the owner.
+disk, the `run` is recorded next to the checkpoints (`runs.upload_records`). If that disk is lost,
+`job` identifies the owner.
 """
 
 from __future__ import annotations

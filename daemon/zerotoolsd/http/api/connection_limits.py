@@ -485,7 +485,7 @@ class UserConnections:
 
     Each user may have an eighth of the `most` connections. Another eighth is reserved for root and
     the daemon's user, who have no limit. The user of a TCP connection is unknown when it is made,
-    so all TCP connections together may have as many as two users.
+    so all TCP connections together may be as many as those of two users.
     """
 
     def __init__(self, most: int, own: int | None = None) -> None:

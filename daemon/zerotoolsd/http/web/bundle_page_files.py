@@ -50,7 +50,7 @@ class PageFile:
 
 @cache
 def page_files(root: Path = ROOT) -> dict[str, PageFile]:
-    """Return the files of the page as they are sent: name below `/page/` to file."""
+    """Return the files of the page as they are sent: name below `/page/` -> file."""
     plain = [path for path in root.rglob("*") if path.suffix in (".html", ".svg", ".txt")]
     found = {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(plain)}
     found |= {name: (root / name).read_bytes() for name in ALONE}

@@ -136,7 +136,7 @@ class NoticeSender(Protocol):
 class NoticeDelivery:
     """Delivers the notices in the outbox.
 
-    `senders` maps the name of a channel to its sender; `now` returns seconds since the epoch.
+    `senders` is name of a channel -> its sender. `now` returns seconds since the epoch.
     """
 
     def __init__(

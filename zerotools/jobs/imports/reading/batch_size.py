@@ -137,8 +137,8 @@ def _infer_world(
 def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
     """Return the three batch numbers: batch, micro batch and accumulation.
 
-    A number that the config does not state is computed from the other numbers; None if that is not
-    possible.
+    A number that the config does not state is computed from the other numbers. It is None if that
+    is not possible.
     """
     total, micro = (
         _stated_in_claims(reading.claims, JOB_TOTAL),
