@@ -130,7 +130,8 @@ class EndingWatch:
 
     def _next(self, since: int | None, seconds: float) -> tuple[int | None, set[Any]]:
         """Wait at most `seconds` for events. Return the number of the next event, and the numbers
-        of the jobs that had events; without event numbers, None and all open jobs."""
+        of the jobs that had events. If `since` is None, because events have no numbers, return None
+        and all open jobs."""
         if since is None:
             time.sleep(min(seconds, PAUSE_SECONDS))
             return None, set(self.open)

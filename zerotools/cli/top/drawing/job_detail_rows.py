@@ -351,9 +351,8 @@ def eval_line(reported: JobReports, columns: int) -> Line:
 
 
 def speed_line(curve: CurveSummary, columns: int) -> Line:
-    """Return the tokens per second as a sparkline; as numbers alone if all marks of the sparkline
-    are the same.
-    """
+    """Return the tokens per second as a sparkline. If all its marks are the same, return only the
+    numbers."""
     form, means = short_numbers.thousands, curve.shape.means or (0.0,)
     said: Line = [(form(curve.last or 0.0), ""), (" tokens/s", "quiet")]
     room = min(LONGEST, columns - 7 - width(said))
