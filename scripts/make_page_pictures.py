@@ -418,13 +418,18 @@ def _take_top(
 
 
 def _take_shown_reports(browser: Any, work: Path, images: Path) -> None:
-    """The pages of a checkpoint, of what is damaged in it, and of what training changed."""
+    """The pages of a checkpoint, also on a phone, of what is damaged in it, and of what training
+    changed."""
     names = {"inspect": "checkpoint", "verify": "damage", "diff": "change"}
-    page = _page_of(browser, WIDTH, "light")
     for name, report in _make_reports(work).items():
-        page.goto(report.as_uri())
-        page.wait_for_timeout(1000)
-        page.screenshot(path=images / f"{names[name]}.png")
+        for width, end in ((WIDTH, ""), (PHONE[0], "-phone")):
+            if end and name != "inspect":
+                continue
+            page = _page_of(browser, width, "light")
+            page.goto(report.as_uri())
+            page.wait_for_timeout(1000)
+            page.screenshot(path=images / f"{names[name]}{end}.png")
+            page.context.close()
 
 
 def _end(client: DaemonClient) -> None:

@@ -75,6 +75,12 @@ def test_why_a_job_failed_has_a_line_of_its_own() -> None:
     assert painted == f"    \x1b[31m{why}\x1b[0m"
 
 
+def test_a_reason_without_room_beside_its_job_is_below_it() -> None:
+    lines = queue_lines([job_of(3, "bob", "a-sweep-of-rates", reason=NEEDS)], 40)
+    assert [line.strip() for line in lines[2:]] == ["needs 4 GPUs: 0 of 8 free: GPUs 0-2…"]
+    assert max(map(len, lines)) <= 40
+
+
 def test_a_column_of_reasons_is_named_if_it_has_one() -> None:
     waits = job_of(3, "anna", "sweep", reason=NEEDS)
     assert "why" not in queue_lines([runs(1, "anna", "x"), waits], 140)[0]

@@ -144,7 +144,12 @@ def test_a_series_compares_neighbours(tmp_path: Path) -> None:
     equal = shown(zerotools.diff_series([paths[0]] * 3).to_html())
     assert (equal["is_whole"], equal["is_unknown"]) == (True, False)
     other = model(tmp_path / "other.safetensors", 1, extra=np.zeros(3, np.float32))
-    assert not shown(zerotools.diff_series([*paths, other]).to_html())["is_unknown"]
+    longer = shown(zerotools.diff_series([*paths, other]).to_html())
+    assert not longer["is_unknown"]
+    assert longer["title"] == f"{paths[0]} to {other}"
+    ((role, layer),) = longer["pairs"][2]["partial"]
+    assert (longer["roles"][role], longer["layers"][layer]) == ("param", "extra")
+    assert [pair["partial"] for pair in longer["pairs"][:2]] == [[], []]
     with pytest.raises(BadRequest, match="at least two checkpoints, but 1 was given"):
         zerotools.diff_series(paths[:1])
 

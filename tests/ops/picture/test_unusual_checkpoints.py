@@ -49,6 +49,12 @@ def test_long_names_stay_in_the_window(browser: Any, tmp_path: Path, width: int)
     for report in reports:
         with opened(browser, tmp_path / "page.html", report.to_html(), width) as page:
             assert page.evaluate(NOTHING_CUT) == []
+    with opened(browser, tmp_path / "page.html", reports[0].to_html(), width) as page:
+        names = page.locator("#map span")
+        wider = "(all) => all.filter((each) => each.offsetWidth > each.parentElement.clientWidth)"
+        assert names.count() == 8
+        assert names.evaluate_all(f"{wider}.length") == 0
+        assert names.first.evaluate("(each) => getComputedStyle(each).textOverflow") == "ellipsis"
     with opened(browser, tmp_path / "page.html", reports[1].to_html(), width) as page:
         box = page.locator("#tensors tbody td:last-child").first.bounding_box()
         assert box["x"] + box["width"] <= width
@@ -137,3 +143,20 @@ def test_models_without_a_common_name_are_not_called_unchanged(
         assert not page.locator("#tensors-section").is_visible()
         layers = [each.split(".")[1] for each in page.locator("#only li").all_inner_texts()]
         assert layers == [str(n) for n in range(12)] * 2
+
+
+@pytest.mark.browser
+def test_a_layer_that_is_not_compared_completely_has_a_ring(browser: Any, tmp_path: Path) -> None:
+    whole = {"q": range(1, 5), "up": range(1, 5)}
+    paths = [saved(tmp_path / f"{n}.safetensors", **whole) for n in range(2)]
+    paths.append(saved(tmp_path / "less.safetensors", q=range(1, 5), up=range(1, 4)))
+    html = zerotools.diff_series(paths).to_html()
+    with opened(browser, tmp_path / "page.html", html) as page:
+        assert page.locator("#heat .ring").count() == 1
+        assert "A ring marks a layer" in page.locator("#changes-note").inner_text()
+        page.locator("#heat svg").focus()
+        for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowDown", "ArrowDown"):
+            page.keyboard.press(key)
+        said = page.locator("#tip").inner_text()
+        assert said.startswith("layers.3, ")
+        assert said.endswith("; not all tensors were compared")

@@ -42,6 +42,8 @@ GIVING_WAY: Sequence[tuple[str, int]] = (
     *((PRIORITY, 0), ("step", 0), ("ranks", 0), ("name", 10), (USER, 8), ("state", 16)),
 )
 """The columns that become narrower, in this order, with their new largest width (0: left out)."""
+FEWEST_WHY = 12
+"""A waiting job has its reason on a second line if the line of the job has fewer columns for it."""
 HOLDER_NAMES = (16, 10)
 """The widths to which the names of holders of GPUs are cut, in this order, if two lines do not have
 space for the whole names.
@@ -172,8 +174,8 @@ def _row(
     line = _GAP.join(cells[:kept])
     if not reason:
         return [line.rstrip()]
-    short = first_clauses(reason, columns - used)
-    if waits or short == reason:
+    short = first_clauses(reason, max(1, columns - used))
+    if short == reason or (waits and columns - used >= FEWEST_WHY):
         return [f"{line}{_GAP}{paint(short, meaning, sys.stdout)}"]
     below = render.shorten(reason, columns - 4)
     return [line.rstrip(), f"    {paint(below, meaning, sys.stdout)}"]

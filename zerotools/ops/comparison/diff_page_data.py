@@ -27,6 +27,7 @@ from zerotools.ops.comparison.diff_result import (
 )
 from zerotools.ops.comparison.pairing import COPY
 
+_UNMEASURED = (ONLY_A, ONLY_B, SHAPE, DTYPE, UNREADABLE)
 _MOST_CHANGED = 10
 _WEIGHTS = (*WEIGHTS, COPY)
 _MOST_NAMED = 200
@@ -46,7 +47,8 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
         pairs: one object for each comparison. `changes` is a list of `[role, layer, relative norm,
             cosine, unchanged share]`. `most` lists the ten tensors of each role with the largest
             changes. `only_a`, `only_b` and `not_compared` have the number of such tensors and the
-            first few names. `run` is a list of `[what, a, b]`.
+            first few names. `partial` lists `[role, layer]` of these tensors. `run` is a list of
+            `[what, a, b]`.
         tensors: a list of `[name, role, layer, kind, relative norm, cosine, unchanged share]`, one
             for each measured tensor. It is None if `pairs` has several comparisons.
 
@@ -67,7 +69,9 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
     is_series = len(pairs) > 1 and not problems and all(map(_is_training, pairs))
     origins = [pairs[0].a, *(pair.b for pair in pairs)]
     return {
-        "title": " and ".join(str(origin.path) for origin in (origins[0], origins[-1])),
+        "title": (" to " if len(pairs) > 1 else " and ").join(
+            str(origin.path) for origin in (origins[0], origins[-1])
+        ),
         "verdict": _verdict(pairs),
         "is_whole": is_whole,
         "is_unknown": is_series and not is_whole,
@@ -100,6 +104,13 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
                 "only_a": _named(pair, ONLY_A),
                 "only_b": _named(pair, ONLY_B),
                 "not_compared": _named(pair, SHAPE, DTYPE, UNREADABLE),
+                "partial": sorted(
+                    {
+                        (roles[each.role], layers[place_of(each.name).layer])
+                        for each in pair.tensors
+                        if each.status in _UNMEASURED
+                    }
+                ),
                 "run": []
                 if pair.run is None
                 else [[each.what, *_sides(each)] for each in pair.run.differences],
@@ -180,7 +191,7 @@ def _verdict(pairs: Sequence[CheckpointDiff]) -> str:
 
 def _is_training(pair: CheckpointDiff) -> bool:
     """True if both checkpoints have the same tensors, of the same shapes and dtypes."""
-    return not any(pair.counts[each] for each in (ONLY_A, ONLY_B, SHAPE, DTYPE, UNREADABLE))
+    return not any(pair.counts[each] for each in _UNMEASURED)
 
 
 def equal_weights(difference: CheckpointDiff) -> str | None:

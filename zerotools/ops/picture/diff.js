@@ -34,24 +34,25 @@
     return { texts: [known.length ? figure(least) : "0", known.length ? figure(greatest) : "0"], part: (value) => value > 0 ? 0.12 + 0.88 * Math.max(0, 1 - Math.log10(greatest / value) / span) : 0 };
   };
 
-  const drawHeat = (rows, columns, figuresAt, wordsAt, pick) => {
+  const drawHeat = (rows, columns, figuresAt, wordsAt, pick, isPartial = () => false) => {
     const all = rows.flatMap((_, r) => columns.map((__, c) => figuresAt(r, c))).filter(Boolean).map(changeOf).filter((value) => value !== null);
     const ramp = rampOf(all);
     drawCells(byId("heat"), {
       name: `${measures[measure()]} of ${roles[role()]}`,
-      rows, columns, pick,
-      colourOf: (r, c) => { const found = figuresAt(r, c); if (!found) return null; const value = changeOf(found); return value === null ? "var(--none)" : mixed(ramp.part(value)); },
-      wordsOf: (r, c) => { const found = figuresAt(r, c); return found ? `${wordsAt(r, c)}: ${wordsOf(found)}` : `${wordsAt(r, c)}: not compared`; },
+      rows, columns, pick, isMarked: isPartial,
+      colourOf: (r, c) => { const found = figuresAt(r, c); if (!found) return isPartial(r, c) ? "var(--none)" : null; const value = changeOf(found); return value === null ? "var(--none)" : mixed(ramp.part(value)); },
+      wordsOf: (r, c) => { const found = figuresAt(r, c); return `${wordsAt(r, c)}: ${found ? wordsOf(found) : "not compared"}${found && isPartial(r, c) ? "; not all tensors were compared" : ""}`; },
     });
     if (rows.length && columns.length) drawScale(byId("heat"), ramp.texts, measure() === 2 ? [0, 1] : [0.12, 1]);
   };
   const drawSeries = () => {
     const at = new Map();
     pairs.forEach((each, c) => each.changes.forEach((row) => { if (row[0] === role()) at.set(`${row[1]} ${c}`, row.slice(2)); }));
-    const shown = layers.map((_, layer) => layer).filter((layer) => pairs.some((_, c) => at.has(`${layer} ${c}`)));
+    const partial = new Set(pairs.flatMap((each, c) => each.partial.filter((row) => row[0] === role()).map((row) => `${row[1]} ${c}`)));
+    const shown = layers.map((_, layer) => layer).filter((layer) => pairs.some((_, c) => at.has(`${layer} ${c}`) || partial.has(`${layer} ${c}`)));
     byId("lines").hidden = true;
-    byId("changes-note").textContent = "A row is a layer, and a column the change from one checkpoint to the next. The colour grows with the change; grey was not measured. A click on a cell shows its comparison below.";
-    drawHeat(shown.map((layer) => layers[layer]), pairs.map((each) => each.label), (r, c) => at.get(`${shown[r]} ${c}`), (r, c) => `${layers[shown[r]]}, ${pairs[c].label}`, (r, c) => { byId("pair").value = String(c); drawPair(); });
+    byId("changes-note").textContent = `A row is a layer, and a column the change from one checkpoint to the next. The colour grows with the change; grey was not measured.${partial.size ? " A ring marks a layer with tensors on one side only, or not compared." : ""} A click on a cell shows its comparison below.`;
+    drawHeat(shown.map((layer) => layers[layer]), pairs.map((each) => each.label), (r, c) => at.get(`${shown[r]} ${c}`), (r, c) => `${layers[shown[r]]}, ${pairs[c].label}`, (r, c) => { byId("pair").value = String(c); drawPair(); }, (r, c) => partial.has(`${shown[r]} ${c}`));
   };
   const drawOne = () => {
     const names = [...new Set(pairs[0].changes.map((row) => row[0]))];
