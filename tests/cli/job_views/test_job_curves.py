@@ -98,6 +98,15 @@ def test_a_job_without_curves() -> None:
     ]
 
 
+def test_a_loss_of_nan_is_named() -> None:
+    nan = float("nan")
+    one, two = Curves(loss={1: 2.0}, not_finite={3: nan}), Curves(not_finite={5: nan, 4: nan})
+    lines = charts([("job 1", one)], 80, braille=False)
+    assert lines[1] == "the loss was not a number at step 3"
+    lines = charts([("job 1", one), ("job 2", two)], 80, braille=False)
+    assert lines[3] == "job 2: the loss was not a number at 2 steps, first at step 4"
+
+
 def test_a_falling_line_in_stars() -> None:
     points = {n: float(12 - n) for n in range(1, 13)}
     drawn = chart([Series(points)], "{:.0f}".format, columns=30, braille=False)

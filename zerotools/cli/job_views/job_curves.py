@@ -96,8 +96,8 @@ OTHER_ROWS = 5
 def charts(
     named: NamedCurves, columns: int, *, braille: bool, height: int | None = None
 ) -> list[str]:
-    """Return the titles of the jobs, a chart for each kind of curve, a line with the steps, and a
-    line for each kind that has only flat curves.
+    """Return the titles of the jobs, a line for each job with a loss of NaN, a chart for each kind
+    of curve, a line with the steps, and a line for each kind that has only flat curves.
 
     A kind without values is left out, except the loss. If `height` is set and large enough, there
     are `height` lines: the first chart gets all remaining rows.
@@ -105,7 +105,7 @@ def charts(
     quiet, strong = (
         partial(paint, meaning=each, stream=sys.stdout) for each in ("quiet", "strong")
     )
-    lines = [*_legend(named, braille=braille), ""]
+    lines = [*_legend(named, braille=braille), *_not_finite(named), ""]
     drawn, flat = {}, []
     for kind in KINDS:
         series = _series(kind, named)
@@ -191,6 +191,16 @@ def _legend(named: NamedCurves, *, braille: bool) -> list[str]:
 
 ENDINGS = (".png", ".svg", ".pdf")
 GIB = 2**30
+
+
+def _not_finite(named: NamedCurves) -> Iterator[str]:
+    """Yield a line for each job with a loss of NaN or infinity, which no chart shows."""
+    for title, curves in named:
+        if curves.not_finite:
+            first, number = min(curves.not_finite), len(curves.not_finite)
+            at = f"step {first}" if number == 1 else f"{number} steps, first at step {first}"
+            whose = "" if len(named) == 1 else f"{title}: "
+            yield paint(f"{whose}the loss was not a number at {at}", "bad", sys.stdout)
 
 
 def check_name(path: Path) -> None:
