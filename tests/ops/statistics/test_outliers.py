@@ -43,6 +43,12 @@ def test_a_layer_of_zeros_and_values_that_are_not_finite() -> None:
     }
 
 
+def test_outliers_are_in_the_order_of_their_layers() -> None:
+    nan = of(float("nan"))
+    found = outliers_of({Key(f"h.{n}.w", "param"): nan for n in (0, 1, 10, 11, 2)})
+    assert [key.name for key in found] == [f"h.{n}.w" for n in (0, 1, 2, 10, 11)]
+
+
 def test_roles_and_kinds_are_apart() -> None:
     moments = layers(*(of(0.001) for _ in range(5)), role="exp_avg_sq")
     assert outliers_of(layers(*(of(1) for _ in range(5))) | moments) == {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.layer_names import place_of
+from zerotools.core.layer_names import in_order_of_numbers, place_of
 from zerotools.io.numeric.value_statistics import ValueStatistics
 
 FEWEST_LAYERS = 4
@@ -26,7 +26,7 @@ _PER_DEVIATION = 1.4826
 
 def outliers_of(statistics: Mapping[Key, ValueStatistics]) -> dict[Key, str]:
     """Return the tensors that differ from tensors of the same kind in other layers, each with the
-    reason.
+    reason. Layers are in the order of their numbers.
 
     A tensor differs if it has NaN or infinite values, or if its root mean square is far from the
     median of all numbered layers' tensors of the same kind and role.
@@ -43,7 +43,7 @@ def outliers_of(statistics: Mapping[Key, ValueStatistics]) -> dict[Key, str]:
         if found.nans or found.infinities
     }
     said = odd | {key: f"{odd[key]}; {why}" if key in odd else why for key, why in far.items()}
-    return {key: said[key] for key in statistics if key in said}
+    return {key: said[key] for key in in_order_of_numbers([k for k in statistics if k in said])}
 
 
 def _far(group: Mapping[Key, ValueStatistics]) -> Iterator[tuple[Key, str]]:
