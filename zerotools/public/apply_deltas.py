@@ -59,8 +59,8 @@ class DeltaKeywords(NamingOptions, PartOptions, total=False):
             group=OUTPUT,
             default=AUTO,
             help="Dtype of the weights of B in the delta. auto: the dtypes in B if it is a "
-            "directory of safetensors that keeps its names, else the dtypes that consolidate "
-            "chooses.",
+            "directory of safetensors and no option renames its tensors, else the dtypes that "
+            "consolidate chooses.",
         ),
     ]
 

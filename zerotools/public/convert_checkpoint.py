@@ -211,7 +211,8 @@ class OptimizerOptions(TypedDict, total=False):
         Option(
             group=TRAINING,
             help="Number of expert-parallel ranks of the run that will load the optimizer "
-            "(megatron). Default: as in the source; if unknown, more than 1.",
+            "(megatron). Default: the number of the source. If it is unknown, more than 1 is "
+            "assumed.",
         ),
     ]
     lr: Annotated[

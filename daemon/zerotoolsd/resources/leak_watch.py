@@ -90,7 +90,7 @@ class LeakWatch:
     """Checks GPUs after the end of their attempts.
 
     `live` returns the running attempts. `limit` returns how many bytes of a GPU may be in use
-    without making it unusable for jobs. `announce` is called after leases have changed. `ask` calls
+    before it gets no more jobs. `announce` is called after leases have changed. `ask` calls
     a function in another process, to read /proc.
     """
 

@@ -52,7 +52,10 @@ def test_an_export(compare: Diff, tmp_path: Path) -> None:
     export(Z3, out_path)
     status, out, _ = compare(Z3, out_path)
     assert status == 1
-    said = "the 14 weights are equal after the cast to bf16; only optimizer state is not in both"
+    said = (
+        "the 14 weights are equal after the cast to bf16; they differ only in optimizer state that "
+        "one of them lacks"
+    )
     assert out.splitlines()[0] == f"DIFFERENT: {said}"
     for line in (
         "equal after the cast: 9 tensors, float32 in A and bfloat16 in B",

@@ -163,7 +163,7 @@ def test_a_node_at_another_height_is_refused(tmp_path: Path) -> None:
     versions = bytes([2, 1, 2, 0, 0])  # of two versions, their numbers and the heights of the roots
     data[data.index(versions) + len(versions) - 1] = 5
     manifest.write_bytes(sealed(bytes(data)))
-    with pytest.raises(BadFile, match="it is not at the height in the tree that its parent names"):
+    with pytest.raises(BadFile, match="its height in the tree is not the one that its"):
         found_in(path)
 
 

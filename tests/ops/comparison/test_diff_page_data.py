@@ -118,7 +118,7 @@ def test_an_export_is_named_as_the_command_names_it(tmp_path: Path) -> None:
     export(JOB, tmp_path / "model")
     found = shown(zerotools.diff(JOB, tmp_path / "model", changes=True).to_html())
     assert found["verdict"].startswith("different: the ")
-    assert found["verdict"].endswith("; only optimizer state is not in both")
+    assert found["verdict"].endswith("; they differ only in optimizer state that one of them lacks")
     assert not found["is_whole"]
 
 

@@ -177,7 +177,7 @@ def find_values(files: OpenFiles, root: Path, memory_bytes: int) -> dict[str, Va
             with _named(root / node.at.file, place):
                 body = _open(bytes(data), _NODE, memory)
                 if body.byte() != node.height:
-                    raise _Damaged("it is not at the height in the tree that its parent names")
+                    raise _Damaged("its height in the tree is not the one that its parent gives")
                 if node.height:
                     below += _children(body, node)
                 else:

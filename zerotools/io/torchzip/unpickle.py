@@ -6,10 +6,10 @@ functions in zerotools. Every other call, and every new object, becomes an `Opaq
 
 A hostile pickle cannot exhaust memory either. `pickle_machine` limits sizes, nothing recurses into
 built values, and a key of a dict or set is hashed only after a check that it is small. The memory
-of the built values is estimated by the kind of each object. It may not exceed the memory that
-`zerotools.io.files.metadata_memory_limit` allows for the data next to the pickle. For each byte of
-the pickle, the estimate is 30 bytes for a state dict of 20,000 tensors, 23 bytes for the state of
-its optimizer, and 72 bytes for a pickle that consists of `}`.
+of the built values is estimated by the kind of each object. The limit,
+`zerotools.io.files.metadata_memory_limit`, is computed from the size of the data next to the
+pickle. For each byte of the pickle, the estimate is 30 bytes for a state dict of 20,000 tensors, 23
+bytes for the state of its optimizer, and 72 bytes for a pickle that consists of `}`.
 """
 
 from __future__ import annotations

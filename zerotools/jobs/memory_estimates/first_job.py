@@ -139,7 +139,7 @@ def _check_tokenizer(wanted: FirstTraining, directory: str | None) -> None:
     if directory is None:
         raise BadRequest(
             f"{wanted.model}: has no tokenizer, but examples need one; put the model's "
-            "tokenizer.json into its directory, or train on text"
+            "tokenizer.json into its directory, or train on plain text"
         )
     if wanted.data.is_conversation and not has_chat_template(Path(directory)):
         raise BadRequest(

@@ -53,7 +53,7 @@ def offline_notes(metrics: MetricsSpec, environment: Mapping[str, str]) -> list[
         MLFLOW: f"to log to a server, set {MLFLOW_URI}",
     }
     if metrics.wandb is not None and is_switched_off(WANDB, environment):
-        said = [f"metrics.{WANDB}: no step is logged there, because {_MODE} is disabled"]
+        said = [f"metrics.{WANDB}: no step is logged there, because {_MODE}=disabled"]
     else:
         said = []
     return said + [

@@ -124,7 +124,7 @@ class _Pen:
         if again >= 0:
             raise Broken(self.at + again, "a second object begins here", "keep only the config")
         if rest.lstrip(ODD + " \t\r\n").startswith(("}", "]", "\uff5d", ",", "\uff0c")):
-            what = "the object has ended before this character, which closes or continues one"
+            what = "this character closes or continues an object, but the object has already ended"
             raise Broken(self.at, what, "remove it, or a } before it")
         self._refuse_settings(self.at, len(self.text))
         self._record("text after the last }")

@@ -212,7 +212,7 @@ def equal_weights(difference: CheckpointDiff) -> str | None:
     count = len({each.name for each in weights})
     how = f" after the cast{to}" if casts else ""
     said = f"the {count} weights are equal{how}" if count > 1 else f"the weight is equal{how}"
-    return f"{said}; only optimizer state is not in both" if state else said
+    return f"{said}; they differ only in optimizer state that one of them lacks" if state else said
 
 
 def _label(number: int, pair: CheckpointDiff) -> str:

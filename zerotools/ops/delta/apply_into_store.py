@@ -54,7 +54,8 @@ def apply_into_store(
 
 
 class AppliedFiles:
-    """The files of the model that a chain makes. `workers` threads make a file while it is read."""
+    """The files of the model that a chain of deltas produces. `workers` threads compute a file
+    while it is read."""
 
     def __init__(self, chain: DeltaChain, workers: int) -> None:
         self._chain = chain

@@ -33,7 +33,7 @@ class ModelNaming:
 
     @property
     def changes_models(self) -> bool:
-        """True if an option is given, other than one that accepts all names."""
+        """Return whether an option other than one that accepts all names is given."""
         return bool(self.strip_prefix or self.rename or self.mapping or self.config_dir)
 
 

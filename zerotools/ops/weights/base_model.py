@@ -162,7 +162,8 @@ class JoinedFiles:
 
 
 def joined_files(run: Checkpoint, other: Checkpoint) -> JoinedFiles:
-    """Return the files of a run and of another checkpoint below one root directory.
+    """Return the files of a run and those of another checkpoint, with paths relative to a common
+    root directory.
 
     Raises:
         Unsupported: the two are in different stores.

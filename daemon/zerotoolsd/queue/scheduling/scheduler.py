@@ -363,8 +363,11 @@ class Waits(Mapping[int, str]):
     ) -> None:
         """Keep the data from which the reasons are computed.
 
-        `host` maps a need to the reason why its jobs wait for host memory. `users` maps (uid, need)
-        to the reason why these jobs wait for other jobs of the same user.
+        A need is what a job requests.
+
+        `host`: need -> the reason why jobs with this need wait for host memory.
+        `users`: (uid, need) -> the reason why this user's jobs with this need wait for other jobs
+            of the user.
         """
         self._users = users
         self._pending = pending

@@ -179,7 +179,8 @@ def _first_sign(
 ) -> tuple[bool, float, int, int]:
     """Return a sort key for the rank: the time of its first error or of its end.
 
-    Ranks that refused the job or its checkpoint come last, because all ranks refuse at once.
+    Ranks that refused the job or its checkpoint come last: all ranks refuse at the same time, so
+    that time does not show which rank failed first.
     """
     refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT, EXIT_NOT_READY)
     places = [place for place, error in enumerate(errors) if error["rank"] == rank.index]

@@ -238,8 +238,8 @@ def straggler_of(sights: Sequence[RankState]) -> RankState | None:
 
 
 def hangs_together(sights: Sequence[RankState]) -> bool:
-    """Return whether there are several ranks, and each is in a phase of `COLLECTIVE`, in which the
-    first collectives often run.
+    """Return whether there are several ranks, and the phase of each is one of `COLLECTIVE`. The
+    first collectives often run in these phases.
     """
     return len(sights) > 1 and all(sight.beat.phase in COLLECTIVE for sight in sights)
 

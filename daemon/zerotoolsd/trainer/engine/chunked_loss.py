@@ -400,7 +400,7 @@ class BaseModel:
         with self._replaced(answer):
             yield seen
         if seen.output is None:
-            raise CannotChunk(f"{type(self._model).__name__} has no base model apart from its head")
+            raise CannotChunk(f"{type(self._model).__name__} has no base model without its head")
         self._called = seen.name
 
     @contextmanager

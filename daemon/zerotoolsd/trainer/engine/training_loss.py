@@ -31,8 +31,8 @@ def training_loss(
     """Return the training loss of `examples`: cross-entropy and the routers' auxiliary loss.
 
     It is the summed cross-entropy of the learned tokens times `weight`, plus the auxiliary loss
-    times `router_weight`. With sequence ranks, only the tokens of this rank's part of each sequence
-    count. All ranks call it together.
+    times `router_weight`. With sequence ranks, a rank counts only the tokens in its own part of
+    each sequence. All ranks call it together.
     """
     examples = _as_attended(model, examples)
     bias, router_loss = router_bias_in(model), router_loss_in(model)
