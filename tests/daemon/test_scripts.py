@@ -308,3 +308,15 @@ def test_the_reason_is_the_program_s_own_error(daemon: Daemon, work: Path) -> No
     everything = (job, explained, daemon.client.events(), daemon.log.read_text())
     assert secret not in str(everything)
     assert "bluebananas77" not in str(everything)
+
+
+def test_of_an_array_of_programs_those_that_have_not_succeeded_run_again(
+    daemon: Daemon, work: Path
+) -> None:
+    daemon.start()
+    script = {"command": ["bash", "-c", "exit $((ZEROTOOLS_ARRAY_INDEX % 2 * 64))"]}
+    jobs = daemon.client.submit_array(own(work, "", script=script), {}, 3)
+    for job in jobs:
+        daemon.wait_for_end(job["id"])
+    again = daemon.client.of_array(jobs[0]["id"], {"from_start": False}, "/retry")
+    assert [job["output_dir"] for job in again["jobs"]] == [jobs[1]["output_dir"]]

@@ -25,7 +25,7 @@ from zerotoolsd.supervisor.stop.kill_descendants import in_words, is_still_alive
 from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 from zerotoolsd.users.account import user_name
 
-_MOST_LISTED = 4
+_MOST_LISTED, _LONGEST = 4, 500
 _NOT_UPLOADED = "its newest checkpoint was not uploaded"
 _UPLOAD_FAILED = "the upload failed"
 
@@ -60,7 +60,7 @@ def end_event(
     cause = one_line(str(record.get("cause") or "its record does not say how it ended"))
     if outcome == lifecycle.STOPPED and (why := _why_not(record, "uploading")) is not None:
         cause = f"{cause}; {_NOT_UPLOADED}: {why}"
-    note = _what_failed_after(record)
+    note = _what_failed_after(record) or _cut_short(record)
     if left is not None:
         cause, note = f"{cause}; {left}", left if note is None else f"{note}; {left}"
     hopeless = None if repeats else why_not_again(record, before[-1].result if before else None)
@@ -158,6 +158,11 @@ def _what_failed_after(record: Mapping[str, Any]) -> str | None:
         if (why := _why_not(record, name)) is not None:
             said.append(f"{what}: {why}")
     return f"all its steps are done and saved; {'; '.join(said)}" if said else None
+
+
+def _cut_short(record: Mapping[str, Any]) -> str | None:
+    said = record.get("cut_short")
+    return one_line(said[:_LONGEST]) if isinstance(said, str) else None
 
 
 def with_upload(reason: str, record: Mapping[str, Any]) -> str:

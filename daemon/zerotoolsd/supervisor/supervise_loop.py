@@ -24,7 +24,7 @@ from zerotoolsd.supervisor.exit_record.decide_outcome import is_abnormal
 from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile, RankLedger
 from zerotoolsd.supervisor.heartbeats.handle_stall import ASKED, StallHandler
 from zerotoolsd.supervisor.process_memory import HostMemory
-from zerotoolsd.supervisor.procfs import oom_kills
+from zerotoolsd.supervisor.procfs import Process, oom_kills
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.run_checkpoint_finder import Finder, searched_directory
@@ -37,6 +37,9 @@ from zerotoolsd.supervisor.spawn_child import (
 )
 from zerotoolsd.supervisor.start_ranks import SupervisedRank, hold_port, spawn_rank
 from zerotoolsd.supervisor.stop.kill_descendants import reap_children
+from zerotoolsd.supervisor.stop.last_output import passing_on, processes_left
+from zerotoolsd.supervisor.stop.output_readers import DRAIN_SECONDS
+from zerotoolsd.supervisor.stop.process_kinds import is_filter
 from zerotoolsd.supervisor.stop.stop_programs import Stop
 from zerotoolsd.supervisor.stop.stop_request_file import RequestReader
 from zerotoolsd.supervisor.transient_os_errors import hang_reason
@@ -53,6 +56,10 @@ LAST_KILL_SECONDS = 1.0
 NOTE_SECONDS = 1.0
 """Longest time, in seconds, between two writes of the file of processes, for an attempt without
 a control group.
+"""
+HELPER_SECONDS, OFTEN_SECONDS = 0.5, 0.05
+"""Seconds that other processes of a script have to end after the last rank has, and seconds between
+two looks at them.
 """
 SETTLE_SECONDS = 1.0
 """Seconds that the other ranks have to report their errors after one rank has failed."""
@@ -78,6 +85,8 @@ class RankMonitor:
         self._ledger = ledger
         self.ranks: list[SupervisedRank] = []
         self.killed_because: str | None = None
+        self.left: list[Process] = []
+        """The processes that a user's program has left behind when it ended, except filters."""
         self.cannot_start: CannotStart | None = None
         """The error because of which a rank could not be started; None if none exists."""
         self._kill_at: float | None = None
@@ -253,6 +262,32 @@ class RankMonitor:
             if now >= next_sign:
                 _mark_alive()
                 next_sign = now + ALIVE_SECONDS
+        if self.plan.own_program and self.killed_because is None and not self._stop.has_begun:
+            self._await_output()
+
+    def _await_output(self) -> None:
+        """Wait until the processes that pass on the last output of the ranks have ended, at most
+        DRAIN_SECONDS. After that, other processes have HELPER_SECONDS to end; note the rest.
+        """
+        self._kill_at = None
+        passed = now = time.monotonic()
+        end = now + DRAIN_SECONDS
+        try:
+            while left := processes_left(self._not_of_job):
+                if now < end and passing_on(left):
+                    passed = now
+                elif now >= passed + HELPER_SECONDS:
+                    break
+                self._wait(OFTEN_SECONDS)
+                self._note_ends(reap_children(self._note_end))
+                now = time.monotonic()
+            self.left = [each for each in left if not is_filter(each)]
+        except OSError as error:
+            log_line(f"cannot search for the readers of the last output: {error}")
+
+    @property
+    def _not_of_job(self) -> set[int | None]:
+        return {*self.helpers, *self._checkpoint_commands.pids, *self.stalls.pids}
 
     def _check_for_stall(self) -> None:
         if self.stalls.check(self.ranks) and self.stop_reason is None:
@@ -262,8 +297,8 @@ class RankMonitor:
             self._begin_stop_of_programs(grace)
             self._kill_in(grace, str(self.stalls.cause))
 
-    def _wait(self) -> None:
-        timeout = min(TICK_SECONDS, self._stop.seconds_left)
+    def _wait(self, longest: float = TICK_SECONDS) -> None:
+        timeout = min(longest, self._stop.seconds_left)
         if self._kill_at is not None:
             timeout = min(timeout, max(0.0, self._kill_at - time.monotonic()))
         for key, _ in self._selector.select(timeout):
@@ -337,8 +372,7 @@ class RankMonitor:
     def _begin_stop_of_programs(self, grace: float) -> None:
         self._stop_by = time.monotonic() + grace
         if self.plan.own_program and self._running and not self._stop.has_begun:
-            excluded_pids = {*self.helpers, *self._checkpoint_commands.pids, *self.stalls.pids}
-            self._stop.begin(self._running, grace, excluded_pids)
+            self._stop.begin(self._running, grace, self._not_of_job)
 
     def _advance_stop(self) -> None:
         self._stop.advance(self._running)
@@ -394,8 +428,7 @@ class RankMonitor:
         if self.plan.watches:
             return  # the watched process holds the memory, and its watcher reports that
         try:
-            excluded_pids = {*self.helpers, *self._checkpoint_commands.pids, *self.stalls.pids}
-            used = self._memory.measure(excluded_pids)
+            used = self._memory.measure(self._not_of_job)
         except OSError as error:  # no descriptors: the ranks are not to blame
             log_line(f"the memory of the ranks cannot be measured: {error}")
             return

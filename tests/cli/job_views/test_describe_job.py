@@ -11,6 +11,7 @@ from tests.daemon.http.api.made_views import STEP
 from zerotools.cli.commands import explain, show
 from zerotools.cli.job_views import describe_job
 from zerotools.cli.job_views.describe_job import (
+    outcome,
     progress_of,
     reason_text,
     remaining_seconds,
@@ -147,3 +148,10 @@ def test_the_time_left_is_what_the_ranks_reckon_unless_it_is_old() -> None:
     assert remaining_seconds(job_of(3)) == 14.0
     assert remaining_seconds(job_of(3, phase={**PHASE, "late": True})) is None
     assert remaining_seconds(job_of(3, "queued", progress=STEP)) is None
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed"])
+def test_an_end_is_told_with_what_failed_after_it(state: str) -> None:
+    ended = job_of(3, state=state, reason="the export failed: no room", ended=NOW)
+    assert outcome(ended).endswith(": the export failed: no room")
+    assert outcome({**ended, "reason": None}).startswith(state)

@@ -10,7 +10,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import an_attempt_row
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.attempts.end_event import outcome_of, steps_lost
+from zerotoolsd.attempts.end_event import end_event, outcome_of, steps_lost
 from zerotoolsd.dispatch.end_jobs_for_memory import why_not_saved
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
@@ -92,3 +92,10 @@ def test_a_program_saves_where_its_checkpoints_are_known() -> None:
     why = why_not_saved(a_row(script()), [an_attempt_row()])
     assert why is not None
     assert "names no checkpoint_dir" in why
+
+
+@pytest.mark.parametrize("said", ["pid 7 (python3)\nstill ran", None, 7])
+def test_what_a_finished_script_left_running_is_told(said: object) -> None:
+    record = {"outcome": "finished", "cause": "finished", "cut_short": said}
+    note = end_event(a_row(script(), "running"), record, asked=False).note
+    assert note == ("pid 7 (python3) still ran" if isinstance(said, str) else None)

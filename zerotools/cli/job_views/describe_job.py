@@ -304,14 +304,17 @@ def age(job: Job, now: float | None = None) -> str:
 
 
 def outcome(job: Job) -> str:
-    """Return a phrase about the end of a finished job: `succeeded at step 40 of 40, after 32 s`."""
+    """Return a phrase about the end of a finished job: `succeeded at step 40 of 40, after 32 s`.
+
+    A reason follows also after success: a later step, such as an export, has failed.
+    """
     text = state_words(job)
     done = steps(job)
     if done != render.UNKNOWN:
         text += f" at step {done.replace('/', ' of ')}"
     if job["started"] and job["ended"]:
         text += f", after {render.duration(job['ended'] - job['started'])}"
-    if job["state"] != SUCCEEDED and job["reason"]:
+    if job["reason"]:
         text += f": {render.clean(job['reason'])}"
     return text
 

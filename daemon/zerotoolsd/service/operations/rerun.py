@@ -127,12 +127,12 @@ class JobReruns:
             _check_over(job)
         left, time_slice = list[JobRow](), TimeSlice()
         for job in members:
-            left += [] if _has_done_all(job) else [job]
+            left += [] if _has_succeeded(job) else [job]
             await time_slice.pause_if_due()
         if not left:
             raise Conflict(
-                f"all {len(members)} jobs of the array have succeeded: all their steps are done; "
-                f"to run them again from the start: zerotools retry --from-start @{members[0].id}"
+                f"all {len(members)} jobs of the array have succeeded; to run them again from the "
+                f"start: zerotools retry --from-start @{members[0].id}"
             )
         specs = list[tuple[JobSpec, str]]()
         for first in range(0, len(left), LOOKS_AT_ONCE):
@@ -254,8 +254,12 @@ def _has_done_all(job: JobRow) -> bool:
 
     Return False for a script, because only its user knows how many steps it has.
     """
-    is_ours = job.spec.engine != "script" and not job.standing.reason
-    return job.state == states.SUCCEEDED and is_ours
+    return _has_succeeded(job) and job.spec.engine != "script"
+
+
+def _has_succeeded(job: JobRow) -> bool:
+    """Return whether the job has succeeded and nothing failed afterwards, such as an export."""
+    return job.state == states.SUCCEEDED and not job.standing.reason
 
 
 def _check_over(job: JobRow) -> None:

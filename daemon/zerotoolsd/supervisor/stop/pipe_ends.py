@@ -36,18 +36,26 @@ def pipes_read(pid: int) -> dict[str, str]:
     """Return the pipes that the process `pid` reads and to which other processes write: name of the
     pipe -> file descriptor.
     """
+    return ends_of(pid)[0]
+
+
+def ends_of(pid: int) -> tuple[dict[str, str], frozenset[str]]:
+    """Return the pipes that the process `pid` reads, as `pipes_read` does, and the names of all
+    pipes that it has open for writing.
+    """
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208  # names alone
     except GONE:
-        return {}
+        return {}, frozenset()
     modes = {number: _mode(pid, number) for number in numbers}
     targets = _targets(pid, numbers)
-    own = {target for number, target in targets.items() if modes[number] & _WRITES}
-    return {
+    own = frozenset(target for number, target in targets.items() if modes[number] & _WRITES)
+    reads = {
         target: number
         for number, target in targets.items()
         if modes[number] & _READS and target not in own
     }
+    return reads, own
 
 
 def _targets(pid: int, numbers: Collection[str]) -> dict[str, str]:
@@ -90,3 +98,15 @@ def is_empty(fd: int) -> bool:
     waiting = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, waiting)
     return waiting[0] == 0
+
+
+def has_unread(pid: int, number: str) -> bool:
+    """Return whether the pipe at descriptor `number` of the process `pid` contains unread data."""
+    try:
+        fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except GONE:
+        return False
+    try:
+        return not is_empty(fd)
+    finally:
+        os.close(fd)
