@@ -75,6 +75,15 @@ def test_why_a_job_failed_has_a_line_of_its_own() -> None:
     assert painted == f"    \x1b[31m{why}\x1b[0m"
 
 
+def test_a_loss_of_nan_is_red() -> None:
+    with colour_choice(ALWAYS):
+        _, line, fine = queue_lines(
+            [runs(1, "anna", "x", progress={**STEP, "loss": None}), runs(2, "anna", "y")], 120
+        )
+    assert "\x1b[31m   nan\x1b[0m" in line
+    assert "\x1b[31m" not in fine
+
+
 def test_a_reason_without_room_beside_its_job_is_below_it() -> None:
     lines = queue_lines([job_of(3, "bob", "a-sweep-of-rates", reason=NEEDS)], 40)
     assert [line.strip() for line in lines[2:]] == ["needs 4 GPUs: 0 of 8 free: GPUs 0-2…"]

@@ -144,7 +144,11 @@ def _cells(names: Sequence[str], texts: Sequence[str], widths: Mapping[str, int]
 def _painted(names: Sequence[str], cells: Sequence[str], widths: Mapping[str, int]) -> list[str]:
     shown = [name for name in names if widths[name]]
     return [
-        paint_state(cell, sys.stdout) if name == "state" else cell
+        paint_state(cell, sys.stdout)
+        if name == "state"
+        else paint(cell, "bad", sys.stdout)
+        if name == "loss" and cell.strip() == "nan"
+        else cell
         for name, cell in zip(shown, cells, strict=True)
     ]
 
