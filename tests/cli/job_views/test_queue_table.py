@@ -80,7 +80,7 @@ def test_a_loss_of_nan_is_red() -> None:
         _, line, fine = queue_lines(
             [runs(1, "anna", "x", progress={**STEP, "loss": None}), runs(2, "anna", "y")], 120
         )
-    assert "\x1b[31m   nan\x1b[0m" in line
+    assert "\x1b[31mnan\x1b[0m" in line
     assert "\x1b[31m" not in fine
 
 
