@@ -20,6 +20,11 @@ MODULES = (
     "zerotools.cli.commands.consolidate",
     "zerotools.cli.commands.inspect",
     "zerotools.cli.commands.reshard",
+    "zerotools.cli.output.failure",
+    "zerotools.formats.dcp.read",
+    "zerotools.formats.deepspeed.reading.read",
+    "zerotools.formats.deepspeed.writing.lay_out_resharded",
+    "zerotools.formats.safetensors.lay_out",
     "zerotools.ops.execution.execute",
     "zerotools.ops.execution.write_files",
 )

@@ -20,12 +20,11 @@ done in order.
 
 from __future__ import annotations
 
+import _socket  # `socket`, and what it imports, takes as long as all else here
 import faulthandler
-import hashlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -40,11 +39,10 @@ first_step = 1
 
 def say(**message: object) -> None:
     fd = os.open(RUN_DIR, os.O_RDONLY)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-        notify.connect(f"/proc/self/fd/{fd}/notify.sock")
-        notify.send(
-            json.dumps({"rank": RANK, "time": time.time(), "phase": phase, **message}).encode()
-        )
+    notify = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    notify.connect(f"/proc/self/fd/{fd}/notify.sock")
+    notify.send(json.dumps({"rank": RANK, "time": time.time(), "phase": phase, **message}).encode())
+    notify.close()
     os.close(fd)
 
 
@@ -56,6 +54,8 @@ def wait_for_file(name: str) -> None:
 def save(step: int) -> None:
     if RANK:
         return
+    import hashlib  # ranks that do not save need not
+
     output = Path(json.loads((RUN_DIR / "spec.json").read_text())["output_dir"])
     target = output / f"step-{step:08d}"
     target.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from zerotools.jobs.jobfile.parse import given_of
 
 pytestmark = AS_ROOT
 ROUNDS = 8
-COUNT = 600 if FULL else 240
+COUNT = 600 if FULL else 150
 """Of connections, each of which takes time of the daemon."""
 LONGEST_SECONDS = 30.0
 """Of one request of anna's; here all take less than one."""

@@ -44,6 +44,8 @@ def test_a_stop_saves_first_and_a_resume_takes_the_same_steps(jobs: Jobs) -> Non
     assert resumed["latest_checkpoint"]["step"] == 8
 
 
+# In ./scripts/test ranks agree on a stop under transformers (`test_transformers`).
+@pytest.mark.full
 def test_ranks_of_ddp_stop_at_the_same_step(jobs: Jobs) -> None:
     stopped = jobs.stopped("ddp", "ranks=2", "hold=3", ranks=2)
     assert stopped["latest_checkpoint"]["step"] == 3

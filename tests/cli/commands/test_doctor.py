@@ -40,5 +40,5 @@ def test_a_report_is_written_once(zerotools: Command, tmp_path: Path) -> None:
     done = zerotools("doctor", "--report", str(report))
     assert f"wrote {report}" in done.err
     assert json.loads(report.read_text())["schema"] == "zerotools.report/1"
-    again = zerotools("doctor", "--report", str(report))
+    again = zerotools("doctor", "--python", "/bin/false", "--report", str(report))
     assert (again.status, "exists" in again.err) == (2, True)

@@ -36,7 +36,10 @@ def test_a_conversion_is_tried_and_queued_as_parts(
     ("words", "way", "restarts"),
     [
         (["consolidate", ZERO3, "out"], ["--part-from", "torchrun"], 3),
-        (["consolidate", ZERO3, "out", "--verify"], ["--resume"], 3),
+        # What a run takes up again is in `ops/execution/test_resuming`.
+        pytest.param(
+            ["consolidate", ZERO3, "out", "--verify"], ["--resume"], 3, marks=pytest.mark.full
+        ),
         (["verify", ZERO3], [], 0),
     ],
 )

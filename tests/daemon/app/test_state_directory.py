@@ -128,7 +128,8 @@ def test_a_sticky_parent_will_do(tmp_path: Path) -> None:
     refuse_open_to_others(tmp_path / "parent" / "state", 0)
 
 
-@pytest.mark.parametrize("taken", ["inodes", "blocks"])
+# Inodes are taken in `test_users_starving` and `attempts/test_start_backoff`, too.
+@pytest.mark.parametrize("taken", [pytest.param("inodes", marks=pytest.mark.full), "blocks"])
 def test_a_full_disk_at_the_start_is_no_mistake_of_the_configuration(
     tmp_path: Path, taken: str
 ) -> None:

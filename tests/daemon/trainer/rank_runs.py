@@ -1,12 +1,12 @@
 """A rank that runs several jobs, one after another: run by `launching.start`.
 
-Rank 0 prints one JSON object: by name, what each step came to, what the first batch was evaluated
-at before, a digest over all that a run trains where it began and where it ended, and why it
-diverged. Jobs that the file `saves` beside them names save after `checkpoint.every` steps, and at
-their ends if that is true of them in the file. Without a file
-`inductor`, compiled blocks are traced, and computed by torch's own kernels: a C++ compiler takes
-ten seconds for the others. What depends on the config of a model alone is found for the first job
-that has it.
+Rank 0 prints one JSON object: by name, what each step came to, a digest over all that a run trains
+where it ended, and why it diverged. With a file `begins` beside the jobs there is a digest of where
+it began, too, and with `evaluates` what the first batch was evaluated at before. Jobs that the file
+`saves` names save after `checkpoint.every` steps, and at their ends if that is true of them in the
+file. Without a file `inductor`, compiled blocks are traced, and computed by torch's own kernels: a
+C++ compiler takes ten seconds for the others. What depends on the config of a model alone is found
+for the first job that has it.
 """
 
 import hashlib
@@ -253,10 +253,13 @@ def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
         own, every = vars(ready.checkpoints), spec.checkpoint.every
         ready.checkpoints = Once(**own, every=every, at_end=at_end)
     # Without gradients, blocks would be compiled once more, in many seconds.
-    evaluated = None if spec.train.compile else first_batch(ready, group)
+    asked = (run_dir.parent / "evaluates").exists() and not spec.train.compile
+    evaluated = first_batch(ready, group) if asked else None
     error: str | None = None
     waits = [longest_wait()]
-    begun, start = state(ready.engine, group)
+    begun, start = None, None
+    if (run_dir.parent / "begins").exists():
+        begun, start = state(ready.engine, group)
     try:
         assert ready.train() == 0
     except Diverged as diverged:

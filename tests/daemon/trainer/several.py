@@ -49,18 +49,23 @@ def run_all(
     *,
     ends: bool | Collection[str] = True,
     as_told: Collection[str] = (),
+    begins: bool = False,
+    evaluates: bool = False,
 ) -> Runs:
     """Run `jobs` on `ranks` ranks, in one start of the processes. Unless `ends` is True, all but
     those of `as_told` save once, after `checkpoint.every` steps, and those of `ends` at their ends,
-    too: a save takes as long as three steps."""
+    too: a save takes as long as three steps. `begins` asks for the state before the first step
+    (`begun` and `start`), `evaluates` for the loss of the first batch before it: they take a tenth
+    of the time of a job."""
     runs = directory / "out"
     runs.mkdir(parents=True)
     read = () if isinstance(ends, bool) else ends
     assert jobs.keys() >= {*read, *as_told}
     once = () if ends is True else jobs.keys() - {*as_told}
     (runs / "saves").write_text(json.dumps({name: name in read for name in once}))
-    if FULL:
-        (runs / "inductor").touch()
+    asked = {"inductor": FULL, "begins": begins, "evaluates": evaluates}
+    for name in (name for name, is_asked in asked.items() if is_asked):
+        (runs / name).touch()
     full = {name: job(text, **{"ranks": ranks, **changes}) for name, changes in jobs.items()}
     (runs / "runs.json").write_text(
         json.dumps({name: resolved(tree) for name, tree in full.items()})

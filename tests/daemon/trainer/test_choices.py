@@ -10,12 +10,14 @@ import pytest
 from harness.launching import TINY_GPT2, TINY_LLAMA
 from tests.daemon.trainer.meshes import check_memory
 from tests.daemon.trainer.several import Runs, run_all
+from tests.matrices import FULL
 from zerotools import formats
 from zerotools.core.errors import Unsupported
 from zerotools.runs import checkpoint_dirs
 
 pytestmark = pytest.mark.torch
 TOLERANCE = 2e-6
+AGAIN = (1, 3) if FULL else (3,)
 
 
 def sgd(stage: int, **changes: Any) -> dict[str, Any]:
@@ -38,12 +40,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         "sgd-0": sgd(0),
         "sgd-1": sgd(1, checkpoint={"every": 2}),
         "resumed-1": sgd(1, resume_from=str(source)),
-        "moved-3": sgd(3, resume_from=str(source)),
-        "kept-1": gpt2(1),
-        "again-1": gpt2(1, activation_checkpointing=True),
-        "kept-3": gpt2(3),
-        "again-3": gpt2(3, activation_checkpointing=True),
     }
+    if FULL:  # as AdamW's state moves in `test_stages`
+        jobs["moved-3"] = sgd(3, resume_from=str(source))
+    for stage in AGAIN:
+        jobs[f"kept-{stage}"] = gpt2(stage)
+        jobs[f"again-{stage}"] = gpt2(stage, activation_checkpointing=True)
     return run_all(directory, text, 2, jobs, ends=False)
 
 
@@ -53,7 +55,8 @@ def test_sgd_trains_alike_at_every_stage_and_resumes(runs: Runs) -> None:
     assert runs.losses("sgd-1") == pytest.approx(losses, rel=TOLERANCE)
     assert runs.losses("resumed-1") == runs.losses("sgd-1")[2:]
     assert runs.ended("resumed-1") == runs.ended("sgd-1")
-    assert runs.losses("moved-3") == pytest.approx(losses[2:], rel=TOLERANCE)
+    if FULL:
+        assert runs.losses("moved-3") == pytest.approx(losses[2:], rel=TOLERANCE)
     assert runs.of("sgd-0", "learning_rate") == [0.5, 0.5, 0.5, 0.25]  # wsd of transformers
 
 
@@ -71,7 +74,7 @@ def test_the_tools_know_the_momentum(runs: Runs) -> None:
     assert state.client["schedule"]["decay_steps"] == 2
 
 
-@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("stage", AGAIN)
 def test_activations_that_are_computed_again_change_nothing(runs: Runs, stage: int) -> None:
     assert runs.losses(f"again-{stage}") == runs.losses(f"kept-{stage}")
     assert runs.ended(f"again-{stage}") == runs.ended(f"kept-{stage}")

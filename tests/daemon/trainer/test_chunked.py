@@ -45,8 +45,9 @@ if FULL:  # how weights are kept makes no difference to who computes with them
         "host": {"offload": {"params": "cpu"}},
         "compiled": {"train": {"compile": True}},
     }
-OVER_RANKS = WAYS if FULL else ("stage-3", "tied")
-"""On two ranks, and the others on one: the ranks exchange the same in all."""
+OVER_RANKS: tuple[str, ...] = tuple(WAYS) if FULL else ()
+"""On two ranks, and the others on one: the ranks exchange the same in all. Without the full matrix
+`test_sequence_ranks` has two ranks that compute the loss in parts."""
 
 
 def with_loss(way: dict[str, Any], chunked: str) -> dict[str, Any]:
@@ -60,7 +61,9 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
         for chunked in ("on", "off"):
             jobs[1 + (name in OVER_RANKS)][f"{name} {chunked}"] = with_loss(way, chunked)
     return {
-        ranks: run_all(tmp_path_factory.mktemp("chunked"), text, ranks, each, ends=False)
+        ranks: run_all(
+            tmp_path_factory.mktemp("chunked"), text, ranks, each, ends=False, evaluates=True
+        )
         for ranks, each in jobs.items()
         if each
     }

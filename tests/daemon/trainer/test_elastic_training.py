@@ -67,7 +67,9 @@ def end_of(daemon: Daemon, number: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "zero",
     [
-        {},
+        # In ./scripts/test `daemon/test_elastic_jobs` has jobs that change their size, and
+        # `engine_torch/test_stages` training that goes on with other ranks.
+        pytest.param({}, marks=pytest.mark.full),
         pytest.param({"tensor_ranks": 2}, marks=[pytest.mark.full, needs_tensor_ranks]),
         pytest.param({"sequence_ranks": 2}, marks=pytest.mark.full),
     ],

@@ -53,6 +53,9 @@ if FULL:
         "fewer": {"data": {"sequence_length": 5}},
         "elastic": {"ranks": {}},
     }
+STAGED = STAGES if FULL else ()
+"""That a run over such ranks resumes, moves and is read by commands is in `test_tensor_ranks`, of
+ranks that share layers and sequences."""
 COMPILED = {"train": {"compile": True}} if FULL else None
 """On two ranks: each compiles, on the same cores."""
 
@@ -71,7 +74,7 @@ def trained(way: dict[str, Any], sequence_ranks: int) -> dict[str, Any]:
 def staged(runs: Path, sequence_ranks: int) -> dict[str, dict[str, Any]]:
     """Three steps at each stage, and a run that goes on from the second of each."""
     jobs: dict[str, dict[str, Any]] = {}
-    for stage in STAGES if FULL else (3,):
+    for stage in STAGED:
         name, zero = f"stage-{stage}", {"zero": {"stage": stage}}
         jobs[name] = trained({**zero, "checkpoint": {"every": 2}}, sequence_ranks)
         source = runs / name / "out" / checkpoint_dirs.directory_name(2)
@@ -83,7 +86,7 @@ def staged(runs: Path, sequence_ranks: int) -> dict[str, dict[str, Any]]:
 def alone(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("alone")
     jobs = staged(directory / "out", 1) | {name: trained(way, 1) for name, way in WAYS.items()}
-    return run_all(directory, text, 1, jobs, ends=False)
+    return run_all(directory, text, 1, jobs, ends=False, begins=FULL)
 
 
 @pytest.fixture(scope="module", params=MESHES, ids=str)
@@ -99,11 +102,11 @@ def several(
     jobs |= {name: trained(way, together) for name, way in WAYS.items()}
     if ranks == 2 and COMPILED is not None:
         jobs["compiled"] = trained(COMPILED, together)
-    for stage in STAGES if FULL else (3,):
+    for stage in STAGED:
         source = {"resume_from": str(alone.checkpoint(f"stage-{stage}", 2))}
         other = {"zero": {"stage": (stage + 1) % len(STAGES)}}
         jobs[f"moved-{stage}"] = trained({**other, **source}, together)
-    return run_all(directory, text, ranks, jobs, ends=False)
+    return run_all(directory, text, ranks, jobs, ends=False, begins=FULL)
 
 
 def test_losses_and_norms_are_those_of_one_rank(alone: Runs, several: Runs) -> None:
@@ -133,7 +136,7 @@ def test_one_rank_goes_on_from_it(several: Runs, tmp_path: Path, text: Path) -> 
         )
         for stage in STAGES
     }
-    runs = run_all(tmp_path / "one", text, 1, jobs, ends=False)
+    runs = run_all(tmp_path / "one", text, 1, jobs, ends=False, begins=FULL)
     for stage in STAGES:
         assert runs.report[f"from-{stage}"]["begun"] == several.report[f"resumed-{stage}"]["begun"]
         wanted = pytest.approx(several.losses(f"stage-{stage}")[2:], rel=TOLERANCE)
@@ -148,6 +151,7 @@ def test_evaluation_counts_each_token_once(alone: Runs, several: Runs) -> None:
         assert found[step]["loss"] == pytest.approx(each["loss"], rel=TOLERANCE)
 
 
+@pytest.mark.full
 def test_it_goes_on_bit_for_bit(several: Runs) -> None:
     stages = [name.removeprefix("resumed-") for name in several.report if "resumed" in name]
     for stage in stages:
@@ -155,6 +159,7 @@ def test_it_goes_on_bit_for_bit(several: Runs) -> None:
         assert several.ended(f"resumed-{stage}") == several.ended(f"stage-{stage}")
 
 
+@pytest.mark.full
 def test_it_goes_on_from_other_ranks_and_another_stage(alone: Runs, several: Runs) -> None:
     for name in (name for name in several.report if name.startswith("moved")):
         stage = name.removeprefix("moved-")
@@ -164,7 +169,8 @@ def test_it_goes_on_from_other_ranks_and_another_stage(alone: Runs, several: Run
         assert several.losses(name) == wanted
 
 
-@pytest.mark.parametrize("stage", STAGES if FULL else (3,))
+@pytest.mark.full
+@pytest.mark.parametrize("stage", STAGES)
 def test_checkpoints_do_not_know_of_it(
     alone: Runs, several: Runs, tmp_path: Path, stage: int
 ) -> None:

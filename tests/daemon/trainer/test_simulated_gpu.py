@@ -204,12 +204,12 @@ def test_a_job_is_the_same_as_on_the_cpu(
 
 
 SHARED = {
-    "stage 0": Case({"precision": "bf16"}, 0),
     "rows of masters": Case({"precision": "bf16", "optimizer": "muon"}, 1, HOST),
     "shards on the host": Case({"precision": "bf16", **PIECES}, 3, BOTH),
 }
 """Of eight ranks; those of `ALL_SHARED` are more optimizers and ways to share."""
 MORE_SHARED = {
+    "stage 0": Case({"precision": "bf16"}, 0),
     "rows": Case({"optimizer": "muon"}, 1),
     "norms of the host": Case({"optimizer": "adafactor"}, 2, HOST),
     "rows on disk": Case({"optimizer": "adafactor", "precision": "bf16"}, 1, DISK),

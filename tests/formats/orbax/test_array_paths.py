@@ -18,6 +18,7 @@ from harness.stores.trouble import ACCESS_DENIED, Truncate
 from tests.formats.orbax.made_items import SMALL_NODES, made_item
 from tests.golden_files import GOLDEN
 from tests.io.stores.far import far, put_directory, served, troubled
+from tests.matrices import FULL
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
@@ -39,7 +40,10 @@ pytest.importorskip("tensorstore")
 ORBAX = GOLDEN / "orbax-0.12.8"
 CASES = sorted(path for path in GOLDEN.glob("orbax-*/*") if path.is_dir())
 SMALL = MemoryBudget(workers=2)
-ROWS = {f"layers_{n}.kernel": np.full((9, 4), n, "f4") + np.arange(9)[:, None] for n in range(40)}
+COUNT = 40 if FULL else 16
+ROWS = {
+    f"layers_{n}.kernel": np.full((9, 4), n, "f4") + np.arange(9)[:, None] for n in range(COUNT)
+}
 
 
 @pytest.fixture

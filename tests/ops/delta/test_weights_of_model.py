@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,18 @@ import pytest
 from safetensors.numpy import load_file
 
 import zerotools
+from tests.forked_programs import forked_programs
 from tests.golden_files import GOLDEN
 from tests.ops.delta.pairs import loaded, write_model
 
 MEGATRON = GOLDEN / "megatron-core-0.16.1" / "hub-llama" / "checkpoint"
+
+
+@pytest.fixture(autouse=True)
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """transformers is asked once for each of two tests."""
+    with forked_programs(tmp_path_factory.mktemp("programs")):
+        yield
 
 
 @pytest.fixture

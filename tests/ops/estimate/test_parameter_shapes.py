@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked_programs import forked_programs
 from tests.golden_files import DEEPSPEED
 from tests.ops.estimate.tiny_configs import config
 from tests.ops.weights.test_base_model import saved
@@ -132,10 +133,11 @@ def test_a_config_that_is_none_is_refused(text: str, said: str, tmp_path: Path) 
 
 
 @pytest.mark.torch
-def test_transformers_is_asked_for_other_architectures() -> None:
+def test_transformers_is_asked_for_other_architectures(tmp_path: Path) -> None:
     tree: dict[str, Any] = {"model_type": "gpt_neo", "num_layers": 2, "num_heads": 4}
     tree |= {"hidden_size": 32, "vocab_size": 96, "attention_types": [[["global", "local"], 1]]}
-    found = of_config(tree, "config")
+    with forked_programs(tmp_path):
+        found = of_config(tree, "config")
     assert found.architecture is None
     assert found.notes == (
         "config: activations are unknown for model_type 'gpt_neo'; the training state is exact",

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.golden_files import JOB
+from tests.matrices import FULL
 from tests.ops import killed_export
 from tests.ops.exports import model, noise
 from tests.ops.killed_export import SHARD_BYTES, SMALLEST
@@ -61,7 +62,7 @@ def stamps(directory: Path) -> dict[str, tuple[int, int]]:
     return {name: (status.st_ino, status.st_mtime_ns) for name, status in found.items()}
 
 
-@pytest.mark.parametrize("complete", [3, 6, 9])
+@pytest.mark.parametrize("complete", [3, 6, 9] if FULL else [6])
 def test_a_killed_export_goes_on_where_it_was(source: Path, tmp_path: Path, complete: int) -> None:
     whole = run(source, tmp_path / "whole", resume=False)
     kill(source, tmp_path / "out", complete)

@@ -15,9 +15,10 @@ from tests.daemon.children.checkpoint_finder.layouts import (
     tensors,
 )
 from tests.daemon.children.checkpoint_finder.test_find_checkpoints import news, search
+from tests.matrices import examples
 from zerotoolsd.children.checkpoint_finder.candidate_checkpoints import candidates_in
 
-SEEDS = 150
+SEEDS = examples(150)
 
 
 @pytest.mark.parametrize("block", range(5))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.queue.scheduling.deciding import LIMITS, decide, gpus, seen, started, wants
 from tests.daemon.queue.scheduling.test_memory_left_for_jobs import MEMORY, share
+from tests.matrices import examples
 from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotoolsd.queue.rows import Lease
@@ -94,7 +95,7 @@ asked = st.lists(
 
 
 @given(leased, asked, st.integers(1, 4), st.integers(0, 60))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_no_gpu_gets_more_than_it_has_and_a_pass_looks_at_all_by_looking_at_few(
     before: list[tuple[int, int | None, bool]],
     wanted: list[tuple[int | list[int], int | None, float | None]],

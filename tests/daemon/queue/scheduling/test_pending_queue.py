@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.queue.scheduling.deciding import BF16, LIMITS, decide, gpus, lease, seen, wants
 from tests.daemon.queue.scheduling.plain_pass import plain_pass
+from tests.matrices import examples
 from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
@@ -41,7 +42,7 @@ lasting = st.none() | st.sampled_from([0.0, 5.0, 10.0, 20.0, 20.5, 30.0])
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_pass_comes_to_the_same_as_looking_at_every_job(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(gpu_kinds, max_size=5))
     weak = data.draw(st.integers(0, 3))

@@ -15,6 +15,7 @@ import pytest
 
 from tests.daemon.supervisor.stop.test_stop_programs import Stopped, all_of, stop
 from tests.daemon.waiting import wait_for
+from tests.matrices import FULL
 from zerotoolsd.supervisor.procfs import read_process
 from zerotoolsd.supervisor.stop.output_readers import Flow, Readers
 
@@ -117,8 +118,14 @@ def test_a_filter_in_the_background_that_is_slow_writes_all(tmp_path: Path) -> N
     assert "299 x" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("after", ["", "; $T publish"])
-@pytest.mark.parametrize("name", DRIVERS)
+# In place of its shell, and with a shell that waits for it, which differs for one of them alone.
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [
+        *((name, "; $T publish") for name in DRIVERS),
+        *((name, "") for name in DRIVERS if FULL or name == "lines"),
+    ],
+)
 def test_a_python_program_passes_a_stop_on(tmp_path: Path, name: str, after: str) -> None:
     (tmp_path / "driver.py").write_text(DRIVERS[name])
     found = talk(tmp_path, f"{sys.executable} -S driver.py{after}")

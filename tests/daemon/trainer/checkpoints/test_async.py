@@ -78,6 +78,8 @@ def test_the_checkpoints_are_those_of_a_run_that_waits(runs: Runs, case: str) ->
 def test_a_run_goes_on_from_one_bit_for_bit(runs: Runs, case: str) -> None:
     assert runs.losses(f"resumed-{case}") == runs.losses(f"sync-{case}")[1:]
     assert runs.ended(f"resumed-{case}") == runs.ended(f"sync-{case}")
+    record = checkpoint_dirs.read_record(runs.checkpoint(f"sync-{case}", STEPS[-1]))
+    assert record.aliases == {"lm_head.weight": "transformer.wte.weight"}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -47,6 +47,8 @@ def test_a_checkpoint_is_complete_and_described(whole: Attempt) -> None:
     assert all(name.endswith(".step") for name in record.replicated)
 
 
+# A run with dropout that resumes is in `test_async`; that its random numbers go on is said below.
+@pytest.mark.full
 def test_the_same_world_size_continues_bit_for_bit(tmp_path: Path, text: Path) -> None:
     from tests.daemon.trainer.tensors import digest
 
@@ -123,6 +125,7 @@ def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
     attempt = run(tmp_path, tree)
     assert attempt.events("resumed")[0]["step"] == 2
     assert attempt.events("resumed")[0]["verified"] == checkpoint_dirs.UNCHANGED
+    assert attempt.events("resumed")[0]["rng"] == "restored"
     assert digest(output_dir / checkpoint_dirs.directory_name(2)) == before
     assert list(output_dir.glob(f"{checkpoint_dirs.STAGING_PREFIX}*")) == []
     checkpoint_dirs.verify_checkpoint_files(output_dir / checkpoint_dirs.directory_name(4))

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from harness.launching import job
 from harness.started import Started
+from tests.matrices import examples
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec
 from zerotools.runs.training_record import LossScaleRecord
@@ -358,7 +359,7 @@ def test_steps_are_those_that_deepspeed_took(case: dict[str, Any]) -> None:
 
 @pytest.mark.full
 @pytest.mark.deepspeed
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(spec=SPECS, overflows=OVERFLOWS)
 def test_every_step_is_deepspeeds(peer: Peer, spec: Fp16Spec, overflows: list[bool]) -> None:
     options = {

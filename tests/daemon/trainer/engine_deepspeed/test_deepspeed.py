@@ -34,7 +34,8 @@ pytestmark = [
     pytest.mark.deepspeed,
     pytest.mark.dear(40, "every stage on both engines"),
 ]
-STAGES = (0, 1, 2, 3)
+STAGES = (0, 1, 2, 3) if FULL else (0, 2, 3)
+"""Stages 1 and 2 are one optimizer of DeepSpeed's; a schedule is resumed at stage 1."""
 REFUSALS = ROOT / "tests/daemon/trainer/rank_refusals.py"
 TOLERANCE, CPU_ADAM = 2e-6, 1e-5
 CPU = {"device": "cpu"}
@@ -42,9 +43,8 @@ TIED = {"config": {**TINY_GPT2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdr
 TRAIN = {"steps": 3, "learning_rate": 1e-2}
 CHUNKED = {"chunked_loss": "on"}
 RESUMED = [*(f"z{stage}" for stage in (STAGES if FULL else (3,))), "z1-warmup", "z2-fp16"]
-"""Every stage of ZeRO."""
-RESHARDED = (1, 2, 3) if FULL else (1, 3)
-"""Stages 1 and 2 are one optimizer of DeepSpeed's."""
+"""One that is cut, a schedule and a loss scale; of the full matrix every stage."""
+RESHARDED = (1, 2, 3) if FULL else (2, 3)
 
 
 def config(stage: int, *, offload: tuple[str, ...] = (), **keys: Any) -> dict[str, Any]:
@@ -93,7 +93,8 @@ def jobs(runs: Path, data: Path) -> dict[str, dict[str, Any]]:
     warmup["params"]["warmup_type"] = "linear"
     scheduled = {"tree": config(1, scheduler=warmup), "train": {"steps": 4}}
     found["z1-warmup"] = of(1, **scheduled)
-    found["z3-bf16"] = of(3, config(3, bf16={"enabled": True}), train={"precision": "bf16"})
+    if FULL:  # else `test_foreign` goes on in bf16 with DeepSpeed's own losses
+        found["z3-bf16"] = of(3, config(3, bf16={"enabled": True}), train={"precision": "bf16"})
     fp16 = {"enabled": True, "initial_scale_power": 21, "loss_scale_window": 3}
     half = {"precision": "fp16", "steps": 8}
     scale = {"initial_scale_power": 21, "loss_scale_window": 3}
@@ -120,7 +121,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("deepspeed")
     data = tmp_path_factory.mktemp("data")
     ends = {"z0", "z2", "z3-gpt2", *RESUMED, *(f"resumed-{name}" for name in RESUMED)}
-    return run_all(directory, text, 2, jobs(directory / "out", data), ends=ends)
+    every = jobs(directory / "out", data)
+    return run_all(directory, text, 2, every, ends=ends, evaluates=True)
 
 
 def changed(source: Path, out: Path, ranks: int) -> Path:
@@ -212,6 +214,7 @@ def tensors(path: Path) -> dict[tuple[str, str], numpy.ndarray[Any, Any]]:
     }
 
 
+@pytest.mark.full
 def test_halves_stay_near(runs: Runs) -> None:
     wanted = runs.losses("torch")
     assert runs.losses("z3-bf16") == pytest.approx(wanted, rel=1e-2)

@@ -62,10 +62,12 @@ def check(spec: JobSpec, group: WorldGroup, frozen_precision: str) -> None:
 
 
 def main() -> None:
-    """Every stage, on the device and on the host, in both precisions."""
+    """Every stage, on the device and on the host, in both precisions; without a file `full` in the
+    run directory, two stages, each with one of the two precisions of frozen weights."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
-    spec = read_spec(parser.parse_args().run_dir)
+    run_dir = parser.parse_args().run_dir
+    spec, is_full = read_spec(run_dir), (run_dir / "full").exists()
     group = join_group(rank_from(), spec.device)
     started = time.monotonic()
     places = ({"optimizer": "none"}, {"optimizer": "cpu"}, {"params": "cpu"})
@@ -75,6 +77,8 @@ def main() -> None:
             stage < 3
             or (frozen == "train" and RELEASE < GATHERS_TWO_TYPES)  # `check_frozen_type` refuses it
         ):
+            continue
+        if not is_full and (stage not in (1, 3) or (precision, frozen) == ("bf16", "fp32")):
             continue
         check(
             replace(

@@ -16,26 +16,26 @@ from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(70, "four numbers of ranks, and torch compiles")]
 STAGES = (0, 1, 2, 3)
-STAGES_ON = {
-    2: STAGES if FULL else (0, 3),
-    3: STAGES if FULL else (2,),
-    1: STAGES if FULL else (),
-}
-"""Adafactor's, by the number of ranks. At stages 1 and 2 others go on."""
-RESUMED = STAGES_ON if FULL else {2: (3,), 3: (), 1: ()}
+STAGES_ON = {2: STAGES, 3: STAGES, 1: STAGES} if FULL else {2: (0, 3), 1: ()}
+"""Adafactor's, by the number of ranks. At stages 1 and 2 others go on, and three ranks have what
+two have: 257 rows of the vocabulary divide by neither."""
+RESUMED = STAGES_ON if FULL else {2: (3,), 1: ()}
 MOVED_FROM = STAGES_ON if FULL else {2: (3,)}
 """Those that go on at another number of ranks: what a rank of stage 0 saves is whole."""
 TOLERANCE = 2e-6
 KEPT = ("weights", "masters")
-EXTREMES = ("begin-0-none", "begin-3-none", *(("begin-3-cpu",) if FULL else ()), "begin-params")
-ELSEWHERE = EXTREMES if FULL else EXTREMES[1:2]
+EXTREMES = ("begin-3-none", "begin-params")
+if FULL:
+    EXTREMES = ("begin-0-none", "begin-3-none", "begin-3-cpu", "begin-params")
+ELSEWHERE = EXTREMES if FULL else EXTREMES[:1]
 """What begins on other numbers of ranks than 2, where all of it is measured."""
+UNEVEN = {**TINY_LLAMA, "vocab_size": 257}
 DEEP = {**TINY_LLAMA, "num_hidden_layers": 4, "vocab_size": 256, "hidden_size": 48}
 
 
 def adafactor(stage: int, **changes: Any) -> dict[str, Any]:
     train = {"steps": 3, "optimizer": "adafactor", "learning_rate": 0.05}
-    return {"train": train, "zero": {"stage": stage}, **changes}
+    return {"model": {"config": UNEVEN}, "train": train, "zero": {"stage": stage}, **changes}
 
 
 def grouped(stage: int, size: int | None, **changes: Any) -> dict[str, Any]:
@@ -45,14 +45,17 @@ def grouped(stage: int, size: int | None, **changes: Any) -> dict[str, Any]:
 
 
 def compiled(runs: Path) -> dict[str, dict[str, Any]]:
-    """One block compiled, and not; and a run that goes on from it."""
+    """One block compiled, and not; and a run that goes on from it: of the full matrix alone, as the
+    names in the checkpoint are compared."""
     model = {"config": {**TINY_LLAMA, "num_hidden_layers": 1}}
     source = runs / "compiled" / "out" / checkpoint_dirs.directory_name(1)
-    return {
+    jobs = {
         "plain": grouped(3, None, model=model),
         "compiled": grouped(3, None, model=model, train={"steps": 2, "compile": True}),
-        "from-compiled": grouped(3, None, model=model, resume_from=str(source)),
     }
+    if FULL:
+        jobs["from-compiled"] = grouped(3, None, model=model, resume_from=str(source))
+    return jobs
 
 
 def beginning(stage: int, place: str, precision: str) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def beginnings() -> dict[str, dict[str, Any]]:
         f"begin-{stage}-{place}": beginning(stage, place, "bf16" if place == "cpu" else "fp32")
         for stage in STAGES
         for place in ("none", "cpu")
-        if FULL or (stage, place) in ((0, "none"), (3, "none"))
+        if FULL or (stage, place) == (3, "none")
     }
     jobs["begin-params"] = {**beginning(3, "none", "bf16"), "offload": {"params": "cpu"}}
     return jobs
@@ -113,16 +116,17 @@ def four(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     if FULL:  # groups at stage 2, and on the host, train in `test_train_step`, too
         jobs["host-by-2"] = grouped(3, 2, offload={"optimizer": "cpu"})
         jobs["2-by-2"] = grouped(2, 2)
-    return run_all(directory, text, 4, jobs, ends=False)
+    return run_all(directory, text, 4, jobs, ends=False, begins=True)
 
 
 @pytest.fixture(scope="module")
 def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -> dict[int, Runs]:
-    """Adafactor on 2 ranks, on 3 that also go on from the 2, and on 1 that may go on from them."""
+    """Adafactor on 2 ranks, in the full matrix on 3, and on 1; each also goes on from the one
+    before."""
     root = tmp_path_factory.mktemp("layouts")
     found: dict[int, Runs] = {}
     jobs: dict[str, dict[str, Any]] = {}
-    for ranks in (2, 3, 1):
+    for ranks in STAGES_ON:
         directory = root / str(ranks)
         begun = beginnings() if ranks == 2 else {name: beginnings()[name] for name in ELSEWHERE}
         jobs |= by_adafactor(directory / "out", ranks) | begun
@@ -131,7 +135,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -
             jobs["from-groups"] = grouped(1, None, resume_from=str(path))
         if ranks == 1:  # each rank would compile the same, on the same cores
             jobs |= compiled(directory / "out")
-        found[ranks] = run_all(directory, text, ranks, jobs, ends=False)
+        found[ranks] = run_all(directory, text, ranks, jobs, ends=False, begins=True)
         jobs = moved(found[ranks], ranks)
     return found
 
@@ -142,8 +146,10 @@ def test_compiled_blocks_train_alike_and_keep_their_names(by_ranks: dict[int, Ru
     assert [runs.report[name]["waits"][1] for name in ("plain", "compiled")] == [600, 7200]
     kept = [formats.read(runs.checkpoint(name, 1)).tensors.keys() for name in ("compiled", "plain")]
     assert kept[0] == kept[1]
-    assert runs.report["from-compiled"]["begun"] != runs.report["plain"]["begun"]
-    assert runs.losses("from-compiled") == pytest.approx(runs.losses("plain")[1:], rel=TOLERANCE)
+    if FULL:
+        again = pytest.approx(runs.losses("plain")[1:], rel=TOLERANCE)
+        assert runs.report["from-compiled"]["begun"] != runs.report["plain"]["begun"]
+        assert runs.losses("from-compiled") == again
 
 
 def test_groups_of_ranks_train_as_all_of_them(four: Runs) -> None:
@@ -183,7 +189,7 @@ def test_groups_resume_as_other_stages_and_ranks(four: Runs, by_ranks: dict[int,
     assert by_ranks[2].losses("from-groups") == wanted
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3] if FULL else [2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3] if FULL else [2])
 def test_adafactor_is_the_same_at_every_stage_and_number_of_ranks(
     by_ranks: dict[int, Runs], ranks: int
 ) -> None:
@@ -199,7 +205,7 @@ def test_adafactor_is_the_same_at_every_stage_and_number_of_ranks(
         assert runs.ended(f"resumed-ada-{stage}") == runs.ended(f"ada-{stage}")
 
 
-@pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)] if FULL else [(2, 3)])
+@pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)] if FULL else [(2, 1)])
 def test_adafactor_arrives_whole_at_another_stage_and_number_of_ranks(
     by_ranks: dict[int, Runs], source: int, ranks: int
 ) -> None:
@@ -226,7 +232,7 @@ def test_initial_weights_know_neither_stage_nor_place_nor_ranks(by_ranks: dict[i
     assert len(begun) == 1
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 3] if FULL else [2])
 def test_no_rank_ever_holds_the_whole_model(by_ranks: dict[int, Runs], ranks: int) -> None:
     from transformers import LlamaConfig
 
@@ -243,5 +249,6 @@ def test_no_rank_ever_holds_the_whole_model(by_ranks: dict[int, Runs], ranks: in
             kept = sum(size for key, size in peak.items() if key.split()[1] in KEPT)
             # The masters of rows, and their 16-bit copy; a matrix of few rows is cut unevenly.
             assert kept <= 1.6 * whole / ranks
-    for peak in by_ranks[ranks if FULL else 2].report["begin-0-none"]["start"]["peak"]:
-        assert peak["device weights"] == whole
+    if FULL:
+        for peak in by_ranks[ranks].report["begin-0-none"]["start"]["peak"]:
+            assert peak["device weights"] == whole

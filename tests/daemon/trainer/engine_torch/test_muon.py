@@ -25,13 +25,12 @@ STAGES = (0, 1, 2, 3)
 STAGES_ON = {
     **({2: STAGES} if FULL else {}),
     3: STAGES if FULL else (3,),
-    1: STAGES if FULL else (0,),
+    **({1: STAGES} if FULL else {}),
 }
-RESUMED = {**STAGES_ON, 1: STAGES if FULL else ()}
-MOVED_FROM = STAGES_ON if FULL else {3: (3,)}
+RESUMED = MOVED_FROM = STAGES_ON
 """Muon's, by the number of ranks; at stage 2 others go on. What 3 ranks have that 2 have not are
 rows that do not divide, of adapters ranks without rows and, at the end, fewer matrices than
-ranks; so 2 are of the full matrix."""
+ranks; so 2 are of the full matrix. That the state of a run moves on is in `test_stages`."""
 STEPS = 4
 RATE, OF_MUON = 1e-2, 2e-2
 ROUNDING = {"muon": 1e-4, "adam": 2e-6}
@@ -59,8 +58,9 @@ def jobs_on(runs: Path, model: Path, ranks: int) -> dict[str, dict[str, Any]]:
     if FULL or ranks == 3:
         jobs["adam"] = muon_job(model, last, train=adam)
         jobs["host"] = muon_job(model, last, offload={"optimizer": "cpu"})
-    lora = {"rank": 2, "target_modules": ["q_proj", "down_proj"]}
-    jobs["adapters"] = muon_job(model, last, lora=lora)
+    if FULL:
+        lora = {"rank": 2, "target_modules": ["q_proj", "down_proj"]}
+        jobs["adapters"] = muon_job(model, last, lora=lora)
     return jobs
 
 
@@ -95,7 +95,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, model: Path) 
     for ranks in STAGES_ON:
         directory = root / str(ranks)
         jobs = jobs_on(directory / "out", model, ranks) | further
-        found[ranks] = run_all(directory, text, ranks, jobs, ends=False)
+        found[ranks] = run_all(directory, text, ranks, jobs, ends=False, begins=True)
         further = moved(found[ranks], model, ranks)
     return found
 
@@ -166,8 +166,9 @@ def test_losses_are_those_of_a_plain_loop(
             assert runs.losses(name) == pytest.approx(wanted, rel=ROUNDING[kind]), (ranks, name)
 
 
+@pytest.mark.full
 @pytest.mark.peft
-@pytest.mark.parametrize("ranks", [2, 3] if FULL else [3])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_matrices_of_fewer_rows_than_ranks_are_updated(
     by_ranks: dict[int, Runs], ranks: int
 ) -> None:
@@ -184,7 +185,8 @@ def test_muon_resumes_bit_for_bit_on_as_many_ranks(by_ranks: dict[int, Runs], ra
         assert runs.ended("host") == runs.ended(f"muon-{STAGES_ON[ranks][-1]}")
 
 
-@pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)] if FULL else [(3, 1)])
+@pytest.mark.full
+@pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)])
 def test_muon_arrives_whole_at_another_stage_and_number_of_ranks(
     by_ranks: dict[int, Runs], source: int, ranks: int
 ) -> None:

@@ -28,10 +28,10 @@ STAGES = (0, 1, 2, 3)
 # On one rank no stage divides anything. What three have is what two have, in rows that do not
 # divide: the stages that tools are compared with are enough.
 TRAINED = {2: STAGES, 3: STAGES if FULL else (1, 2), 1: STAGES if FULL else (0,)}
-RESUMED = {2: STAGES, 3: STAGES if FULL else (2,), 1: STAGES if FULL else ()}
+RESUMED = {2: STAGES if FULL else (1, 3), 3: STAGES if FULL else (2,), 1: STAGES if FULL else ()}
 MOVED_FROM = RESUMED if FULL else {2: (1, 3), 3: (2,)}
-"""Stages by the number of ranks. All are resumed on 2; a replicated and a sharded one move on from
-there to 3."""
+"""Stages by the number of ranks. Each is resumed on 2 or 3, and stage 0 in `test_offload`; a
+replicated and a sharded one move on from 2 to 3."""
 TOLERANCE = 2e-6
 
 
@@ -69,7 +69,8 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
     for ranks in (2, 3, 1):
         directory = root / str(ranks)
         jobs = stage_jobs(directory / "out", ranks) | further
-        found[ranks] = run_all(directory, text, ranks, jobs, ends=False)
+        asked = {"begins": True, "evaluates": True}
+        found[ranks] = run_all(directory, text, ranks, jobs, ends=False, **asked)
         further = moved(found[ranks], ranks)
     return found
 

@@ -58,7 +58,8 @@ def runs(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> di
         jobs = {"stage-3": lora_job(base, examples)}
         if ranks == 2:
             jobs["stage-3"]["checkpoint"] = {"every": 2}
-            jobs["stage-1"] = lora_job(base, examples, zero={"stage": 1})
+            if FULL:  # frozen weights that are kept whole
+                jobs["stage-1"] = lora_job(base, examples, zero={"stage": 1})
             jobs["again"] = lora_job(base, examples, resume_from=str(half))
         else:
             # Its layers keep their weights transposed; one of them is square.
@@ -74,7 +75,8 @@ def test_adapters_learn_alike_on_all_ranks_and_resume(runs: dict[int, Runs]) -> 
     losses = runs[1].losses("stage-3")
     assert losses[-1] < losses[0] - 0.1
     assert runs[2].losses("stage-3") == pytest.approx(losses, rel=TOLERANCE)
-    assert runs[2].losses("stage-1") == pytest.approx(losses, rel=TOLERANCE)
+    if FULL:
+        assert runs[2].losses("stage-1") == pytest.approx(losses, rel=TOLERANCE)
     assert runs[2].losses("again") == runs[2].losses("stage-3")[2:]
     assert runs[2].ended("again") == runs[2].ended("stage-3")
 
@@ -157,17 +159,17 @@ def test_what_is_exported_says_what_the_adapted_model_says(
     assert (wanted - without).abs().max() > 1e-2
 
 
-HALF = {"steps": 4, "learning_rate": 5e-2, "precision": "bf16"}
+LAST = 3
+HALF = {"steps": LAST, "learning_rate": 5e-2, "precision": "bf16"}
 PLACES: dict[str, dict[str, Any]] = {
-    "1": {"zero": {"stage": 1}},
     "3": {},
     "3-cpu": {"offload": {"optimizer": "cpu"}},
     "3-params": {"offload": {"params": "cpu"}},
 }
-RESUMED = ("1", "3-cpu")
-"""One with masters on the device, and one with masters elsewhere."""
+RESUMED: tuple[str, ...] = ("3-cpu",)
+"""With masters on the host; those on the device are resumed in `engine_torch/test_offload`."""
 if FULL:
-    PLACES |= {"0": {"zero": {"stage": 0}}, "2": {"zero": {"stage": 2}}}
+    PLACES |= {f"{stage}": {"zero": {"stage": stage}} for stage in (0, 1, 2)}
     RESUMED = tuple(PLACES)
 
 
@@ -199,7 +201,8 @@ def halves(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> 
         saved = "3-train" if kept == "fp32" else "3-fp32"
         step = directory / "out" / saved / "out" / checkpoint_dirs.directory_name(2)
         jobs[name] = {**jobs[f"3-{kept}"], "resume_from": str(step), "checkpoint": {}}
-    return run_all(directory, text, 2, jobs, ends=[name for name in jobs if "again" not in name])
+    ends = [name for name in jobs if "again" not in name]
+    return run_all(directory, text, 2, jobs, ends=ends, begins=True)
 
 
 def test_each_rank_holds_what_was_predicted(halves: Runs) -> None:
@@ -209,7 +212,7 @@ def test_each_rank_holds_what_was_predicted(halves: Runs) -> None:
 
 def test_frozen_weights_of_16_bits_train_the_same_adapters(halves: Runs) -> None:
     wanted = halves.losses("3-fp32")
-    assert wanted[-1] < wanted[0] - 0.1
+    assert wanted[-1] < wanted[0] - 0.05
     for name in PLACES:
         assert halves.losses(f"{name}-train") == pytest.approx(wanted, rel=1e-3)
         assert halves.losses(f"{name}-train")[0] == pytest.approx(wanted[0], rel=TOLERANCE)
@@ -233,7 +236,7 @@ def test_frozen_weights_keep_their_bits_in_checkpoint_and_export(
     from zerotools.ops.conversions.conversion import perform_conversion
     from zerotools.ops.execution.tile_workers import MemoryBudget
 
-    source, out = halves.checkpoint(f"{name}-train", 4), tmp_path / "exported"
+    source, out = halves.checkpoint(f"{name}-train", LAST), tmp_path / "exported"
     started = halves.report[f"{name}-train"]
     model = load_state_dict(source)
     perform_conversion(
@@ -260,10 +263,10 @@ def test_frozen_weights_are_those_of_the_directory(halves: Runs) -> None:
 
     from zerotools import load_state_dict
 
-    record = checkpoint_dirs.verify_checkpoint_files(halves.checkpoint("3-train", 4))
+    record = checkpoint_dirs.verify_checkpoint_files(halves.checkpoint("3-train", LAST))
     assert record.model.frozen > 0
-    kept = {name: load_state_dict(halves.checkpoint(f"{name}-train", 4)) for name in PLACES}
-    exact = load_state_dict(halves.checkpoint("3-fp32", 4))
+    kept = {name: load_state_dict(halves.checkpoint(f"{name}-train", LAST)) for name in PLACES}
+    exact = load_state_dict(halves.checkpoint("3-fp32", LAST))
     for found in kept.values():
         for name, tensor in found.items():
             if ".lora_" not in name:

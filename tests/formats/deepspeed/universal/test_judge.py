@@ -61,6 +61,8 @@ FAILS = {
 SWAPPED = "z2-bf16-w2-round-robin"
 
 
+# Of DeepSpeed alone: what we write of the same cases is loaded above.
+@pytest.mark.full
 def test_where_the_converter_of_deepspeed_fails(tmp_path: Path) -> None:
     """So that it is known when it no longer does."""
     cases = [str(DEEPSPEED / name) for name in (*FAILS, SWAPPED)]
