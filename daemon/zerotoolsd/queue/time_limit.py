@@ -13,6 +13,8 @@ from zerotoolsd.supervisor.attempt_plan import OUTSIDE, TIME_LIMIT
 
 REASON = TIME_LIMIT
 """Reason that is written into the stop request when a job reaches its time limit."""
+_LONGEST_RUN = 1e9
+"""Longest run time, in seconds, that is believed: a job can write its own record."""
 
 
 def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Moment) -> float | None:
@@ -41,10 +43,13 @@ def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float
     """Return the end time of an attempt from its record, in seconds since the epoch.
 
     The result is not before the start of the attempt (`began`) and not after `now`. The daemon may
-    have noticed the end much later than the attempt ended.
+    have noticed the end much later than the attempt ended. If the clock was set back to before the
+    start, the result is the start plus the time that the attempt ran.
     """
     ended = seconds_in(record, "ended")
     earliest = began.time if began is not None else 0.0
+    if now < earliest:
+        return earliest + min(seconds_in(record, "ran_seconds") or 0.0, _LONGEST_RUN)
     return now if ended is None else min(max(ended, earliest), now)
 
 

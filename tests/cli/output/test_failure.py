@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from contextlib import chdir
 from pathlib import Path
 
 import click
@@ -55,6 +57,19 @@ def test_the_advice_is_apart_from_what_is_wrong() -> None:
     assert tree.to_json()["detail"] == "train.stepps: unknown key"
     assert tree.to_json()["hint"] == "did you mean train.steps?"
     assert INTERRUPTED.to_json()["hint"] is None
+
+
+def test_a_current_directory_that_was_removed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    with chdir(tmp_path):
+        os.chdir("gone")
+        (tmp_path / "gone").rmdir()
+        with pytest.raises(FileNotFoundError) as caught:
+            Path("job.toml").absolute()
+        failure = failure_of(caught.value)
+    assert failure.to_json()["detail"] == "the current directory does not exist any more"
+    assert failure.exit_code == 71
+    assert failure_of(caught.value).message == "No such file or directory"
 
 
 def test_no_two_kinds_of_errors_share_a_code() -> None:

@@ -109,6 +109,13 @@ def test_an_end_is_when_it_was_and_not_when_it_was_noticed() -> None:
     assert time_limit.end_of({"ended": 1e9}, Moment(1000.0), 5000.0) == 5000.0
 
 
+def test_an_end_is_not_before_the_start_where_the_clock_was_set_back() -> None:
+    record = {"ended": 30.0, "ran_seconds": 40.0}
+    assert time_limit.end_of(record, Moment(3600.0), 35.0) == 3640.0
+    assert time_limit.end_of({"ended": 30.0}, Moment(3600.0), 35.0) == 3600.0
+    assert time_limit.end_of({"ran_seconds": 1e300}, Moment(3600.0), 35.0) < 2e9
+
+
 def test_an_attempt_that_ended_while_no_daemon_ran_is_timed_by_its_supervisor(
     tmp_path: Path,
 ) -> None:

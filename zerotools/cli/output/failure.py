@@ -91,6 +91,9 @@ def failure_of(error: Exception) -> Failure:
         case PermissionError() if _is_unreadable(error.filename):
             message = f"{error.filename} cannot be read: {error.strerror}"
             return Failure(message, BadFile.exit_code, BadFile.code)
+        case FileNotFoundError() if error.filename is None and not _has_directory():
+            message = "the current directory does not exist any more; change to another directory"
+            return Failure(message, EXIT_SYSTEM, "system")
         case OSError():
             place = f"{error.filename}: " if error.filename else ""
             return Failure(f"{place}{error.strerror or error}", EXIT_SYSTEM, "system")
@@ -107,6 +110,15 @@ def failure_of(error: Exception) -> Failure:
 
 def _is_unreadable(name: object) -> bool:
     return isinstance(name, str) and Path(name).is_file() and not os.access(name, os.R_OK)
+
+
+def _has_directory() -> bool:
+    """Return whether the current directory of this process exists."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _manual(error: click.UsageError, where: str) -> str:
