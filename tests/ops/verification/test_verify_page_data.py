@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,29 @@ def test_only_located_damage_is_red_in_strips(tmp_path: Path) -> None:
         states = dict(zip(formats.read_any(path).tensors, found["checks"]["tensors"], strict=True))
         assert states[key] == DAMAGED
         assert states[Key("embed.weight", "exp_avg")] == (WHOLE if path == torn else DAMAGED)
+
+
+def test_a_file_that_was_cut_is_drawn_with_the_others(tmp_path: Path) -> None:
+    shards = {f"model-0000{n}-of-00002.safetensors": f"layers.{n}.weight" for n in (1, 2)}
+    first, second = shards
+    for file, name in shards.items():
+        weights = {f"{name}.{n}": np.arange(64, dtype=np.float32) for n in range(2)}
+        save_file(weights, tmp_path / file)
+    weight_map = {f"{name}.{n}": file for file, name in shards.items() for n in range(2)}
+    index = {"metadata": {}, "weight_map": weight_map}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    zerotools.verify(tmp_path, write_manifest=True)
+    os.truncate(tmp_path / second, (tmp_path / second).stat().st_size - 100)
+    found = shown(tmp_path)
+    assert found["verdict"] == "DAMAGED"
+    assert any("but its header accounts for" in each for each in found["problems"])
+    states = {
+        row[0]: check for row, check in zip(found["files"], found["checks"]["files"], strict=True)
+    }
+    assert states[first][:2] == [WHOLE, ""]
+    assert states[second][0] == DAMAGED
+    assert DAMAGED not in states[second][2][1::2]
+    assert found["checks"]["tensors"][:2] == [WHOLE, WHOLE]
+    assert found["checks"]["tensors"][3] == DAMAGED
+    told = command("verify", tmp_path)
+    assert (told.returncode, told.stdout.splitlines()[-1]) == (1, "DAMAGED")

@@ -5,7 +5,7 @@ manifests.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require_readable
 from zerotools.io.files.source_stamps import Sources, record_source_path, recording_sources
+from zerotools.io.files.tolerated_damage import tolerating_damage
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.ops.execution.tile_workers import MemoryBudget
@@ -64,13 +65,14 @@ DEFAULT_MEMORY = 256 * 2**20
 @dataclass(frozen=True)
 class ToVerify:
     """A checkpoint with its metadata, the state of its files when they were read (`sources`), and
-    the portion to verify."""
+    the portion to verify. `cut` has a sentence for each file that is too short for its tensors."""
 
     checkpoint: Checkpoint
     files: CheckpointFiles
     sources: Sources
     table: FormatTable
     portion: Portion = WHOLE
+    cut: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bytes_to_read(self) -> int:
@@ -97,12 +99,50 @@ def prepare_verify(
         Unsupported: zerotools does not read its format.
     """
     with recording_sources() as sources:
-        checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
+        read = partial(read_any, path, tag=tag, layout=layout, section=section, table=table)
+        cut: Mapping[str, str] = {}
+        try:
+            checkpoint = read()
+        except BadFile as error:
+            checkpoint, cut = _read_cut(read, error)
         require_readable(checkpoint)
         files = files_of(checkpoint, table, _asked_directory(path, checkpoint))
         for name in files.names:
             record_source_path(files.base / name)
-    return ToVerify(checkpoint, files, sources, table, portion_of(checkpoint, files, part))
+    portion = portion_of(checkpoint, files, part)
+    return ToVerify(checkpoint, files, sources, table, portion, cut)
+
+
+def _read_cut(read: Callable[[], Checkpoint], error: BadFile) -> tuple[Checkpoint, dict[str, str]]:
+    """Return the checkpoint if its only damage is that files are too short for their tensors, and a
+    sentence for each of these files. The tensors beyond their ends are incomplete.
+
+    Raises:
+        BadFile: `error`, if there is other damage.
+    """
+    try:
+        with tolerating_damage() as damage:
+            checkpoint = read()
+    except BadFile:
+        raise error from None
+    ends = dict.fromkeys(checkpoint.files, 0)
+    for tensor in checkpoint.tensors.values():
+        for chunk in tensor.chunks:
+            end = chunk.offset + chunk.extent(tensor.dtype)
+            ends[chunk.file] = max(end, ends.get(chunk.file, 0))
+    cut = {
+        (checkpoint.root / n).absolute(): n
+        for n, size in checkpoint.files.items()
+        if ends[n] > size
+    }
+    if (
+        damage.names
+        or damage.unnamed
+        or not damage.faults
+        or not damage.faults.keys() <= cut.keys()
+    ):
+        raise error
+    return checkpoint, {cut[path]: said for path, said in damage.faults.items()}
 
 
 def _asked_directory(path: Path, checkpoint: Checkpoint) -> Path | None:
@@ -144,6 +184,7 @@ def carry_out_verify(
         (budget or MemoryBudget(DEFAULT_MEMORY)).reading(given.checkpoint.root),
         given.portion,
     )
+    found.cut(given.cut)
     found.structure()
     if not fast:
         record = found.record()
@@ -202,6 +243,13 @@ class AllChecks:
         self._training = TrainingState()
         self._claims = ClaimedBytes()
         self._digests: dict[str, FileDigest] = {}
+
+    def cut(self, files: Mapping[str, str]) -> None:
+        """Add a finding for each of the files that are too short for their tensors."""
+        for name, said in files.items():
+            if self._portion.has_file(name):
+                end = self._checkpoint.files[name]
+                self.findings.append(Finding(Check.STRUCTURE, said, name, span=(end, end + 1)))
 
     def structure(self) -> None:
         """Check the metadata of the checkpoint, and files such as `latest` that refer to it."""
