@@ -79,6 +79,8 @@ def test_losses_are_those_of_all_logits_at_once(name: str, by_ranks: dict[int, R
     assert runs.losses(f"{name} on") == pytest.approx(wanted, rel=tolerance)
     norms = pytest.approx(runs.of(f"{name} off", "grad_norm"), rel=20 * tolerance)
     assert runs.of(f"{name} on", "grad_norm") == norms
+    if name == "compiled":  # whose blocks are not evaluated before
+        return
     evaluated = runs.report[f"{name} off"]["evaluated"]
     assert runs.report[f"{name} on"]["evaluated"] == pytest.approx(evaluated, rel=tolerance)
 

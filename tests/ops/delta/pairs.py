@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,14 @@ LARGE = (1100, 1000)
 
 def weights(seed: int = 0, dtype: Any = BF16) -> dict[str, Any]:
     """Tensors of a model: one of two blocks, one of one dimension, a scalar, an empty one, and a
-    buffer of integers."""
+    buffer of integers. They are drawn once, and cannot be written to."""
+    return dict(_drawn(seed, dtype))
+
+
+@cache
+def _drawn(seed: int, dtype: Any) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
-    return {
+    found = {
         "a.weight": rng.standard_normal(LARGE).astype(dtype),
         "b.weight": rng.standard_normal((3, 5, 7)).astype(dtype),
         "norm.weight": np.ones(64, np.float32),
@@ -27,6 +33,9 @@ def weights(seed: int = 0, dtype: Any = BF16) -> dict[str, Any]:
         "none": np.zeros((0, 4), dtype),
         "steps": np.arange(10, dtype=np.int64),
     }
+    for array in found.values():
+        array.setflags(write=False)
+    return found
 
 
 def stepped(tensors: dict[str, Any], part: float, seed: int = 1) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ def named(path: Path) -> str:
 def case(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path
+
+
+@cache
+def checkpoint_of(case: Path) -> Checkpoint:
+    """Read once for all tests of a case."""
+    return read(case / "checkpoint")
 
 
 def facts(case: Path) -> dict[str, Any]:
@@ -87,7 +94,7 @@ def test_there_are_cases_of_every_kind() -> None:
 
 
 def test_every_tensor_is_what_the_engine_had(case: Path) -> None:
-    checkpoint, said = read(case / "checkpoint"), facts(case)
+    checkpoint, said = checkpoint_of(case), facts(case)
     compared = 0
     for key, values in truth(case):
         if not is_in_the_files(key, checkpoint, said):
@@ -101,13 +108,13 @@ def test_every_tensor_is_what_the_engine_had(case: Path) -> None:
 
 
 def test_nothing_is_invented(case: Path) -> None:
-    checkpoint = read(case / "checkpoint")
+    checkpoint = checkpoint_of(case)
     known = {key for key, _ in truth(case)}
     assert [str(key) for key in checkpoint.tensors if key not in known] == []
 
 
 def test_the_facts_are_right(case: Path) -> None:
-    checkpoint, said = read(case / "checkpoint"), facts(case)
+    checkpoint, said = checkpoint_of(case), facts(case)
     origin = checkpoint.origin
     assert dict(checkpoint.aliases) == said.get("aliases", {})
     assert origin.step == said["global_steps"]
@@ -119,7 +126,7 @@ def test_the_facts_are_right(case: Path) -> None:
 
 
 def test_nothing_is_wrong_with_it(case: Path) -> None:
-    problems = inspect(read(case / "checkpoint")).problems
+    problems = inspect(checkpoint_of(case)).problems
     assert bool(problems) == (case.name in DAMAGED), problems
 
 
@@ -134,7 +141,7 @@ GROUPED = [case for case in CASES if says_its_groups(case)]
 
 @pytest.mark.parametrize("grouped", GROUPED, ids=named)
 def test_param_groups_name_their_parameters(grouped: Path) -> None:
-    ours = training_of(read(grouped / "checkpoint")).groups
+    ours = training_of(checkpoint_of(grouped)).groups
     frozen = set(facts(grouped)["frozen"])
     trained = [set(group["names"]) - frozen for group in facts(grouped)["param_groups"]]
     assert [set(group.params) for group in ours] == trained
