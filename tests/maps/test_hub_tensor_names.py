@@ -54,7 +54,7 @@ def test_every_family_has_the_names_and_shapes_that_transformers_builds(is_tied:
         own = names_of_model(config, is_tied=is_tied)
         assert own is not None, name
         assert own.faults_of(shapes) == NameFaults(), name
-        for lost in shapes:
+        for lost in [*shapes][:: 1 if FULL else 4]:
             faults = own.faults_of({key: s for key, s in shapes.items() if key != lost})
             assert bool(faults.count) is (lost not in ties), (name, lost)
 

@@ -46,7 +46,7 @@ class MapSizes:
         Raises:
             BadRequest: a value is missing, or `given` has a value that the map does not use.
         """
-        known = {*family.names_used(), MULTIPLE}
+        known = {*family.names_used(), MULTIPLE} if given else set()
         useless = next((name for name in given if name not in known), None)
         if useless is not None:
             raise BadRequest(
