@@ -42,7 +42,7 @@ PLAN = """
 import sys
 from pathlib import Path
 from zerotools.ops.conversions.consolidate import Options, prepare_export
-from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.plan_copies import plan
 made = prepare_export(Path(sys.argv[1]), Path(sys.argv[2]), Options())
 print(sum(len(copy.pieces) for copy in plan(made.source, made.target.checkpoint)))
 """

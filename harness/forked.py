@@ -31,7 +31,7 @@ TORCH = (
     "transformers.models.llama.modeling_llama",
     "transformers.models.t5.modeling_t5",
     "zerotools.formats.dcp.read",
-    "zerotoolsd.trainer.session",
+    "zerotoolsd.trainer.prepare_and_train",
     "zerotoolsd.trainer.engine_torch.engine",
 )
 """Modules that ranks of the trainer import. The import takes a quarter of a second in each rank."""

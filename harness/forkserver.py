@@ -193,7 +193,7 @@ def serve(requests: socket.socket, modules: list[str]) -> dict[str, Any] | None:
         importlib.import_module(name)
     if "deepspeed" in modules:
         remember_processor()
-    trains = "zerotoolsd.trainer.session" in modules and "deepspeed" not in modules
+    trains = "zerotoolsd.trainer.prepare_and_train" in modules and "deepspeed" not in modules
     if trains and not NVIDIA_DEVICE.exists():
         train_tiny_model()
     gc.freeze()  # the collector skips the imported objects, so that their pages stay shared

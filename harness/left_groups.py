@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotoolsd.supervisor import cgroups
-from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name
+from zerotoolsd.supervisor import attempt_cgroup
+from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup, NotDelegated, group_name
 from zerotoolsd.supervisor.durable_files import read_json
 
 
@@ -15,10 +15,10 @@ def remove_groups(place: Path) -> list[Path]:
     Returns the removed groups.
     """
     try:
-        directory = cgroups.find_delegation().directory
+        directory = attempt_cgroup.find_delegation().directory
     except (NotDelegated, OSError):
         return []  # no groups exist
-    if not any(directory.glob(f"{cgroups.PREFIX}*")):
+    if not any(directory.glob(f"{attempt_cgroup.PREFIX}*")):
         return []  # and `place` may have a hundred thousand files
     found = (_group_of(plan, directory) for plan in place.rglob("attempt.json"))
     return [group.path for group in found if group is not None and group.remove(seconds=0.0)]

@@ -12,17 +12,15 @@ import zerotools
 from zerotools.ops.comparison.diff_result import CheckpointDiff, TensorDifference
 from zerotools.ops.estimate.fit_search import Way
 from zerotools.ops.estimate.offload_table import Row
-from zerotools.ops.thinning.thin_checkpoint import Outcome
-from zerotools.public.apply_deltas import (
-    ApplyKeywords,
-    ApplyResult,
-    DeltaKeywords,
-    DeltaResult,
+from zerotools.ops.thinning.carry_out_thinning import Outcome
+from zerotools.public.command_options.declare_and_bind_options import (
+    DeclaredOption,
+    OptionKind,
+    declared_options,
 )
-from zerotools.public.command_options.option import DeclaredOption, OptionKind, declared_options
 from zerotools.public.command_options.read_options import ReadingOptions
 from zerotools.public.compare_checkpoints import DiffKeywords
-from zerotools.public.convert_checkpoint import (
+from zerotools.public.consolidate_reshard_convert import (
     ConsolidateKeywords,
     ConvertKeywords,
     ReshardKeywords,
@@ -30,6 +28,12 @@ from zerotools.public.convert_checkpoint import (
 from zerotools.public.estimate_memory import Estimate, EstimateKeywords
 from zerotools.public.gather_shards import GatherKeywords, GatherResult
 from zerotools.public.inspect_checkpoint import InspectResult
+from zerotools.public.make_and_apply_deltas import (
+    ApplyKeywords,
+    ApplyResult,
+    DeltaKeywords,
+    DeltaResult,
+)
 from zerotools.public.run_conversion import ConversionResult
 from zerotools.public.salvage_weights import SalvageKeywords, SalvageResult
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords

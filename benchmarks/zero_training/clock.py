@@ -17,8 +17,9 @@ entry["make_importable"]()
 
 import torch  # noqa: E402
 
-from zerotoolsd.trainer.engine.protocol import StepResult  # noqa: E402
+from zerotoolsd.trainer.engine.engine_interface import StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_deepspeed.engine import DeepSpeedEngine  # noqa: E402
+from zerotoolsd.trainer.prepare_and_train import prepare_training  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import read_spec  # noqa: E402
@@ -27,7 +28,6 @@ from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
     Phases,
     Reporter,
 )
-from zerotoolsd.trainer.session import prepare_training  # noqa: E402
 
 
 class Enough(Exception):

@@ -19,7 +19,7 @@ from benchmarks.zero_training.cases import OFFLOADS, Case, deepspeed_json, job, 
 from benchmarks.zero_training.launch import Failed, run_ranks
 from benchmarks.zero_training.setting import GIB, Setting
 from benchmarks.zero_training.sizes import LADDER, Size, largest
-from zerotools.core.training_memory import DEVICE, DISK, GRADIENTS, HOST, MemoryLayout
+from zerotools.core.training_memory_layout import DEVICE, DISK, GRADIENTS, HOST, MemoryLayout
 from zerotools.ops.estimate.state_memory import (
     bytes_at,
     gathered_bytes,

@@ -27,7 +27,7 @@ from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from zerotools.core.training_memory import DEVICE, DISK, HOST  # noqa: E402
+from zerotools.core.training_memory_layout import DEVICE, DISK, HOST  # noqa: E402
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of  # noqa: E402
 from zerotools.ops.estimate.state_memory import (  # noqa: E402
     bytes_at,
@@ -40,6 +40,7 @@ from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
 from zerotoolsd.trainer.model.predict_state_memory import parameters_of  # noqa: E402
+from zerotoolsd.trainer.prepare_and_train import prepare_training  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import read_spec  # noqa: E402
@@ -47,7 +48,6 @@ from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
     Phases,
     Reporter,
 )
-from zerotoolsd.trainer.session import prepare_training  # noqa: E402
 
 PLACES = (DEVICE, HOST, DISK)
 LET_GO_SECONDS = 0.05

@@ -27,7 +27,7 @@ from zerotoolsd.supervisor.attempt_plan import ATTEMPT, LEDGER, REQUEST, Plan
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.procfs import all_processes
-from zerotoolsd.trainer.checkpoints.commit import check_structure
+from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import check_structure
 
 SECONDS = 60.0
 STAND_IN = Path(__file__).with_name("stand_in.py")

@@ -38,7 +38,7 @@ from zerotools.runs.training_record import (  # noqa: E402
     OptimizerGroup,
     OptimizerRecord,
 )
-from zerotoolsd.trainer.checkpoints.commit import (  # noqa: E402
+from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (  # noqa: E402
     Committer,
     check_structure,
     clear_leftovers,

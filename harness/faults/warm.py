@@ -23,7 +23,7 @@ from harness.patience import Deadline
 MODULES = (
     "zerotoolsd.app.run_daemon",
     "zerotoolsd.supervisor.main",
-    "zerotoolsd.trainer.checkpoints.commit",
+    "zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints",
     "zerotoolsd.trainer.rank.notify_supervisor",
 )
 HELD = Path(__file__).with_name("held.py")

@@ -28,7 +28,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec  # noqa: E402
 from zerotoolsd.trainer import run_saves  # noqa: E402
-from zerotoolsd.trainer.engine.protocol import StepResult  # noqa: E402
+from zerotoolsd.trainer.engine.engine_interface import StepResult  # noqa: E402
+from zerotoolsd.trainer.prepare_and_train import prepare_training  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
@@ -36,7 +37,6 @@ from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
     Phases,
     Reporter,
 )
-from zerotoolsd.trainer.session import prepare_training  # noqa: E402
 
 RANKS = 8
 

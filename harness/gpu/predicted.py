@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.gpu.checks import GROUPED, TEXT, Check, Found, last_line
 from harness.launching import job, start
-from zerotools.core.training_memory import MASTERS, MOMENTS, WEIGHTS
+from zerotools.core.training_memory_layout import MASTERS, MOMENTS, WEIGHTS
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.started import Started
-from zerotools.sensors.cgroups import CgroupMemory, read_cgroup_memory
-from zerotoolsd.supervisor.cgroups import AttemptGroup
+from zerotools.sensors.cgroup_allowance import CgroupMemory, read_cgroup_memory
+from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup
 
 ROOT = Path("/sys/fs/cgroup")
 PROCS = "cgroup.procs"

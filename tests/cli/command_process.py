@@ -20,7 +20,7 @@ MODULES = (
     "zerotools.cli.commands.consolidate",
     "zerotools.cli.commands.inspect",
     "zerotools.cli.commands.reshard",
-    "zerotools.cli.output.failure",
+    "zerotools.cli.output.report_failure",
     "zerotools.formats.dcp.read",
     "zerotools.formats.deepspeed.reading.read",
     "zerotools.formats.deepspeed.writing.lay_out_resharded",

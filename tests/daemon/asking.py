@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from zerotoolsd.file_checks.check_server import Look, answer_to
+from zerotoolsd.file_checks.file_check_server import Look, answer_to
 from zerotoolsd.file_checks.file_checker_pool import value_of
 from zerotoolsd.users.start_as_submitter import JobUser
 

@@ -33,7 +33,7 @@ from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
-from zerotoolsd.service.admission.start_dry_run import run_rank_checks
+from zerotoolsd.service.admission.run_rank_checks import run_rank_checks
 from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.submission import Rehearsal
 from zerotoolsd.supervisor.attempt_plan import REQUEST

@@ -12,7 +12,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.app.run_daemon import main
 from zerotoolsd.interface.api_types import CheckedJob
 from zerotoolsd.service.admission.interpreter_check import Needs
-from zerotoolsd.service.admission.start_dry_run import run_rank_checks as ask
+from zerotoolsd.service.admission.run_rank_checks import run_rank_checks as ask
 from zerotoolsd.users.start_as_submitter import JobUser
 
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from zerotoolsd.dispatch.files_of_ended_jobs import OURS
+from zerotoolsd.dispatch.remove_job_files import OURS
 
 OF_TESTS = re.compile(r"waiting-[0-9]+|release|(escape|child|orphan)(\.new)?")
 

@@ -18,8 +18,8 @@ from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.supervisor import cgroups
-from zerotoolsd.supervisor.cgroups import NotDelegated, find_group
+from zerotoolsd.supervisor import attempt_cgroup
+from zerotoolsd.supervisor.attempt_cgroup import NotDelegated, find_group
 from zerotoolsd.supervisor.durable_files import read_json
 from zerotoolsd.supervisor.procfs import all_pids, read_process
 from zerotoolsd.supervisor.signal_process import is_of_uid
@@ -47,7 +47,7 @@ except ZerotoolsError as error:
 def groups_can_be_made() -> bool:
     """Whether a daemon that is started here makes control groups."""
     try:
-        cgroups.find_delegation()
+        attempt_cgroup.find_delegation()
     except NotDelegated:
         return False
     return os.geteuid() == 0

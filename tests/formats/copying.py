@@ -8,7 +8,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.target import Target
 from zerotools.ops.conversions.conversion import with_target_sources
 from zerotools.ops.execution.execute import execute
-from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.plan_copies import plan
 
 
 def write(source: Checkpoint, target: Target) -> Path:

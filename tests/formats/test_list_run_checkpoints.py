@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.formats.test_match_run_layout import verl_run
-from tests.formats.test_run_layouts import TAG, TRAINER, VERL, below, make_run
+from tests.formats.test_match_run_directory import verl_run
+from tests.formats.test_run_directory_layouts import TAG, TRAINER, VERL, below, make_run
 from zerotools.formats import detect
 from zerotools.formats.list_run_checkpoints import find_run_listing
 

@@ -15,7 +15,7 @@ from typing import Any
 from tests.fuzzing import scratch
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats.deepspeed.schema.ds_config import read_config
-from zerotools.formats.deepspeed.schema.tensor_parallel import read_layout
+from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import read_layout
 from zerotools.jobs.imports.combine_configs import JobFile, import_configs
 from zerotools.jobs.imports.reading.import_report import report_lines
 from zerotools.jobs.imports.reading.job_keys import set_key

@@ -10,7 +10,7 @@ import pytest
 from harness.left_groups import remove_groups
 from harness.started import Started
 from tests.daemon.made_attempts import make_attempt, own_token
-from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name, make_group
+from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup, NotDelegated, group_name, make_group
 
 
 def left_by(run: Path, number: int) -> AttemptGroup:

@@ -16,7 +16,7 @@ import pytest
 from tests.golden_files import DEEPSPEED, TORCH
 from zerotools import formats
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotools.formats.deepspeed.schema.tensor_parallel import read_layout
+from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import read_layout
 from zerotools.io.files.regular_files import open_regular, read_regular
 from zerotools.jobs.datafiles.json_objects import read_objects
 from zerotools.jobs.datafiles.token_files import read_token_header

@@ -29,7 +29,7 @@ ROOM = 2**31
 NOBODY = 65534
 
 IMPORTED = (
-    "zerotools.cli.output.failure",
+    "zerotools.cli.output.report_failure",
     "zerotools.formats.dcp.read",
     "zerotools.formats.deepspeed.reading.read",
     "zerotools.formats.safetensors.lay_out",

@@ -13,7 +13,7 @@ import zerotools
 from zerotools.cli.main import build
 from zerotools.core.errors import BadRequest
 from zerotools.public import estimate_memory
-from zerotools.public.command_options.option import bind_options
+from zerotools.public.command_options.declare_and_bind_options import bind_options
 from zerotools.public.estimate_memory import MachineOptions, given_machine
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Host, Snapshot
 

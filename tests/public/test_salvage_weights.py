@@ -10,7 +10,7 @@ import zerotools
 from tests.golden_files import DEEPSPEED
 from tests.ops.exports import weights_of
 from tests.ops.verification.damage import copy
-from tests.ops.weights.test_base_model import PREFIX, WEIGHTS, adapter, base
+from tests.ops.weights.test_add_base_model_weights import PREFIX, WEIGHTS, adapter, base
 from tests.ops.weights.test_name_check import BODY, WHOLE, source, trial
 from zerotools.core.errors import BadRequest
 

@@ -36,7 +36,7 @@ COVERED: dict[str, str] = {
     "test_stall_detector.py "
     "test_a_first_step_in_which_every_rank_waits_has_the_deadline_of_a_step",
     f"{TRAINER}/model/predict_state_memory.py Prediction.__str__": f"{OF_TRAINER}/reporting/"
-    "test_out_of_memory.py "
+    "test_explain_out_of_memory.py "
     "test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it",
     f"{ADMISSION}/memory_check.py _row": f"{OF_ADMISSION}/test_memory_check.py "
     "test_a_job_on_cpus_takes_the_hosts_memory",
@@ -95,19 +95,19 @@ COVERED: dict[str, str] = {
     "test_the_generator_of_a_gpu_is_saved_and_restored",
     f"{TRAINER}/rank/process_group.py device_of_rank": f"{OF_TRAINER}/rank/test_process_group.py "
     "test_a_rank_takes_the_gpu_of_its_number",
-    f"{TRAINER}/reporting/out_of_memory.py half_type": f"{OF_TRAINER}/reporting/"
-    "test_out_of_memory.py test_the_gpu_of_the_rank_is_asked",
+    f"{TRAINER}/reporting/explain_out_of_memory.py half_type": f"{OF_TRAINER}/reporting/"
+    "test_explain_out_of_memory.py test_the_gpu_of_the_rank_is_asked",
     f"{TRAINER}/reporting/reporter.py Reporter.stepped": f"{OF_TRAINER}/reporting/"
     "test_reporter.py test_a_step_on_a_gpu_tells_the_most_memory",
     f"{TRAINER}/reporting/mfu.py make_utilization": f"{OF_TRAINER}/reporting/"
     "test_mfu.py test_the_mfu_of_known_cards_is_measured",
-    f"{TRAINER}/session.py prepare_training": f"{GPU} training in fp32",
+    f"{TRAINER}/prepare_and_train.py prepare_training": f"{GPU} training in fp32",
     "zerotools/cli/job_views/describe_job.py ranks": "tests/cli/job_views/test_describe_job.py "
     "test_ranks_are_those_of_gpus_or_of_processors",
     "zerotools/cli/job_views/describe_job.py plan": "tests/cli/job_views/test_describe_job.py "
     "test_ranks_are_those_of_gpus_or_of_processors",
-    "zerotools/jobs/doctor/python.py _gpu_build": "tests/jobs/doctor/test_python.py "
-    "test_what_an_interpreter_has",
+    "zerotools/jobs/doctor/python_and_compilers.py _gpu_build": "tests/jobs/doctor/"
+    "test_python_and_compilers.py test_what_an_interpreter_has",
     "zerotools/jobs/preflight/async_io.py why_no_async_io": f"{OF_ADMISSION}/"
     "test_interpreter_check.py test_offload_to_nvme_needs_what_async_io_is_compiled_with",
     "zerotools/jobs/preflight/deepspeed_accepts.py deepspeed_refusal": f"{OF_TRAINER}/"

@@ -28,7 +28,7 @@ PROCESSES = {
 }
 LOOKS = {
     "service/admission": "a survey, by a process that looks",
-    "dispatch/files_of_ended_jobs.py": "the state directory; paths in jobs, by a child",
+    "dispatch/remove_job_files.py": "the state directory; paths in jobs, by a child",
     "service/read_checkpoints_and_predictions.py": "a job's directory, by a process that looks",
 }
 OWN = {
@@ -54,7 +54,7 @@ THREADS = {
     "http/api/job_outputs.py": "logs in run directories",
     "dispatch/remove_ended_jobs.py": "jobs are chosen from 100,000, without a look at any file",
     "monitoring/notifications/webhooks.py": "looks up a host in a thread that is not waited for",
-    "service/operations/job_results.py": "what ranks reported in run directories",
+    "service/operations/curves_checkpoints_predictions.py": "what ranks reported there",
     "resources/snapshot_thread.py": "waits, with a deadline, for the process that asks NVML",
 }
 """Who may start one: it must wait for nothing that can hang in the kernel."""
@@ -64,10 +64,10 @@ STARTS = {
     "users/run_as_user.py": "becomes the user, then the program",
     "service/admission/interpreter_check.py": "the job's interpreter at submit, as its user",
     "attempts/backends/spawn_supervisor.py": "supervisors, as the job's user",
-    "attempts/backends/systemd_unit.py": "systemd-run, whose unit is the job's user's",
+    "attempts/backends/start_transient_unit.py": "systemd-run, whose unit is the job's user's",
     "attempts/backends/fork_server.py": "fork servers, of the daemon's own user for its own jobs",
-    "dispatch/last_uploads.py": "uploads for jobs that are over, as the job's user",
-    "file_checks/check_server.py": "processes that look, as the job's user",
+    "dispatch/upload_last_checkpoints.py": "uploads for jobs that are over, as the job's user",
+    "file_checks/file_check_server.py": "processes that look, as the job's user",
     "monitoring/notifications/notify_command.py": "a program that a job names, as its user",
     "monitoring/notifications/send_to_destinations.py": "sendmail, as the daemon's own user",
     "monitoring/notifications/notify_command_process.py": "this program, and ends its children",

@@ -56,8 +56,8 @@ REPLACED: Mapping[str, frozenset[str]] = {
         {"zerotoolsd.trainer.model.nf4_linear.find_spec", "nf4_linear._functional"}
     ),
     "daemon/trainer/rank/test_process_group.py": frozenset({"dist.init_process_group"}),
-    "daemon/trainer/rank/test_rendezvous.py": frozenset(
-        {"rendezvous.boot_id", "rendezvous.own_card"}
+    "daemon/trainer/rank/test_rendezvous_of_nodes.py": frozenset(
+        {"rendezvous_of_nodes.boot_id", "rendezvous_of_nodes.own_card"}
     ),
     "daemon/trainer/test_attention_leak_test.py": frozenset(
         {"tiny_model.narrow_config", "attention_leak_test.small_model"}

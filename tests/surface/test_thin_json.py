@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.ops.thinning.made import copy_of
 from zerotools.cli.commands.thin import command
-from zerotools.ops.thinning.thin_checkpoint import SCHEMA
+from zerotools.ops.thinning.carry_out_thinning import SCHEMA
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/thin-json.md"
 TYPES: dict[str, tuple[type, ...]] = {

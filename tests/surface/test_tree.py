@@ -24,10 +24,8 @@ ROLES = {
     "lay_out",
     "lay_out_converted",
     "lay_out_resharded",
-    "rank_files",
     "read",
     "training_state",
-    "weight_pairs",
     # what each package or process has
     "__init__",
     "engine",

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.golden_files import TORCH
 from zerotools.core.checkpoint import Key
 from zerotools.io.numeric.compare_values import ValueCounts
-from zerotools.ops.verification.findings import (
+from zerotools.ops.verification.verification_result import (
     SCHEMA,
     Check,
     Comparison,

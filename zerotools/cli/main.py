@@ -29,7 +29,7 @@ from typing import NoReturn
 import click
 
 from zerotools.cli.command_table import COMMANDS
-from zerotools.cli.group import LazyGroup, debug_option
+from zerotools.cli.lazy_command_group import LazyGroup, debug_option
 from zerotools.cli.output import json_answer
 from zerotools.cli.output.colours import AUTO, CHOICES, colour_choice
 from zerotools.cli.output.messages import null_stream
@@ -177,7 +177,7 @@ def _invoke(group: click.Group, arguments: list[str]) -> int:
         except KeyboardInterrupt:
             status = EXIT_INTERRUPTED
         if status == EXIT_INTERRUPTED:
-            from zerotools.cli.output.failure import INTERRUPTED, report
+            from zerotools.cli.output.report_failure import INTERRUPTED, report
 
             report(INTERRUPTED)
         return status if isinstance(status, int) else 0
@@ -189,7 +189,7 @@ def _reported(error: Exception, arguments: Sequence[str]) -> int:
         import traceback  # 2 ms at each start
 
         traceback.print_exc()
-    from zerotools.cli.output.failure import failure_of, report  # 3 ms, only if needed
+    from zerotools.cli.output.report_failure import failure_of, report  # 3 ms, only if needed
 
     failure = failure_of(error)
     report(failure)

@@ -1,6 +1,6 @@
 """The data model: a checkpoint is named tensors, each a set of boxes in files.
 
-Invariants, proved by `zerotools.ops.execution.plan` before a byte is moved:
+Invariants, proved by `zerotools.ops.execution.plan_copies` before a byte is moved:
 
 - every element of every tensor is in at least one chunk;
 - distinct chunks of a tensor never overlap; chunks with the same box are replicas;

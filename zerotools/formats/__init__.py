@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from zerotools.core.adapter_names import state_without_weights
+from zerotools.core.adapter_tensor_names import state_without_weights
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
@@ -27,8 +27,8 @@ from zerotools.formats.format import (
     option_flag,
 )
 from zerotools.formats.megatron.format import MegatronFormat
-from zerotools.formats.optimizer_file import joined_training, with_optimizer
 from zerotools.formats.orbax.format import OrbaxFormat
+from zerotools.formats.read_optimizer_next_to_model import joined_training, with_optimizer
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.directory_entries import is_there

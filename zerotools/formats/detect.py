@@ -15,14 +15,14 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
-from zerotools.formats.match_run_layout import ProgramRun, RunEntry, checkpoints_at, run_at
-from zerotools.io.distcp.file_names import METADATA
+from zerotools.formats.match_run_directory import ProgramRun, RunEntry, checkpoints_at, run_at
+from zerotools.io.distcp.dcp_file_names import METADATA
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.regular_files import check_regular
 from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.output.store_write_record import WRITING
-from zerotools.runs.file_names import MANIFEST, RECORD
+from zerotools.runs.job_checkpoint_file_names import MANIFEST, RECORD
 from zerotools.runs.thinning_record import WORKSPACE_SUFFIX
 
 UNFINISHED = re.compile(rf"\.tmp-.*|.*\.partial|\..*{re.escape(WORKSPACE_SUFFIX)}")

@@ -12,7 +12,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.detect import Detection
 from zerotools.formats.format import ReadOptions
-from zerotools.formats.match_run_layout import ProgramRun, RunEntry, runs_at
+from zerotools.formats.match_run_directory import ProgramRun, RunEntry, runs_at
 from zerotools.io.files.directory_entries import names_if_readable
 from zerotools.io.files.open_source import RemotePath
 

@@ -3,20 +3,20 @@
 Each function takes the options of its command as keywords, and returns a frozen dataclass. A module
 is imported when one of its names is first used.
 
-lazy_reader           open, load_state_dict: a thin lazy reader of a checkpoint
-inspect_checkpoint    inspect: the contents of a checkpoint
-convert_checkpoint    consolidate, reshard, convert
-verify_checkpoint     verify: check whether a checkpoint is whole
-compare_checkpoints   diff: compare two checkpoints; diff_series: compare several in order
-apply_deltas          delta, apply: the difference between two models
-salvage_weights       salvage: export the undamaged weights of a damaged checkpoint
-thin_checkpoints      thin: drop the optimizer state
-gather_shards         gather: shards that lie on several nodes
-serve_checkpoint      serve: serve a checkpoint as a model over HTTP
-estimate_memory       estimate: predict the memory of a training
-command_options       options of functions and commands
-run_conversion        plan or write a conversion, or one part of it; define its result
-progress              callbacks and progress bars
+lazy_reader                  open, load_state_dict: a thin lazy reader of a checkpoint
+inspect_checkpoint           inspect: the contents of a checkpoint
+consolidate_reshard_convert  consolidate, reshard, convert
+verify_checkpoint            verify: check whether a checkpoint is whole
+compare_checkpoints          diff: compare two checkpoints; diff_series: compare several in order
+make_and_apply_deltas        delta, apply: the difference between two models
+salvage_weights              salvage: export the undamaged weights of a damaged checkpoint
+thin_checkpoints             thin: drop the optimizer state
+gather_shards                gather: shards that lie on several nodes
+serve_checkpoint             serve: serve a checkpoint as a model over HTTP
+estimate_memory              estimate: predict the memory of a training
+command_options              options of functions and commands
+run_conversion               plan or write a conversion, or one part of it; define its result
+progress                     callbacks and progress bars
 """
 
 from importlib import import_module
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
     from zerotools.jobs.memory_estimates.training_estimate import Estimate
     from zerotools.ops.comparison.diff_result import CheckpointDiff
-    from zerotools.public.apply_deltas import ApplyResult, DeltaResult, apply, delta
     from zerotools.public.compare_checkpoints import DiffResult, SeriesDiff, diff, diff_series
-    from zerotools.public.convert_checkpoint import consolidate, convert, reshard
+    from zerotools.public.consolidate_reshard_convert import consolidate, convert, reshard
     from zerotools.public.estimate_memory import estimate
     from zerotools.public.gather_shards import GatherResult, gather
     from zerotools.public.inspect_checkpoint import InspectResult, inspect
     from zerotools.public.lazy_reader import Entry, Reader, load_state_dict, open
+    from zerotools.public.make_and_apply_deltas import ApplyResult, DeltaResult, apply, delta
     from zerotools.public.progress import ProgressUpdate
     from zerotools.public.run_conversion import ConversionResult
     from zerotools.public.salvage_weights import SalvageResult, salvage
@@ -44,9 +44,9 @@ _MODULES = {
     "zerotools.core.errors": ("BadFile", "BadRequest", "Unsupported", "ZerotoolsError"),
     "zerotools.jobs.memory_estimates.training_estimate": ("Estimate",),
     "zerotools.ops.comparison.diff_result": ("CheckpointDiff",),
-    "zerotools.public.apply_deltas": ("ApplyResult", "DeltaResult", "apply", "delta"),
+    "zerotools.public.make_and_apply_deltas": ("ApplyResult", "DeltaResult", "apply", "delta"),
     "zerotools.public.compare_checkpoints": ("DiffResult", "SeriesDiff", "diff", "diff_series"),
-    "zerotools.public.convert_checkpoint": ("consolidate", "convert", "reshard"),
+    "zerotools.public.consolidate_reshard_convert": ("consolidate", "convert", "reshard"),
     "zerotools.public.gather_shards": ("GatherResult", "gather"),
     "zerotools.public.inspect_checkpoint": ("InspectResult", "inspect"),
     "zerotools.public.lazy_reader": ("Entry", "Reader", "load_state_dict", "open"),
@@ -101,7 +101,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    from zerotools.public.command_options.option import describe_options
+    from zerotools.public.command_options.declare_and_bind_options import describe_options
 
     for module, names in _MODULES.items():
         if name in names:

@@ -12,7 +12,7 @@ from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.comparison import checkpoint_diff
 from zerotools.ops.comparison.diff_result import CheckpointDiff
-from zerotools.public.command_options.option import (
+from zerotools.public.command_options.declare_and_bind_options import (
     NAMES,
     WHAT,
     Option,

@@ -23,7 +23,7 @@ from zerotools.ops.estimate.gpu_cards import MOST_GPU_MEMORY, Cards
 from zerotools.ops.estimate.offload_table import OFFLOADS, STAGES
 from zerotools.ops.estimate.parameter_shapes import read_shape
 from zerotools.ops.estimate.rank_memory import Machine
-from zerotools.public.command_options.option import (
+from zerotools.public.command_options.declare_and_bind_options import (
     OUTPUT,
     RESOURCES,
     TRAINING,

@@ -20,8 +20,7 @@ from zerotools.ops.gathering.gather_plan import GatherPlan, prepare_gather
 from zerotools.ops.gathering.node_source import parse_source
 from zerotools.ops.gathering.node_survey import survey_sources
 from zerotools.ops.verification.verify import DEFAULT_MEMORY
-from zerotools.public.command_options.model_output_options import CheckNamesOption
-from zerotools.public.command_options.option import (
+from zerotools.public.command_options.declare_and_bind_options import (
     OUTPUT,
     RESOURCES,
     Option,
@@ -30,6 +29,7 @@ from zerotools.public.command_options.option import (
     bind_options,
     takes_options,
 )
+from zerotools.public.command_options.model_output_options import CheckNamesOption
 from zerotools.public.command_options.read_options import TagOption
 from zerotools.public.progress import Meter, ProgressWanted, metering
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from zerotools import formats
-from zerotools.core.adapter_names import adapter_names
+from zerotools.core.adapter_tensor_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Chunk, Problem
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
@@ -20,7 +20,7 @@ from zerotools.ops.inspection.checkpoint_summary import json_value, scaler_to_js
 from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
 from zerotools.ops.inspection.inspect import inspect as carry_out
 from zerotools.ops.inspection.next_commands import next_commands
-from zerotools.public.command_options.option import (
+from zerotools.public.command_options.declare_and_bind_options import (
     OUTPUT,
     Option,
     StrPath,
@@ -222,7 +222,7 @@ def _with_statistics(
     """Compute the statistics of the tensors. Return `found` with a problem added for each tensor
     that cannot be read, and the statistics."""
     from zerotools.ops.statistics.checkpoint_statistics import statistics_of  # imports numpy
-    from zerotools.public.command_options.run_options import budget_of
+    from zerotools.public.command_options.part_and_memory_options import budget_of
 
     checkpoint = found.checkpoint
     total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())

@@ -23,7 +23,7 @@ from zerotools.ops.conversions.conversion import (
 from zerotools.ops.execution.divide_output import OutputPart, PartPlan
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.write_output import check_write, write_output
-from zerotools.public.command_options.run_options import budget_of, chosen_part
+from zerotools.public.command_options.part_and_memory_options import budget_of, chosen_part
 from zerotools.public.progress import ProgressWanted, metering
 
 

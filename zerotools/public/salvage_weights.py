@@ -20,14 +20,7 @@ from zerotools.ops.salvage.prepare_salvage import prepare_salvage, to_json
 from zerotools.ops.salvage.salvage_plan import Salvage
 from zerotools.ops.salvage.salvage_plan import SalvageOptions as PlanOptions
 from zerotools.ops.write_output import check_write
-from zerotools.public.command_options.model_output_options import (
-    CheckNamesOption,
-    FormatOption,
-    MergeOptions,
-    ModelOptions,
-    overflow_check,
-)
-from zerotools.public.command_options.option import (
+from zerotools.public.command_options.declare_and_bind_options import (
     WHAT,
     Option,
     PathOption,
@@ -35,8 +28,15 @@ from zerotools.public.command_options.option import (
     bind_options,
     takes_options,
 )
+from zerotools.public.command_options.model_output_options import (
+    CheckNamesOption,
+    FormatOption,
+    MergeOptions,
+    ModelOptions,
+    overflow_check,
+)
+from zerotools.public.command_options.part_and_memory_options import WritingOptions, budget_of
 from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions
-from zerotools.public.command_options.run_options import WritingOptions, budget_of
 from zerotools.public.progress import ProgressWanted, metering
 from zerotools.public.run_conversion import write_reporting
 

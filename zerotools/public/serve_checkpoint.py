@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 from zerotools.core.errors import BadRequest
 from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.conversions.consolidate import prepare_export
-from zerotools.ops.serving.authorization import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.http_answers import served_model
-from zerotools.public.command_options.model_output_options import (
-    AdapterOptions,
-    CheckNamesOption,
-    MastersOption,
-    ModelOptions,
-    export_options,
-)
-from zerotools.public.command_options.option import (
+from zerotools.ops.serving.token_and_signature_check import Credentials
+from zerotools.public.command_options.declare_and_bind_options import (
     OUTPUT,
     RESOURCES,
     Option,
@@ -33,12 +26,19 @@ from zerotools.public.command_options.option import (
     bind_options,
     takes_options,
 )
+from zerotools.public.command_options.model_output_options import (
+    AdapterOptions,
+    CheckNamesOption,
+    MastersOption,
+    ModelOptions,
+    export_options,
+)
+from zerotools.public.command_options.part_and_memory_options import budget_of
 from zerotools.public.command_options.read_options import (
     ConfigDirOption,
     ReadingOptions,
     WorkersOption,
 )
-from zerotools.public.command_options.run_options import budget_of
 from zerotools.public.inspect_checkpoint import inspect
 
 if TYPE_CHECKING:

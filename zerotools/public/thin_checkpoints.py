@@ -13,11 +13,11 @@ from zerotools.core.thinning_changes import Keep
 from zerotools.formats.format import ReadOptions
 from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.thinning import thin_checkpoint
+from zerotools.ops.thinning import carry_out_thinning
+from zerotools.ops.thinning.carry_out_thinning import SCHEMA, Outcome, Status
 from zerotools.ops.thinning.select_checkpoints import paths_of, select_for_thinning
-from zerotools.ops.thinning.thin_checkpoint import SCHEMA, Outcome, Status
 from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note, prepare_thinning
-from zerotools.public.command_options.option import (
+from zerotools.public.command_options.declare_and_bind_options import (
     OUTPUT,
     WHAT,
     WHEN,
@@ -29,8 +29,8 @@ from zerotools.public.command_options.option import (
     bind_options,
     takes_options,
 )
+from zerotools.public.command_options.part_and_memory_options import budget_of
 from zerotools.public.command_options.read_options import CheckingOptions, ReadingOptions
-from zerotools.public.command_options.run_options import budget_of
 from zerotools.public.progress import Meter, ProgressWanted, metering
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class ThinSteps:
         total = plan.bytes_to_write + plan.bytes_after
         try:
             with meter(total, f"thin {plan.subject.name}") as on_bytes:
-                done = thin_checkpoint.carry_out_thinning(
+                done = carry_out_thinning.carry_out_thinning(
                     plan,
                     force=self._given["force"],
                     budget=self._budget,

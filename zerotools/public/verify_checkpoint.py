@@ -25,11 +25,11 @@ from zerotools.ops.verification.digest_manifest import (
     sidecar_of,
     write_digest_manifest,
 )
-from zerotools.ops.verification.findings import Finding, Soundness, Verification, to_json
+from zerotools.ops.verification.verification_result import Finding, Soundness, Verification, to_json
 from zerotools.ops.verification.verify import ToVerify
 from zerotools.ops.verification.verify import carry_out_verify as carry_out
 from zerotools.ops.verification.verify import prepare_verify as prepare_verification
-from zerotools.public.command_options.option import (
+from zerotools.public.command_options.declare_and_bind_options import (
     OUTPUT,
     WHAT,
     Option,
@@ -39,12 +39,12 @@ from zerotools.public.command_options.option import (
     bind_options,
     takes_options,
 )
-from zerotools.public.command_options.read_options import CheckingOptions, ReadingOptions
-from zerotools.public.command_options.run_options import (
+from zerotools.public.command_options.part_and_memory_options import (
     PartOptions,
     budget_of,
     chosen_part,
 )
+from zerotools.public.command_options.read_options import CheckingOptions, ReadingOptions
 from zerotools.public.progress import ProgressWanted, metering
 
 

@@ -9,7 +9,7 @@ retention                  checkpoints that may be deleted, and those that unfin
 upload_records             records of the copies of checkpoints in an object store
 thinning_record            the record of the parts that thinning dropped
 converted_optimizer_names  names for an optimizer's numbered parameters
-file_names                 file names in a job's checkpoint directory
+job_checkpoint_file_names  file names in a job's checkpoint directory
 
 `runs` is above `io` and below `formats`; formats, ops, jobs and the daemon may import it. It uses
 the standard library only, because the training process imports it too.

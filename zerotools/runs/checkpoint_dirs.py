@@ -26,7 +26,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.regular_files import read_regular
-from zerotools.runs.file_names import DCP
+from zerotools.runs.job_checkpoint_file_names import DCP
 from zerotools.runs.manifest import stamps_prove_unchanged, verify_manifest
 from zerotools.runs.thinning_record import is_thinned
 from zerotools.runs.training_record import (

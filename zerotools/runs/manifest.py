@@ -31,7 +31,7 @@ from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.read_json import read_json
 from zerotools.io.files.regular_files import source_file
-from zerotools.runs.file_names import MANIFEST as MANIFEST
+from zerotools.runs.job_checkpoint_file_names import MANIFEST as MANIFEST
 
 VERSION = 1
 # Prefix of the journal and the marker, which may be added or removed without other changes.

@@ -21,7 +21,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, HubLayout, whole_tensor_block
 from zerotools.io.files.read_json import read_json
 from zerotools.runs.base_model_record import BaseRecord, base_from_tree
-from zerotools.runs.file_names import RECORD as RECORD
+from zerotools.runs.job_checkpoint_file_names import RECORD as RECORD
 
 FORMAT = "zerotools-job-checkpoint"
 VERSION = 1

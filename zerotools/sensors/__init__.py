@@ -9,7 +9,7 @@ foreign_gpu_memory  memory of a GPU that no job holds
 gpu_choice          GPUs that the configuration excludes from jobs or prefers
 peak_flops          peak operations per second of a GPU, by its name
 host_sensor         memory, load, network and pressure of the host
-cgroups             memory and processor cores that the control groups of this process allow
+cgroup_allowance    memory and processor cores that the control groups of this process allow
 numa                NUMA nodes, and those near each GPU
 cpu_lists           lists of processors as the kernel writes them: `0-3,8`
 fake_gpu_probe      GPUs for tests

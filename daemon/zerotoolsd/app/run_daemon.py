@@ -33,7 +33,7 @@ from zerotoolsd.attempts.make_plan import LaunchSettings, RankCommand, trainer_c
 from zerotoolsd.config.daemon_config import Config, load_config
 from zerotoolsd.config.users_config import limits_of_all
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.file_checks import check_server
+from zerotoolsd.file_checks import file_check_server
 from zerotoolsd.file_checks.file_checker_pool import FileCheckers
 from zerotoolsd.http.api.listening_sockets import open_socket, open_tcp, refuse_taken
 from zerotoolsd.http.api.routes import make_app
@@ -45,7 +45,7 @@ from zerotoolsd.resources.leaked_gpu_memory import find_suspects
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 from zerotoolsd.service.admission import check_all_files
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
-from zerotoolsd.service.admission.start_dry_run import run_rank_checks
+from zerotoolsd.service.admission.run_rank_checks import run_rank_checks
 from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.submission import LOOKS, InterpreterCheck, Rehearsal
 from zerotoolsd.service.user_lookup import UserDirectory
@@ -82,7 +82,7 @@ def main(
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
     # Start it before a lock, database, loop or thread exists, because it would get a copy.
-    way = check_server.start_check_server(ALL_LOOKS, check_all_files.NEEDS)
+    way = file_check_server.start_check_server(ALL_LOOKS, check_all_files.NEEDS)
     try:
         asyncio.run(_serve(options, command, check_python, rehearse, way))
     except ZerotoolsError as error:

@@ -22,7 +22,7 @@ orphan_processes       ends processes that run without a supervisor
 supervisor_watchdog    ends supervisors that do not respond
 last_report            reads the last reports of an attempt
 current_phase          reports the phase of an attempt, and whether it makes progress
-start_history          computes how long the start of a job usually takes
+usual_start_duration   computes how long the start of a job usually takes
 metric_counters        counts what the daemon shows at `/metrics`
 crash_points           defines points at which tests kill the daemon
 """

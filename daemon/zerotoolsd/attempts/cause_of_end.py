@@ -13,9 +13,9 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from zerotools.jobs.text.secrets import mask_text
+from zerotools.jobs.text.mask_secrets import mask_text
 from zerotools.sensors.xids import GpuXid, is_fault
-from zerotoolsd.queue import lifecycle, retry_rules
+from zerotoolsd.queue import lifecycle, retries_by_cause
 from zerotoolsd.queue.gpu_fault_fences import XidsByGpu, codes_text
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.sql_values import one_line
@@ -27,18 +27,18 @@ _OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGH
 _OF_OUTCOME: Mapping[str, str | None] = {
     lifecycle.FINISHED: None,
     lifecycle.STOPPED: None,
-    lifecycle.KILLED: retry_rules.KILLED,
-    lifecycle.BAD_JOB: retry_rules.USER_ERROR,
-    lifecycle.NOT_STARTED: retry_rules.USER_ERROR,
-    lifecycle.BAD_CHECKPOINT: retry_rules.BAD_CHECKPOINT,
-    NOT_READY: retry_rules.MACHINE,
+    lifecycle.KILLED: retries_by_cause.KILLED,
+    lifecycle.BAD_JOB: retries_by_cause.USER_ERROR,
+    lifecycle.NOT_STARTED: retries_by_cause.USER_ERROR,
+    lifecycle.BAD_CHECKPOINT: retries_by_cause.BAD_CHECKPOINT,
+    NOT_READY: retries_by_cause.MACHINE,
 }
 
 
 def cause_of(
     record: Mapping[str, Any], xids: Sequence[GpuXid] = (), *, on_gpus: bool = True
 ) -> str | None:
-    """Return the cause of an end, a constant of `retry_rules`; None if the attempt ended as
+    """Return the cause of an end, a constant of `retries_by_cause`; None if the attempt ended as
     requested.
 
     `xids` are the errors that the driver reported for the GPUs of the attempt while it ran.
@@ -50,23 +50,23 @@ def cause_of(
     if outcome in _OF_OUTCOME:
         return _OF_OUTCOME[outcome]
     if any(is_fault(xid.code) for xid in xids):
-        return retry_rules.GPU_FAULT
+        return retries_by_cause.GPU_FAULT
     if outcome == lifecycle.LOST:
-        return retry_rules.REBOOT if record.get("rebooted") is True else retry_rules.LOST
+        return retries_by_cause.REBOOT if record.get("rebooted") is True else retries_by_cause.LOST
     if mistake_of(record) is not None:
-        return retry_rules.USER_ERROR
+        return retries_by_cause.USER_ERROR
     if record.get("out_of_host_memory") is True:
-        return retry_rules.HOST_MEMORY
+        return retries_by_cause.HOST_MEMORY
     said = "\n".join(str(record.get(name)) for name in ("cause", "last_error", "last_lines"))
     if on_gpus and _GPU_MEMORY.search(said):  # Java has an OutOfMemoryError, too
-        return retry_rules.GPU_MEMORY
+        return retries_by_cause.GPU_MEMORY
     if xids:
-        return retry_rules.GPU_PROGRAM
+        return retries_by_cause.GPU_PROGRAM
     if record.get("stalled") is True:
-        return retry_rules.HANG
+        return retries_by_cause.HANG
     number = record.get("signal")
     is_outside = type(number) is int and number in _OUTSIDE
-    return retry_rules.KILLED if is_outside else retry_rules.RANK_DIED
+    return retries_by_cause.KILLED if is_outside else retries_by_cause.RANK_DIED
 
 
 def same_before(cause: str | None, before: Sequence[AttemptRow]) -> int:
@@ -257,9 +257,9 @@ _BARE = re.compile(r"rank [0-9]+ (?:exited with [0-9]+|was ended by signal [0-9]
 _OUTSIDE_ADVICE = re.compile(r"\((?:SIGKILL|SIGTERM|SIGINT|SIGHUP)\)$")
 _OUTCOMES = (lifecycle.CRASHED, lifecycle.BAD_JOB, lifecycle.BAD_CHECKPOINT)
 _ADVICE_OF_CAUSE: Mapping[str, str] = {
-    retry_rules.GPU_MEMORY: "try a smaller batch per GPU with more accumulation steps, or shorter "
-    "sequences",
-    retry_rules.HOST_MEMORY: "try fewer data loader workers, or give the job more memory",
+    retries_by_cause.GPU_MEMORY: "try a smaller batch per GPU with more accumulation steps, or "
+    "shorter sequences",
+    retries_by_cause.HOST_MEMORY: "try fewer data loader workers, or give the job more memory",
 }
 _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
     (re.compile(pattern, re.IGNORECASE), advice)
@@ -299,7 +299,7 @@ def with_explained_cause(
 ) -> dict[str, Any]:
     """Return `record` with the error of the program and a piece of advice added to its cause.
 
-    `kind` is one of the causes in `retry_rules`. `secrets` are values that must not be shown.
+    `kind` is one of the causes in `retries_by_cause`. `secrets` are values that must not be shown.
     """
     cause = record.get("cause")
     if record.get("outcome") not in _OUTCOMES or not isinstance(cause, str):

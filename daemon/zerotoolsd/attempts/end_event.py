@@ -9,13 +9,13 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import ALWAYS
-from zerotools.jobs.text.secrets import mask_text
+from zerotools.jobs.text.mask_secrets import mask_text
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.cause_of_end import same_before, saved_step, why_not_again
 from zerotoolsd.attempts.job_environment import unshown_values
-from zerotoolsd.queue import lifecycle, retry_rules, time_limit
+from zerotoolsd.queue import lifecycle, retries_by_cause, time_limit
 from zerotoolsd.queue.lifecycle import Ended
-from zerotoolsd.queue.retry_rules import wait_factor
+from zerotoolsd.queue.retries_by_cause import wait_factor
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.supervisor.attempt_plan import OUTSIDE
@@ -74,7 +74,7 @@ def end_event(
         unreadable=unreadable,
         hopeless=hopeless and mask_text(one_line(hopeless), known),
         not_ready_before=_not_ready_at_the_end(before),
-        rule=retry_rules.USUAL if repeats else retry_rules.rule_of(kind),
+        rule=retries_by_cause.USUAL if repeats else retries_by_cause.rule_of(kind),
         same_before=same_before(kind, before),
         wait_factor=wait_factor(job.id, len(before) + 1),
         steps_lost=steps_lost(job, attempt, record),

@@ -16,7 +16,7 @@ from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.attempts.cause_of_end import cause_of, saved_step, with_xids
 from zerotoolsd.attempts.job_environment import unshown_values
 from zerotoolsd.attempts.metric_counters import MetricCounters
-from zerotoolsd.queue import clocks, fault_isolation, lifecycle, retry_rules, time_limit
+from zerotoolsd.queue import clocks, fault_isolation, lifecycle, retries_by_cause, time_limit
 from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.gpu_fault_fences import fences_of
 from zerotoolsd.queue.lifecycle import Ended
@@ -149,7 +149,7 @@ class AttemptFinalizer:
                 attempt.number, when, record, end_event.survivors_text(record), cause
             )
             change.yields.record_end(job.id, attempt.number, _yield_end(end, record, when))
-            if retry_rules.rule_of(cause).fences:
+            if retries_by_cause.rule_of(cause).fences:
                 for fence in fences_of(row, xids, when, self._faults.fence_seconds):
                     change.fence(fence)
         if left is not None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.text.secrets import (
+from zerotools.jobs.text.mask_secrets import (
     Steps,
     named_secret_steps,
     result_of,

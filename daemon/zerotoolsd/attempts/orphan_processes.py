@@ -6,7 +6,7 @@ attempt:
 
     run.json             the supervisor and its keeper, by pid and start
     the process file     the list of the supervisor's descendants (`exit_record/process_ledgers`)
-    the control group    the group of the attempt, which no process can leave (`supervisor/cgroups`)
+    the control group    its group, which no process can leave (`supervisor/attempt_cgroup`)
     the environment      it contains the token of the attempt
     the systemd unit     the unit of the attempt, if systemd started the supervisor
     descent              the parent belongs to the attempt
@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.attempts.backends.systemd_unit import is_in_unit
+from zerotoolsd.attempts.backends.start_transient_unit import is_in_unit
+from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup, find_group, read_group
 from zerotoolsd.supervisor.attempt_plan import RUN
-from zerotoolsd.supervisor.cgroups import AttemptGroup, find_group, read_group
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.exit_record import process_ledgers
 from zerotoolsd.supervisor.exit_record.process_ledgers import (

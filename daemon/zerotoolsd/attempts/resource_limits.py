@@ -11,8 +11,8 @@ from zerotools.jobs.jobfile_tables.limits import SIZES, LimitsSpec
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.supervisor import cgroups
-from zerotoolsd.supervisor.cgroups import (
+from zerotoolsd.supervisor import attempt_cgroup
+from zerotoolsd.supervisor.attempt_cgroup import (
     MEMORY,
     PROCESSES,
     Delegation,
@@ -49,8 +49,8 @@ def why_refused(
     spec: LimitsSpec,
     config: LimitsConfig,
     way: LaunchBackend,
-    find: Callable[[], Delegation] = cgroups.find_delegation,
-    mount: Callable[[], Path] = cgroups.mounted_hierarchy,
+    find: Callable[[], Delegation] = attempt_cgroup.find_delegation,
+    mount: Callable[[], Path] = attempt_cgroup.mounted_hierarchy,
 ) -> str | None:
     """Return the reason why this daemon cannot run a job with these limits; None if it can.
 
@@ -97,7 +97,7 @@ def _refuse_unlimited(
         return
     # Each supervisor has its own delegated unit, so only the machine's abilities are known in
     # advance.
-    lacking = controllers - set(cgroups.available_controllers(mount()))
+    lacking = controllers - set(attempt_cgroup.available_controllers(mount()))
     if lacking:
         named = " and no ".join(sorted(lacking))
         raise NotDelegated(f"the control groups of this machine have no {named} controller")

@@ -21,7 +21,7 @@ from zerotools.sensors.numa import ReadTopology, read_topology
 from zerotoolsd.attempts import crash_points, last_report, prepare_run_directory, resource_limits
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, OnOver
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
-from zerotoolsd.attempts.backends.start_supervisor import NotReady
+from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import NotReady
 from zerotoolsd.attempts.choose_numa_binding import UNBOUND, RankBinder
 from zerotoolsd.attempts.make_plan import EarlierCheckpoints, LaunchSettings
 from zerotoolsd.attempts.start_backoff import TURN_SECONDS, RestartThrottle, StartBackoff

@@ -33,8 +33,8 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     from zerotools.core.thinning_changes import Keep
     from zerotools.jobs.client.checkpoints_in_use import ResumePath, needed_paths, refuse_needed
     from zerotools.jobs.client.daemon_client import DaemonClient
+    from zerotools.ops.thinning.carry_out_thinning import carry_out_thinning
     from zerotools.ops.thinning.swap_directories import clear_left
-    from zerotools.ops.thinning.thin_checkpoint import carry_out_thinning
     from zerotools.ops.thinning.thin_plan import prepare_thinning
     from zerotools.runs.checkpoint_dirs import BEST, hinted_checkpoint
 

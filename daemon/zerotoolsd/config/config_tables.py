@@ -12,7 +12,7 @@ from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priority_range import LEAST_PRIORITY, MOST_PRIORITY
-from zerotools.sensors.cgroups import usable_cores
+from zerotools.sensors.cgroup_allowance import usable_cores
 from zerotools.sensors.foreign_gpu_memory import USUAL_WORDS, usual_foreign_bytes
 from zerotools.sensors.snapshot import Gpu
 

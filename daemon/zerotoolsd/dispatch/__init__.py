@@ -12,8 +12,8 @@ memory_forecast           computes from samples when memory is used up; no I/O
 choose_low_memory_action  chooses the next action from the forecast and the running jobs; no I/O
 host_memory_reading       reads the memory of the host, and of the control group in which jobs run
 user_priority_ranges      limits the priorities that users may give
-last_uploads              uploads the last checkpoint of a job if no supervisor has uploaded it
+upload_last_checkpoints   uploads the last checkpoint of a job if no supervisor has uploaded it
 remove_ended_jobs         removes ended jobs, one after another
-files_of_ended_jobs       finds and removes the files of an ended job
+remove_job_files          finds and removes the files of an ended job
 checkpoint_pins           protects checkpoints that other jobs need
 """

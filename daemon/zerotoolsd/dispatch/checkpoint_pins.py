@@ -20,7 +20,7 @@ from pathlib import Path
 
 from zerotools.jobs import states
 from zerotools.runs.retention import DIRECTORY, STEP, directory_of_user
-from zerotoolsd.dispatch.files_of_ended_jobs import NamedPath, texts_of
+from zerotoolsd.dispatch.remove_job_files import NamedPath, texts_of
 from zerotoolsd.queue.store import Store
 from zerotoolsd.users.open_as_user import let_through, make_owned, opened_run_directory
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers

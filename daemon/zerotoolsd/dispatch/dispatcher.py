@@ -23,7 +23,7 @@ from zerotoolsd.attempts import recover_queue
 from zerotoolsd.attempts.ask_to_stop import AttemptStopper
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
-from zerotoolsd.attempts.backends.start_supervisor import SupervisorSpawner
+from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import SupervisorSpawner
 from zerotoolsd.attempts.choose_numa_binding import RankBinder
 from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer, GpuFaults
 from zerotoolsd.attempts.make_plan import LaunchSettings
@@ -38,11 +38,11 @@ from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins
 from zerotoolsd.dispatch.elastic_growth import ElasticGrowth
 from zerotoolsd.dispatch.end_jobs_for_memory import MemoryPreemption
 from zerotoolsd.dispatch.host_memory_reading import HostMemoryReader, HostMemoryUse
-from zerotoolsd.dispatch.last_uploads import LastUploads
 from zerotoolsd.dispatch.make_memory_guards import memory_guards
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.dispatch.remove_ended_jobs import Cleaner
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
+from zerotoolsd.dispatch.upload_last_checkpoints import LastUploads
 from zerotoolsd.dispatch.user_priority_ranges import PriorityClasses
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.monitoring.history_recorder import HistoryRecorder
@@ -59,8 +59,8 @@ from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import YieldAsk
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
-from zerotoolsd.resources.gpu_use_of_jobs import SharedGpus
-from zerotoolsd.resources.leak_watch import LeakWatch
+from zerotoolsd.resources.check_gpu_use_of_jobs import SharedGpus
+from zerotoolsd.resources.gpu_leak_watch import LeakWatch
 from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers

@@ -31,7 +31,7 @@ from zerotoolsd.dispatch.memory_forecast import (
 )
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import is_usable
-from zerotoolsd.resources.gpu_use_of_jobs import MeasuredUse, measure_gpu_use
+from zerotoolsd.resources.check_gpu_use_of_jobs import MeasuredUse, measure_gpu_use
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 
 LOOK_SECONDS, SPARED = 1.0, 50.0

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zerotools.sensors.cgroups import CgroupMemory, read_cgroup_memory
+from zerotools.sensors.cgroup_allowance import CgroupMemory, read_cgroup_memory
 from zerotools.sensors.host_sensor import HostSensor
 from zerotools.sensors.snapshot import Host
-from zerotoolsd.attempts.backends.systemd_unit import SLICE
+from zerotoolsd.attempts.backends.start_transient_unit import SLICE
 from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.monitoring.history_recorder import host_memory
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow
-from zerotoolsd.resources.gpu_use_of_jobs import Owner
+from zerotoolsd.resources.check_gpu_use_of_jobs import Owner
 
 _MANAGER = "user@"
 """Prefix of the unit of a user's systemd instance. The units that it starts are below this

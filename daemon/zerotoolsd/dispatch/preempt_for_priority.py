@@ -35,7 +35,7 @@ from zerotoolsd.queue.scheduling.resource_requests import (
 )
 from zerotoolsd.queue.scheduling.scheduler import run_pass
 from zerotoolsd.queue.tables.preemption_table import PREEMPT, YieldAsk
-from zerotoolsd.resources.gpu_use_of_jobs import SharedGpus
+from zerotoolsd.resources.check_gpu_use_of_jobs import SharedGpus
 
 log = logging.getLogger(__name__)
 

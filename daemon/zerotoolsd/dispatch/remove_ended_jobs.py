@@ -15,8 +15,8 @@ from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.doctor.kernel_and_clock import clock_is_synchronised
 from zerotoolsd.attempts import crash_points
 from zerotoolsd.config.config_tables import RetentionConfig
-from zerotoolsd.dispatch import files_of_ended_jobs
-from zerotoolsd.dispatch.files_of_ended_jobs import (
+from zerotoolsd.dispatch import remove_job_files
+from zerotoolsd.dispatch.remove_job_files import (
     EndedJob,
     NamedPath,
     NotRemovable,
@@ -72,7 +72,7 @@ class Cleaner:
         self._store = store
         self._announce = announce
         self._turn = asyncio.Lock()
-        self._unfinished = files_of_ended_jobs.unfinished_removals(state_dir)
+        self._unfinished = remove_job_files.unfinished_removals(state_dir)
         self._being_removed = set(self._unfinished)
 
     @property
@@ -82,7 +82,7 @@ class Cleaner:
     def refuse_being_removed(self, named: Sequence[NamedPath]) -> None:
         """Raise Conflict if a path in `named` lies in the directory of a job under removal."""
         for job_id in self._being_removed:
-            places = files_of_ended_jobs.names_of(str(self._jobs_dir / str(job_id)))
+            places = remove_job_files.names_of(str(self._jobs_dir / str(job_id)))
             for mention in named:
                 if any(map(mention.is_in, places)):
                     raise Conflict(
@@ -101,7 +101,7 @@ class Cleaner:
             named = NamedPaths(self._store, self._named_paths, owner, together)
             over = await self._ended_jobs(request, owner)
             meant = await asyncio.to_thread(
-                files_of_ended_jobs.selected_jobs, over, request, self._calendar.now()
+                remove_job_files.selected_jobs, over, request, self._calendar.now()
             )
             gone: list[CleanedJob] = []
             kept = await self._excluded_jobs(request, {job.id for job in meant}, owner)
@@ -202,9 +202,9 @@ class Cleaner:
         if held:
             raise NotRemovable(f"{held[0].held_by or 'one of its processes'} still holds a GPU")
         try:
-            return files_of_ended_jobs.files_in(
+            return remove_job_files.files_in(
                 await self._ask(
-                    *(LOOK_SECONDS, files_of_ended_jobs.removable_files),
+                    *(LOOK_SECONDS, remove_job_files.removable_files),
                     *(str(self._jobs_dir), job, tuple(attempts)),
                     user=self._users.for_files(job.uid),
                 )
@@ -238,11 +238,11 @@ class Cleaner:
 
     async def _named_paths(self, job: JobRow) -> list[NamedPath]:
         try:
-            return files_of_ended_jobs.named_paths_in(
+            return remove_job_files.named_paths_in(
                 await self._ask(
                     *(
                         LOOK_SECONDS,
-                        files_of_ended_jobs.mentioned_paths,
+                        remove_job_files.mentioned_paths,
                         job.spec_text,
                         job.output_dir,
                     ),
@@ -271,14 +271,14 @@ class Cleaner:
         again = "" if request.logs_only else again
         try:
             if not request.logs_only:
-                files_of_ended_jobs.note_intent(self._state_dir, job.id, outputs=outputs)
+                remove_job_files.note_intent(self._state_dir, job.id, outputs=outputs)
                 crash_points.crash_at(crash_points.CLEAN_NOTED)
             user = self._users.for_files(job.uid)
             await self._ask(
-                REMOVE_SECONDS, files_of_ended_jobs.remove_files, files, outputs, user=user
+                REMOVE_SECONDS, remove_job_files.remove_files, files, outputs, user=user
             )
             if user is not None:
-                files_of_ended_jobs.remove_empty(self._jobs_dir, files, outputs=outputs)
+                remove_job_files.remove_empty(self._jobs_dir, files, outputs=outputs)
             crash_points.crash_at(crash_points.FILES_REMOVED)
             if not request.logs_only:
                 self._forget(job, who)
@@ -291,13 +291,13 @@ class Cleaner:
                 f"its files are removed, but its record could not be removed: {error}{again}"
             ) from None
         finally:
-            if not files_of_ended_jobs.is_noted(self._state_dir, job.id):
+            if not remove_job_files.is_noted(self._state_dir, job.id):
                 self._being_removed.discard(job.id)
 
     def _forget(self, job: JobRow, who: str) -> None:
         self._store.remove(job, time.time(), f"removed by {who}")
         crash_points.crash_at(crash_points.RECORD_REMOVED)
-        files_of_ended_jobs.forget_intent(self._state_dir, job.id)
+        remove_job_files.forget_intent(self._state_dir, job.id)
         log.info("job %d (%s): removed by %s", job.id, job.name, who)
         self._announce()
 
@@ -325,7 +325,7 @@ class Cleaner:
         await self._remove(job, request, files, "a clean that was interrupted")
 
     def _cancel_removal(self, job_id: int) -> None:
-        files_of_ended_jobs.forget_intent(self._state_dir, job_id)
+        remove_job_files.forget_intent(self._state_dir, job_id)
         self._being_removed.discard(job_id)
 
     async def run_forever(self, retention: RetentionConfig) -> None:

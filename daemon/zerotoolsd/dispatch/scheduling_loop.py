@@ -14,7 +14,7 @@ from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement
-from zerotoolsd.resources.gpu_use_of_jobs import SharedGpus
+from zerotoolsd.resources.check_gpu_use_of_jobs import SharedGpus
 from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 

@@ -27,8 +27,8 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.mounts import ReadMounts, mounts_of, read_mounts
-from zerotoolsd.file_checks import check_server
-from zerotoolsd.file_checks.check_server import SIGN_OF_LIFE, Look, question_of
+from zerotoolsd.file_checks import file_check_server
+from zerotoolsd.file_checks.file_check_server import SIGN_OF_LIFE, Look, question_of
 from zerotoolsd.users.start_as_submitter import JobUser
 
 PATIENCE_SECONDS = 0.25
@@ -85,7 +85,7 @@ class FileCheckers:
         mounted: ReadMounts = read_mounts,
     ) -> None:
         self._way = way
-        self._signs = HungMounts(partial(check_server.request_check_process, way), mounted)
+        self._signs = HungMounts(partial(file_check_server.request_check_process, way), mounted)
         self._names = {look: name for name, look in looks.items()}
         self._teams: dict[JobUser | None, FileCheckerPool] = {}
 
@@ -98,7 +98,7 @@ class FileCheckers:
         Raises the errors of `look`, and TimeoutError.
         """
         if user not in self._teams:
-            order = partial(check_server.request_check_process, self._way, user)
+            order = partial(file_check_server.request_check_process, self._way, user)
             self._teams[user] = FileCheckerPool(
                 order, MOST if user is None else MOST_OF_USER, self._signs
             )
@@ -192,7 +192,7 @@ class FileCheckerPool:
         pidfd: int | None = None
         missed: bytes | None = None
         try:
-            pidfd = os.pidfd_open(int(await check_server.receive_from(reader)))
+            pidfd = os.pidfd_open(int(await file_check_server.receive_from(reader)))
             while True:
                 async with asyncio.timeout(IDLE_SECONDS):
                     question = await self._questions.get()
@@ -222,7 +222,7 @@ class FileCheckerPool:
         try:
             writer.write(question.data)
             async with asyncio.timeout_at(question.deadline):
-                answer = json.loads(await check_server.receive_from(reader))
+                answer = json.loads(await file_check_server.receive_from(reader))
         except (ConnectionError, asyncio.IncompleteReadError):
             answer = {"error": None, "message": "the process that checks files has ended"}
             _settle(question, answer)
@@ -325,11 +325,11 @@ class HungMounts:
         pidfd: int | None = None
         hangs = False
         try:
-            pidfd = os.pidfd_open(int(await check_server.receive_from(reader)))
+            pidfd = os.pidfd_open(int(await file_check_server.receive_from(reader)))
             writer.write(question_of(SIGN_OF_LIFE, (mount,)))
             hangs = True
             async with asyncio.timeout(LIFE_SECONDS):
-                await check_server.receive_from(reader)
+                await file_check_server.receive_from(reader)
             hangs = False
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             pass

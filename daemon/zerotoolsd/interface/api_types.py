@@ -34,7 +34,7 @@ class AttemptView:
     Attributes:
         state: launching, running, or ended.
         cause, cause_kind: the reason of the attempt's end, and the kind of this reason, a constant
-            of `queue.retry_rules`.
+            of `queue.retries_by_cause`.
         world_size: the number of ranks; None for attempts of an older version.
         binding: the CPUs and memory nodes to which its ranks are bound, as a list of `{"ranks",
             "cpus", "memory_nodes", "why"}`; None if unknown.

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TypeVar
 
-from zerotools.jobs.text.secrets import Steps
+from zerotools.jobs.text.mask_secrets import Steps
 
 STEP_SECONDS = 0.01
 """Time limit, in seconds, for one piece of work. After it, other requests are served."""

@@ -46,7 +46,7 @@ from zerotoolsd.monitoring.history_file import (
 )
 from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.resources.gpu_use_of_jobs import MeasuredUse, Owner, roots_of
+from zerotoolsd.resources.check_gpu_use_of_jobs import MeasuredUse, Owner, roots_of
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 from zerotoolsd.supervisor.procfs import Process, all_processes, descendants
 

@@ -3,7 +3,7 @@ start next.
 
 lifecycle                computes the next state of a job from a table of transitions; no I/O
 change_state             changes the state of a job, commits the change and announces it
-retry_rules              defines the causes that end attempts, and how each is retried
+retries_by_cause         defines the causes that end attempts, and how each is retried
 clocks                   measures time correctly even after the wall clock was set
 schema, sql_values, rows, store
                          read and change the SQLite database; each change is also an event

@@ -31,7 +31,7 @@ from zerotools.jobs.states import (
     WAITING_RETRY,
     YIELDING,
 )
-from zerotoolsd.queue.retry_rules import USUAL, CauseRule
+from zerotoolsd.queue.retries_by_cause import USUAL, CauseRule
 from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
 FINISHED = "finished"

@@ -132,8 +132,8 @@ class AttemptRow:
             this record.
         started_clock, boot_id: the start time on CLOCK_MONOTONIC in seconds, and the id of the
             machine's boot in which it was read; None if an older version started the attempt.
-        cause: a cause from `retry_rules`; None if the attempt did not fail, or if an older version
-            recorded its end.
+        cause: a cause from `retries_by_cause`; None if the attempt did not fail, or if an older
+            version recorded its end.
     """
 
     job_id: int

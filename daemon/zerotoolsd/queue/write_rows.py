@@ -22,7 +22,7 @@ from zerotoolsd.queue import clocks
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.gpu_fault_fences import Fence
 from zerotoolsd.queue.lifecycle import JobStatus
-from zerotoolsd.queue.retry_rules import KILLED
+from zerotoolsd.queue.retries_by_cause import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, JobRow
 from zerotoolsd.queue.sql_values import json_steps
 from zerotoolsd.queue.tables.preemption_table import PreemptionTable

@@ -4,7 +4,7 @@ answer_requests                   defines the methods that the HTTP handlers cal
 submission                        checks jobs and adds them to the queue
 admission                         contains the checks before a job is accepted
 operations                        changes jobs, and answers requests about jobs and the machine
-explanation                       explains why a job waits, was restarted or ended
+explain_job                       explains why a job waits, was restarted or ended
 make_job_view                     makes the views of jobs that clients see
 run_curves                        computes curves of a job and of the jobs that it continues
 read_checkpoints_and_predictions  reads checkpoints and predictions, in a child process

@@ -37,13 +37,13 @@ from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
-from zerotoolsd.service.admission.start_dry_run import run_rank_checks
-from zerotoolsd.service.explanation import Waiting, explain_job, holders_for, place_of, yields_about
+from zerotoolsd.service.admission.run_rank_checks import run_rank_checks
+from zerotoolsd.service.explain_job import Waiting, explain_job, holders_for, place_of, yields_about
 from zerotoolsd.service.operations.adopt import Adopting
+from zerotoolsd.service.operations.curves_checkpoints_predictions import JobExamples, JobResults
 from zerotoolsd.service.operations.hold import HeldJobs
 from zerotoolsd.service.operations.job_edits import JobEdits
-from zerotoolsd.service.operations.job_results import JobExamples, JobResults
-from zerotoolsd.service.operations.machine_state import Draining, MachineState
+from zerotoolsd.service.operations.machine_state_and_drain import Draining, MachineState
 from zerotoolsd.service.operations.priority_and_array_changes import (
     STATES_OF,
     ArrayChanges,
@@ -435,7 +435,7 @@ class JobRequests:
         return found
 
     async def explain(self, job_id: int) -> dict[str, Any]:
-        """Return why the job waits, was restarted or ended, in the format of `service.explanation`.
+        """Return why the job waits, was restarted or ended, in the format of `service.explain_job`.
 
         Raises NotFound.
         """

@@ -14,12 +14,19 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
 from zerotools.jobs.jobfile_tables.notify import masked_url
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
-from zerotools.jobs.text.secrets import HIDDEN, Steps, mask_steps, mask_text, mask_tree, result_of
+from zerotools.jobs.text.mask_secrets import (
+    HIDDEN,
+    Steps,
+    mask_steps,
+    mask_text,
+    mask_tree,
+    result_of,
+)
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.choose_numa_binding import shown_binding
 from zerotoolsd.attempts.current_phase import phase_of
 from zerotoolsd.attempts.job_environment import NOT_CAPTURED, secrets_of, unshown_values
-from zerotoolsd.attempts.start_history import TO_FIRST_STEP, name_of
+from zerotoolsd.attempts.usual_start_duration import TO_FIRST_STEP, name_of
 from zerotoolsd.interface.api_types import AttemptView, JobView
 from zerotoolsd.queue.fair_share import UserShare
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec

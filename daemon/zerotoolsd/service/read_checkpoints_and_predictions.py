@@ -19,7 +19,7 @@ from typing import Any
 from zerotools.core.errors import BadFile
 from zerotools.jobs.jobfile_tables.eval import PREDICTIONS
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.job_checkpoint_file_names import MANIFEST
 from zerotools.runs.manifest import read_manifest, verify_manifest
 from zerotools.runs.thinning_record import is_thinned, read_thinned
 from zerotoolsd.supervisor.durable_files import open_regular

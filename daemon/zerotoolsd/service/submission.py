@@ -28,7 +28,7 @@ from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.attempts.resource_limits import why_refused
 from zerotoolsd.dispatch.checkpoint_pins import SubmittedJobPins
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.dispatch.files_of_ended_jobs import CLEANING_LOOKS
+from zerotoolsd.dispatch.remove_job_files import CLEANING_LOOKS
 from zerotoolsd.file_checks.file_checker_pool import Ask, SlowCheck
 from zerotoolsd.interface.api_types import CheckedJob, Conflict, Unavailable
 from zerotoolsd.interface.event_loop_slice import TimeSlice
@@ -49,14 +49,14 @@ from zerotoolsd.queue.scheduling.user_quota import never_within
 from zerotoolsd.queue.write_rows import JobParts, NewJob
 from zerotoolsd.service.admission.adoptable_process import inspect_process
 from zerotoolsd.service.admission.check_all_files import Survey, survey_job_files, survey_of
-from zerotoolsd.service.admission.dependency_check import DependencyCheck, refuse_many, refuse_past
-from zerotoolsd.service.admission.directory_checks import (
+from zerotoolsd.service.admission.checkpoints_and_conflicts import (
     directory_conflict,
     named_places,
     newest_step,
     newest_undamaged,
     real_paths,
 )
+from zerotoolsd.service.admission.dependency_check import DependencyCheck, refuse_many, refuse_past
 from zerotoolsd.service.admission.interpreter_check import Needs, check_interpreter
 from zerotoolsd.service.admission.memory_check import (
     MachineMemory,
@@ -65,7 +65,7 @@ from zerotoolsd.service.admission.memory_check import (
     why_never,
 )
 from zerotoolsd.service.admission.preflight_files import too_large
-from zerotoolsd.service.admission.start_dry_run import run_rank_checks
+from zerotoolsd.service.admission.run_rank_checks import run_rank_checks
 from zerotoolsd.service.evaluation_jobs import evaluation_of, refuse_many_evaluations
 from zerotoolsd.service.read_checkpoints_and_predictions import RESULT_LOOKS
 from zerotoolsd.service.user_lookup import uid_of, who_is

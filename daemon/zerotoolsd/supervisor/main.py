@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor import procfs
+from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup, NotDelegated, group_name, make_group
 from zerotoolsd.supervisor.attempt_plan import (
     ATTEMPT,
     EXIT,
@@ -34,8 +35,6 @@ from zerotoolsd.supervisor.attempt_plan import (
     STOP,
     Plan,
 )
-from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name, make_group
-from zerotoolsd.supervisor.checkpoint_commands import THINNING_LOG, UPLOADING_LOG, run_until_stop
 from zerotoolsd.supervisor.durable_files import placeholder_of, read_json, write_json
 from zerotoolsd.supervisor.exit_record import process_ledgers
 from zerotoolsd.supervisor.exit_record.decide_outcome import (
@@ -49,6 +48,7 @@ from zerotoolsd.supervisor.exit_record.first_failure import error_line
 from zerotoolsd.supervisor.exit_record.keeper_process import Records, run_keeper
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.gpu_locks import acquire_locks
+from zerotoolsd.supervisor.hook_commands import THINNING_LOG, UPLOADING_LOG, run_until_stop
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.run_checkpoint_finder import Finder, NoAnswer

@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup
 from zerotoolsd.supervisor.attempt_plan import REQUEST, RUN, STOP, Plan
-from zerotoolsd.supervisor.cgroups import AttemptGroup
-from zerotoolsd.supervisor.checkpoint_commands import CheckpointCommands
 from zerotoolsd.supervisor.durable_files import write_json, write_reserved
 from zerotoolsd.supervisor.exit_record.decide_outcome import is_abnormal
 from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile, RankLedger
 from zerotoolsd.supervisor.heartbeats.handle_stall import ASKED, StallHandler
+from zerotoolsd.supervisor.hook_commands import CheckpointCommands
 from zerotoolsd.supervisor.process_memory import HostMemory
 from zerotoolsd.supervisor.procfs import Process, oom_kills
 from zerotoolsd.supervisor.rank_log import log_line

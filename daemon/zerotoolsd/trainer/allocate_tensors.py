@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.training_memory import DEVICE, DISK, HOST
+from zerotools.core.training_memory_layout import DEVICE, DISK, HOST
 from zerotools.jobs.jobfile_tables.offload import OffloadSpec
 
 CHUNK_BYTES = 16 << 20

@@ -39,6 +39,8 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere
     from zerotools.ops.resume_from_other_program.rename_to_job import unused_order
     from zerotoolsd.trainer.attention_leak_test import check_leaks
+    from zerotoolsd.trainer.check_layers_by_position import check_sequence_ranks
+    from zerotoolsd.trainer.compare_tensor_rank_outputs import check_tensor_ranks
     from zerotoolsd.trainer.data.collate import check_decoder_start
     from zerotoolsd.trainer.data.preview_examples import sample_data
     from zerotoolsd.trainer.data.training_data import model_input_of, positions_of
@@ -52,16 +54,14 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
         check_router_loss,
     )
     from zerotoolsd.trainer.initial_state import check_base
+    from zerotoolsd.trainer.model.add_lora_adapters import check_frozen_type
     from zerotoolsd.trainer.model.attention_choice import check_attention
     from zerotoolsd.trainer.model.keep_fp32 import cast_note, gathered_separately, kept_in_fp32
-    from zerotoolsd.trainer.model.lora import check_frozen_type
     from zerotoolsd.trainer.model.match_pretrained import match_directory
     from zerotoolsd.trainer.model.meta_model import check_data_fits, make_meta_model, read_config
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
     from zerotoolsd.trainer.model.predict_state_memory import predict_state_memory
     from zerotoolsd.trainer.reporting.mfu import flops_per_token
-    from zerotoolsd.trainer.sequence_parallel_self_test import check_sequence_ranks
-    from zerotoolsd.trainer.tensor_parallel_self_test import check_tensor_ranks
 
     config = read_config(spec.model)
     vocabulary = _vocabulary(spec)

@@ -18,7 +18,7 @@ from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.engine.schedule import with_steps
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.rank.rank_settings import stop_reason
-from zerotoolsd.trainer.rank.rendezvous import MeetingPlace
+from zerotoolsd.trainer.rank.rendezvous_of_nodes import MeetingPlace
 
 _UNLIKE = ("_name_or_path", "transformers_version", "_commit_hash")
 """Keys of a model's config that may differ between machines."""

@@ -27,12 +27,12 @@ import numpy as np
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.job_checkpoint_file_names import MANIFEST
 from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
 from zerotoolsd.trainer.data.example_store import PreferencePairs, References
 from zerotoolsd.trainer.data.token_cache import cached_digest
 from zerotoolsd.trainer.data.training_data import TrainingData
-from zerotoolsd.trainer.engine.protocol import Engine, ScoringEngine
+from zerotoolsd.trainer.engine.engine_interface import Engine, ScoringEngine
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 

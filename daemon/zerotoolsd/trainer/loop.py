@@ -11,7 +11,7 @@ from zerotools.runs import checkpoint_dirs
 from zerotools.runs.training_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.stall_limits import END
 from zerotoolsd.trainer.data.batches import Batches, Prefetch
-from zerotoolsd.trainer.engine.protocol import Engine, StepResult
+from zerotoolsd.trainer.engine.engine_interface import Engine, StepResult
 from zerotoolsd.trainer.evaluation.evaluate import Evaluation
 from zerotoolsd.trainer.rank.process_group import CONTROL_TIMEOUT, STEP_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.rank.rank_errors import EXIT_DONE, EXIT_STOPPED, Diverged, MachineNotReady

@@ -86,7 +86,9 @@ def _print_stacks_on_signal(heartbeat: HeartbeatWriter) -> None:
 
 def _session() -> Callable[[Path, Rank, Notifier, float], int]:
     try:
-        from zerotoolsd.trainer.session import run_training  # seconds: torch and transformers
+        from zerotoolsd.trainer.prepare_and_train import (
+            run_training,  # seconds: torch and transformers
+        )
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise

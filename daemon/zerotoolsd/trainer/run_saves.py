@@ -21,10 +21,10 @@ import torch
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.training_record import JobRecord
-from zerotoolsd.trainer.checkpoints.commit import Committer
+from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import Committer
 from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
 from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved, SaveFailed, Saver
-from zerotoolsd.trainer.engine.protocol import CopyingEngine, Engine, StepResult
+from zerotoolsd.trainer.engine.engine_interface import CopyingEngine, Engine, StepResult
 from zerotoolsd.trainer.model import rng_state
 from zerotoolsd.trainer.rank.process_group import WorldGroup, control_group
 from zerotoolsd.trainer.rank.rank_errors import Diverged

@@ -18,7 +18,7 @@ from zerotoolsd.trainer.rank.rank_errors import (
     exit_code,
     one_line,
 )
-from zerotoolsd.trainer.rank.rendezvous import FAILED
+from zerotoolsd.trainer.rank.rendezvous_of_nodes import FAILED
 
 LOOK_SECONDS = 3.0
 """Seconds to wait for the file with the reason of a failed node. A failed node writes this file

@@ -158,7 +158,7 @@ def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
     are given, a failure is ignored. Raises NoGroup.
     """
     sys.path.insert(0, os.path.realpath(f"{__file__}/../../.."))
-    from zerotoolsd.supervisor.cgroups import NotDelegated, make_group, write_setting
+    from zerotoolsd.supervisor.attempt_cgroup import NotDelegated, make_group, write_setting
 
     limits = group["limits"]
     try:

@@ -17,7 +17,7 @@ from benchmarks.zero_training.states import jobs
 from benchmarks.zero_training.steps import CASES as TIMED
 from benchmarks.zero_training.steps import tree_of as timed_tree
 from benchmarks.zero_training.steps import workload
-from zerotools.core.training_memory import DEVICE, DISK, HOST
+from zerotools.core.training_memory_layout import DEVICE, DISK, HOST
 from zerotools.jobs.jobfile.parse import job_from_dict
 
 AMPLE = {DEVICE: 8 * GIB, HOST: 10_000 * GIB, DISK: 10_000 * GIB}

@@ -4,7 +4,7 @@ import json
 
 from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
-from zerotools.jobs.doctor.service import check_drain
+from zerotools.jobs.doctor.daemon_and_service_manager import check_drain
 
 
 def test_the_queue_says_that_it_is_drained(zerotools: Command, service: FakeService) -> None:

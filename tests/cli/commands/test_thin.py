@@ -12,7 +12,7 @@ from tests.ops.thinning.made import contents, copy_of
 from zerotools import formats
 from zerotools.cli.commands.convert import command as convert
 from zerotools.cli.commands.thin import command
-from zerotools.ops.thinning.thin_checkpoint import SCHEMA
+from zerotools.ops.thinning.carry_out_thinning import SCHEMA
 from zerotools.runs.thinning_record import THINNED, workspace_of
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from zerotools.cli.main import run
 from zerotools.cli.output import render
-from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.json_answer import ERROR_SCHEMA, is_requested, schema_of
+from zerotools.cli.output.report_failure import report_error
 from zerotools.core.errors import EXIT_INTERRUPTED, BadFile, BadRequest
 
 Answered = Callable[..., tuple[int, list[dict[str, Any]], str]]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.cli.output.failure import Failure
 from zerotools.cli.output.language import (
     CATALOGUE,
     REPORT,
@@ -19,6 +18,7 @@ from zerotools.cli.output.language import (
     translated,
 )
 from zerotools.cli.output.messages import print_error, wrapped
+from zerotools.cli.output.report_failure import Failure
 
 ROOT = Path(__file__).resolve().parents[3]
 LEAST_PIECE = 12

@@ -18,7 +18,7 @@ from zerotoolsd.attempts.cause_of_end import (
     with_explained_cause,
     with_xids,
 )
-from zerotoolsd.queue import retry_rules
+from zerotoolsd.queue import retries_by_cause
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
@@ -216,7 +216,7 @@ def cause(
     said: str | None,
     *,
     bare: str = "rank 0 exited with 1",
-    kind: str = retry_rules.RANK_DIED,
+    kind: str = retries_by_cause.RANK_DIED,
     secrets: tuple[str, ...] = (),
     **changes: Any,
 ) -> str:
@@ -225,7 +225,7 @@ def cause(
 
 
 def test_the_programs_error_is_the_reason_with_one_thing_to_try() -> None:
-    assert cause(OOM_ERROR, kind=retry_rules.GPU_MEMORY) == (
+    assert cause(OOM_ERROR, kind=retries_by_cause.GPU_MEMORY) == (
         f"rank 0 exited with 1: {OOM_ERROR.rstrip('.')}; try a smaller batch per GPU with more "
         "accumulation steps, or shorter sequences"
     )

@@ -19,8 +19,8 @@ from tests.daemon.users.other_users import AS_ROOT, OTHER_UID, UID, open_directo
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts import attempt_status, orphan_processes
 from zerotoolsd.attempts.orphan_processes import LARGEST_KEPT, check_user_record
+from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup
 from zerotoolsd.supervisor.attempt_plan import Plan
-from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile
 from zerotoolsd.supervisor.procfs import Process, all_processes, boot_id, read_process

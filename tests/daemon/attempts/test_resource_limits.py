@@ -13,8 +13,8 @@ from zerotools.jobs.jobfile_tables.limits import LimitsSpec
 from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.resource_limits import attempt_limits, declared_limits, why_refused
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.supervisor import cgroups
-from zerotoolsd.supervisor.cgroups import Delegation
+from zerotoolsd.supervisor import attempt_cgroup
+from zerotoolsd.supervisor.attempt_cgroup import Delegation
 
 GIB = 2**30
 UNITS = LaunchBackend(program="systemd-run", why="started by systemd")
@@ -26,9 +26,9 @@ def refusal(
     tree: FakeTree, spec: LimitsSpec, config: LimitsConfig = DEFAULT, way: LaunchBackend = CHILDREN
 ) -> str | None:
     def find() -> Delegation:
-        return cgroups.find_delegation(tree.root, tree.mark)
+        return attempt_cgroup.find_delegation(tree.root, tree.mark)
 
-    return why_refused(spec, config, way, find, lambda: cgroups.mounted_hierarchy(tree.root))
+    return why_refused(spec, config, way, find, lambda: attempt_cgroup.mounted_hierarchy(tree.root))
 
 
 def test_a_job_has_its_own_limits_and_the_daemon_s_where_it_has_none() -> None:

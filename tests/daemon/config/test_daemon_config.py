@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.sensors.cgroups import usable_cores
+from zerotools.sensors.cgroup_allowance import usable_cores
 from zerotoolsd.config.daemon_config import Config, load_config
 
 

@@ -10,7 +10,7 @@ import pytest
 from harness.kernel.memory_limits import NoLimit, limited
 from tests.daemon.dispatch.test_memory_forecast import GIB
 from tests.daemon.made_attempts import an_attempt_row
-from zerotools.sensors.cgroups import CgroupMemory
+from zerotools.sensors.cgroup_allowance import CgroupMemory
 from zerotools.sensors.snapshot import Host, Pressure, Stall
 from zerotoolsd.dispatch.choose_low_memory_action import EscalationStep, wanted_level
 from zerotoolsd.dispatch.host_memory_reading import (
@@ -23,7 +23,7 @@ from zerotoolsd.dispatch.host_memory_reading import (
 from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow
-from zerotoolsd.resources.gpu_use_of_jobs import Owner
+from zerotoolsd.resources.check_gpu_use_of_jobs import Owner
 
 STALLED = Pressure(memory=Stall(9.0, 8.0, full_avg10_percent=7.0))
 HOST = Host(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatch.cleaning.ended import ME, clean, ids, over, submit, tell
-from tests.daemon.dispatch.test_files_of_ended_jobs import store_waiting
+from tests.daemon.dispatch.test_remove_job_files import store_waiting
 from tests.daemon.dispatchers import Running
 from zerotoolsd.interface.api_types import Conflict
 

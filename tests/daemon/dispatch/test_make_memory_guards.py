@@ -24,7 +24,7 @@ from zerotoolsd.dispatch.host_memory_reading import HostReading
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow
-from zerotoolsd.resources.gpu_use_of_jobs import MeasuredUse, Owner
+from zerotoolsd.resources.check_gpu_use_of_jobs import MeasuredUse, Owner
 
 SAVES = "attempt=1:stop attempt=2:release exit=0"
 

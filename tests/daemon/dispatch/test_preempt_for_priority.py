@@ -33,7 +33,7 @@ from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.user_quota import UserUsage, UserUse
 from zerotoolsd.queue.tables.preemption_table import PREEMPT
-from zerotoolsd.service.explanation import yields_about
+from zerotoolsd.service.explain_job import yields_about
 from zerotoolsd.users.user_limits import UserLimits
 
 AT_ONCE = PreemptionConfig(enabled=True, after_seconds=0)

@@ -17,7 +17,7 @@ from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotoolsd.attempts import crash_points
 from zerotoolsd.config.config_tables import RetentionConfig
 from zerotoolsd.config.daemon_config import load_config
-from zerotoolsd.dispatch import files_of_ended_jobs
+from zerotoolsd.dispatch import remove_job_files
 from zerotoolsd.queue.store import Store
 
 
@@ -99,4 +99,4 @@ def test_a_kill_in_the_middle_of_a_clean_is_repaired(
 
 
 def is_gone(daemon: Daemon) -> bool:
-    return not daemon.client.jobs() and not files_of_ended_jobs.unfinished_removals(daemon.state)
+    return not daemon.client.jobs() and not remove_job_files.unfinished_removals(daemon.state)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.dispatch.test_last_uploads import ONE_RANK, UID, preempt, sends, train
+from tests.daemon.dispatch.test_upload_last_checkpoints import ONE_RANK, UID, preempt, sends, train
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.made_attempts import started
 from tests.daemon.waiting import wait_async

@@ -16,7 +16,7 @@ from tests.daemon.users.other_users import AS_ROOT, OTHER_UID, UID, open_directo
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.mounts import MountPoint, read_mounts
-from zerotoolsd.file_checks import check_server, file_checker_pool
+from zerotoolsd.file_checks import file_check_server, file_checker_pool
 from zerotoolsd.file_checks.file_checker_pool import FileCheckers, SlowCheck
 
 
@@ -57,7 +57,7 @@ def tell(
     story: Callable[[FileCheckers], Awaitable[None]],
     mounted: Callable[[], Sequence[MountPoint]] = list,
 ) -> None:
-    way = check_server.start_check_server(LOOKS)
+    way = file_check_server.start_check_server(LOOKS)
 
     async def told() -> None:
         asked = FileCheckers(way, LOOKS, mounted)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
-from tests.daemon.resources.test_gpu_use_of_jobs import attempt
+from tests.daemon.resources.test_check_gpu_use_of_jobs import attempt
 from tests.daemon.waiting import wait_async
 from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, Pressure, Snapshot, Stall
@@ -28,7 +28,7 @@ from zerotoolsd.monitoring.history_recorder import (
     series_of,
 )
 from zerotoolsd.queue.store import Store
-from zerotoolsd.resources.gpu_use_of_jobs import MeasuredUse
+from zerotoolsd.resources.check_gpu_use_of_jobs import MeasuredUse
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
 from zerotoolsd.supervisor.procfs import Process
 

@@ -34,7 +34,7 @@ from zerotoolsd.queue.lifecycle import (
     advance_job,
     name_of,
 )
-from zerotoolsd.queue.retry_rules import HANG, REBOOT, RULES
+from zerotoolsd.queue.retries_by_cause import HANG, REBOOT, RULES
 
 POLICY = RetryPolicy(first_seconds=1, factor=4, most_seconds=10)
 LONG = replace(POLICY, most_seconds=1e9)

@@ -18,7 +18,7 @@ from tests.daemon.attempts.test_orphan_processes import TOKEN, traces
 from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotoolsd.app.run_daemon import ALL_LOOKS
-from zerotoolsd.file_checks import check_server
+from zerotoolsd.file_checks import file_check_server
 from zerotoolsd.file_checks.file_checker_pool import FileCheckers
 from zerotoolsd.resources import leaked_gpu_memory
 from zerotoolsd.resources.leaked_gpu_memory import (
@@ -96,7 +96,7 @@ def test_a_process_that_looks_says_it_in_json(tmp_path: Path, worker: Process) -
 def test_the_daemon_has_it_looked_for_by_a_process_that_may_hang(
     tmp_path: Path, worker: Process
 ) -> None:
-    way = check_server.start_check_server(ALL_LOOKS)
+    way = file_check_server.start_check_server(ALL_LOOKS)
 
     async def story() -> None:
         lookers = FileCheckers(way, ALL_LOOKS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.trainer.several import Runs
-from zerotools.core.training_memory import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
+from zerotools.core.training_memory_layout import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.elastic_world_sizes import at_size

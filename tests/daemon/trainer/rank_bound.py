@@ -28,9 +28,9 @@ FAILED = keep_to(RankBinding.from_json(json.loads((RUN_DIR / "binding").read_tex
 import torch  # noqa: E402
 
 from zerotoolsd.trainer.allocate_tensors import Ledger  # noqa: E402
+from zerotoolsd.trainer.prepare_and_train import run_training  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from  # noqa: E402
-from zerotoolsd.trainer.session import run_training  # noqa: E402
 
 
 def nodes() -> dict[str, list[int]]:

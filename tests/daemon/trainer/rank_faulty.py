@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parents[3]
 entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
 entry["make_importable"]()
 
+from zerotoolsd.trainer.prepare_and_train import run_training  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from  # noqa: E402
-from zerotoolsd.trainer.session import run_training  # noqa: E402
 
 
 def main() -> None:

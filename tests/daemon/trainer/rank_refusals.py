@@ -13,6 +13,7 @@ each_job = runpy.run_path(str(Path(__file__).resolve().parents[3] / "harness" / 
 ]
 
 from zerotools.core.errors import ZerotoolsError  # noqa: E402
+from zerotoolsd.trainer.prepare_and_train import prepare_training  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import read_spec  # noqa: E402
@@ -20,7 +21,6 @@ from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
     Phases,
     Reporter,
 )
-from zerotoolsd.trainer.session import prepare_training  # noqa: E402
 
 
 def told(run_dir: Path, group: WorldGroup) -> str | None:

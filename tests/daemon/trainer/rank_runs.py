@@ -31,8 +31,8 @@ from torch.distributed.tensor._utils import (  # noqa: E402
 )
 
 from zerotools.runs.training_record import JobRecord  # noqa: E402
-from zerotoolsd.trainer import session  # noqa: E402
-from zerotoolsd.trainer.engine.protocol import Engine, StepResult  # noqa: E402
+from zerotoolsd.trainer import prepare_and_train  # noqa: E402
+from zerotoolsd.trainer.engine.engine_interface import Engine, StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
 from zerotoolsd.trainer.engine_torch.reduce_and_update import local_tensor  # noqa: E402
@@ -112,7 +112,7 @@ for what, key in {
     "check_leaks": lambda config, packing: f"{packing} {described(config)}",
     "hub_layout": key_of_layout,
 }.items():
-    setattr(session, what, once_for_each(getattr(session, what), key))
+    setattr(prepare_and_train, what, once_for_each(getattr(prepare_and_train, what), key))
 
 
 TRACED = partial(torch.compile, backend="aot_eager")
@@ -247,7 +247,8 @@ def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     if spec.train.compile and not (run_dir.parent / "inductor").exists():
         vars(torch)["compile"] = TRACED
     reporter = Recorder(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
-    ready = session.prepare_training(spec, run_dir, group, reporter, Phases(time.monotonic()))
+    phases = Phases(time.monotonic())
+    ready = prepare_and_train.prepare_training(spec, run_dir, group, reporter, phases)
     at_end = json.loads((run_dir.parent / "saves").read_text()).get(run_dir.name)
     if at_end is not None:
         own, every = vars(ready.checkpoints), spec.checkpoint.every

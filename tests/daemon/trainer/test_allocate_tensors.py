@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 def test_bytes_are_counted_by_place_and_sort_until_they_are_freed(tmp_path: Path) -> None:
     import torch
 
-    from zerotools.core.training_memory import GRADIENTS, MASTERS, MOMENTS
+    from zerotools.core.training_memory_layout import GRADIENTS, MASTERS, MOMENTS
     from zerotoolsd.trainer.allocate_tensors import make_memory
 
     memory = make_memory(torch.device("cpu"), "disk", OffloadSpec(path=str(tmp_path)))
@@ -54,7 +54,7 @@ def test_without_offload_state_is_on_the_device() -> None:
 def test_a_directory_that_cannot_hold_it_is_named(tmp_path: Path) -> None:
     import torch
 
-    from zerotools.core.training_memory import MASTERS
+    from zerotools.core.training_memory_layout import MASTERS
     from zerotoolsd.trainer.allocate_tensors import make_memory
 
     memory = make_memory(torch.device("cpu"), "disk", OffloadSpec(path=str(tmp_path)))
@@ -79,7 +79,7 @@ def test_a_job_that_does_not_fit_on_the_disk_ends_with_both_numbers(
 def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> None:
     import torch
 
-    from zerotools.core.training_memory import GRADIENTS, MASTERS, WEIGHTS
+    from zerotools.core.training_memory_layout import GRADIENTS, MASTERS, WEIGHTS
     from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.engine_torch.master_weights import make_copy_stream
 
@@ -215,7 +215,7 @@ def test_a_tier_that_cannot_pin_says_what_to_do() -> None:
     import torch
 
     from zerotools.core.errors import BadRequest
-    from zerotools.core.training_memory import GRADIENTS, HOST
+    from zerotools.core.training_memory_layout import GRADIENTS, HOST
     from zerotoolsd.trainer.allocate_tensors import Ledger, PinnedTier
 
     tier = PinnedTier(HOST, torch.device("cpu"), Ledger(), arena_of(Runtime(most=0), []))

@@ -30,7 +30,7 @@ from tests.golden.foreign_runs.setting import (
 from tests.golden_files import FOREIGN
 from tests.matrices import FULL
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.conversions.convert_to_job import prepare_job
+from zerotools.ops.conversions.convert_foreign_to_job import prepare_job
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.resume_from_other_program.foreign_run import read_run
 from zerotools.runs.training_record import read_record

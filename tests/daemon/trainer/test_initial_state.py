@@ -13,7 +13,7 @@ import pytest
 from harness.launching import TINY_LLAMA, job, run, start
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
-from zerotools.core.training_memory import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
+from zerotools.core.training_memory_layout import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
 from zerotools.runs import checkpoint_dirs
 
 pytestmark = [

@@ -11,7 +11,15 @@ import pytest
 
 from harness.launching import TINY_LLAMA, job
 from zerotools.core.errors import BadRequest
-from zerotools.core.training_memory import DEVICE, DISK, GRADIENTS, HOST, MASTERS, MOMENTS, WEIGHTS
+from zerotools.core.training_memory_layout import (
+    DEVICE,
+    DISK,
+    GRADIENTS,
+    HOST,
+    MASTERS,
+    MOMENTS,
+    WEIGHTS,
+)
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.ops.estimate.state_memory import State, bytes_at, torch_engine_state

@@ -115,10 +115,10 @@ def trained(
 ) -> Run:
     """Train a job in this process, until its last step or, with several ranks, before its save."""
     from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
+    from zerotoolsd.trainer.prepare_and_train import prepare_training
     from zerotoolsd.trainer.rank.notify_supervisor import Notifier
     from zerotoolsd.trainer.rank.rank_settings import read_spec
     from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
-    from zerotoolsd.trainer.session import prepare_training
 
     class Enough(Exception):
         pass

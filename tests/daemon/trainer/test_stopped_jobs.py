@@ -20,7 +20,7 @@ PLACES = {
     "tokenizing": "zerotoolsd.trainer.data.tokenize_sources:tokenize",
     "looking into the cache": "zerotoolsd.trainer.data.token_cache:TokenCache.entry",
     "opening the data": "zerotoolsd.trainer.data.training_data:DataReading._opened",
-    "loading the model": "zerotoolsd.trainer.session:make_engine",
+    "loading the model": "zerotoolsd.trainer.prepare_and_train:make_engine",
     "the first step": "zerotoolsd.trainer.loop:TrainingRun.train",
     "saving": "zerotoolsd.trainer.run_saves:Checkpointing.save",
 }

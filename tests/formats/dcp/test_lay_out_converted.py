@@ -24,7 +24,7 @@ from zerotools.formats.dcp.lay_out_converted import (
 from zerotools.formats.dcp.lay_out_resharded import lay_out as lay_out_dcp
 from zerotools.formats.torch_optimizers import CLASSES
 from zerotools.io.distcp.metadata import read_metadata
-from zerotools.ops.verify_output import read_written_back
+from zerotools.ops.prove_source_and_output import read_written_back
 
 STYLES = ("torch", "accelerate", "torchtitan")
 
@@ -278,7 +278,7 @@ def test_deepspeeds_adam_decays_as_adamw_does_unless_told_otherwise(tmp_path: Pa
 def test_any_number_of_ranks_covers_every_tensor_once(ranks: int, style: str) -> None:
     """read_written_back needs files; the cover is proved by the plan itself."""
     from zerotools.ops.conversions.conversion import with_target_sources
-    from zerotools.ops.execution.plan import prove_plan
+    from zerotools.ops.execution.plan_copies import prove_plan
 
     source, training = _deepspeed("z3-fp32-w2-sub-groups")
     target = lay_out_training_dcp(source, training, Path("o"), world_size=ranks, style=style)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.training_memory import MemoryLayout
+from zerotools.core.training_memory_layout import MemoryLayout
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, read_tree
 from zerotools.jobs.jobfile_tables.spec import JobSpec

@@ -12,7 +12,7 @@ from safetensors.numpy import load
 
 import zerotools
 from tests.ops.exports import BF16, weights_of
-from tests.ops.weights.test_base_model import PREFIX, WEIGHTS, adapter, base
+from tests.ops.weights.test_add_base_model_weights import PREFIX, WEIGHTS, adapter, base
 from zerotools.core.errors import BadRequest
 
 ADAPTER = "adapter_model.safetensors"

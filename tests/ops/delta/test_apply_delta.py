@@ -35,7 +35,7 @@ from zerotools.ops.delta.delta_file import (
     DeltaWriter,
     digest_of,
 )
-from zerotools.ops.verification.findings import Soundness
+from zerotools.ops.verification.verification_result import Soundness
 
 ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
 

@@ -29,7 +29,7 @@ from zerotools.io.output.store_write_record import WRITING
 from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.delta.apply_into_store import AppliedFiles
 from zerotools.ops.delta.delta_chain import DeltaChain, opened_deltas
-from zerotools.ops.delta.weights_of_model import model_of
+from zerotools.ops.delta.models_of_delta import model_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 OUT = "gs://checkpoints/out"

@@ -33,6 +33,7 @@ def counted(name: str, micro: MicroBatch) -> int:
 
     from benchmarks.loss.live_bytes import LiveBytes
     from zerotools.jobs.jobfile_tables.model import ModelSpec
+    from zerotoolsd.trainer.compare_tensor_rank_outputs import fold_ranks
     from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
     from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
     from zerotoolsd.trainer.sequence_parallel.split_batch import (
@@ -41,7 +42,6 @@ def counted(name: str, micro: MicroBatch) -> int:
         set_sequence_part,
     )
     from zerotoolsd.trainer.tensor_parallel.plan_layer_cuts import layer_cuts
-    from zerotoolsd.trainer.tensor_parallel_self_test import fold_ranks
 
     known = read_config(ModelSpec(config=config(name))).to_dict()
     dropping = [key for key in known if "drop" in key]

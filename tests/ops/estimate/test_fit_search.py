@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.matrices import examples
 from tests.ops.estimate.tiny_configs import config
-from zerotools.core.training_memory import MemoryLayout
+from zerotools.core.training_memory_layout import MemoryLayout
 from zerotools.ops.estimate.activation_memory import MicroBatch
 from zerotools.ops.estimate.fit_search import (
     AllowedChanges,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotools.core.training_memory import MemoryLayout
+from zerotools.core.training_memory_layout import MemoryLayout
 from zerotools.ops.estimate.activation_memory import MicroBatch
 from zerotools.ops.estimate.offload_table import (
     ALL,

@@ -13,10 +13,10 @@ import pytest
 from tests.forked_programs import forked_programs
 from tests.golden_files import DEEPSPEED
 from tests.ops.estimate.tiny_configs import config
-from tests.ops.weights.test_base_model import saved
+from tests.ops.weights.test_add_base_model_weights import saved
 from zerotools import formats
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.training_memory import DEVICE, MOMENTS, MemoryLayout
+from zerotools.core.training_memory_layout import DEVICE, MOMENTS, MemoryLayout
 from zerotools.ops.estimate import parameter_shapes
 from zerotools.ops.estimate.parameter_shapes import of_config, read_shape, with_adapters
 from zerotools.ops.estimate.state_memory import Parameter, state_of

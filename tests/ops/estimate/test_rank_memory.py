@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.ops.estimate.tiny_configs import config
-from zerotools.core.training_memory import (
+from zerotools.core.training_memory_layout import (
     DEVICE,
     HOST,
     LOCAL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.core.training_memory import (
+from zerotools.core.training_memory_layout import (
     DEVICE,
     DISK,
     GRADIENTS,

@@ -17,7 +17,7 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.ops.execution.execute import Transfer, execute
-from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.plan_copies import plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 
 TYPES = (dtypes.FLOAT32, dtypes.BFLOAT16, dtypes.INT64, dtypes.BOOL, dtypes.UINT8)

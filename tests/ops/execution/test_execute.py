@@ -18,7 +18,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, Target
 from zerotools.io.numeric.dtype_casts import NONE_LOST, Array
 from zerotools.ops.execution.execute import Publication, Transfer, execute
-from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.plan_copies import plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 
 KEY = Key("w", "param")

@@ -30,7 +30,7 @@ from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.execute import Transfer, execute
 from zerotools.ops.execution.fill_tile import fill_tile
-from zerotools.ops.execution.plan import plan, prove_plan
+from zerotools.ops.execution.plan_copies import plan, prove_plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.execution.tiles import RangePart, Tile
 

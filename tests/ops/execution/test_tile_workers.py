@@ -8,7 +8,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.flat_ranges import Range
 from zerotools.io.numeric.gather_elements import Scratch
-from zerotools.ops.execution.plan import RangeCopy
+from zerotools.ops.execution.plan_copies import RangeCopy
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
 

@@ -11,7 +11,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, ChunkBox, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT32, DType
 from zerotools.core.flat_ranges import Range
-from zerotools.ops.execution.plan import Copy, RangeCopy
+from zerotools.ops.execution.plan_copies import Copy, RangeCopy
 from zerotools.ops.execution.tiles import MAX_PIECES, RangePart, Tile, tiles_of
 
 Lying = dict[tuple[str, int], tuple[Key, str, int]]

@@ -28,7 +28,7 @@ from zerotools.formats.torch_optimizers import NAMED_BY_SHAPE, NUMBERED_STATE
 from zerotools.ops.conversions import convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert
-from zerotools.ops.conversions.convert_to_job import prepare_job
+from zerotools.ops.conversions.convert_foreign_to_job import prepare_job
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.resume_from_other_program.name_numbered_state import NAMED_BY_MASTERS, with_names
 from zerotools.ops.resume_from_other_program.order_option import AskedOrder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ops.weights.test_base_model import ON_HUB, PLAIN, saved
+from tests.ops.weights.test_add_base_model_weights import ON_HUB, PLAIN, saved
 from tests.ops.weights.test_lora_merge import OTHER, UP
 from zerotools.core.boxes import Box
 from zerotools.core.hub_layout import HubBlock

@@ -12,10 +12,10 @@ from threading import Thread
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
-from zerotools.ops.serving.authorization import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.http_answers import ServedModel, served_model
 from zerotools.ops.serving.model_server import ModelServer
+from zerotools.ops.serving.token_and_signature_check import Credentials
 
 SMALL = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 

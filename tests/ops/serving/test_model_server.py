@@ -20,7 +20,11 @@ from tests.ops.serving.served import Reply, Served, serving
 from tests.ops.serving.test_byte_source import written
 from tests.ops.verification.damage import copy
 from zerotools.ops.serving import byte_source, model_server
-from zerotools.ops.serving.authorization import ALGORITHM, SignedRequest, request_signature
+from zerotools.ops.serving.token_and_signature_check import (
+    ALGORITHM,
+    SignedRequest,
+    request_signature,
+)
 
 NAME = "model-00002-of-00003.safetensors"
 SHARDS: dict[str, object] = {"max_shard_bytes": 5000}

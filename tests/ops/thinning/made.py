@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.core.thinning_changes import Keep
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.thinning.thin_checkpoint import Thinned, carry_out_thinning
+from zerotools.ops.thinning.carry_out_thinning import Thinned, carry_out_thinning
 from zerotools.ops.thinning.thin_plan import prepare_thinning
 
 GOLDEN = Path(__file__).parents[2] / "golden"

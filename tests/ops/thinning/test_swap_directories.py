@@ -18,8 +18,8 @@ from zerotools.core.thinning_changes import Keep
 from zerotools.formats import detect
 from zerotools.io.output.exchange_names import exchange_names
 from zerotools.ops.inspection.completeness import check_completeness
+from zerotools.ops.thinning.carry_out_thinning import carry_out_thinning
 from zerotools.ops.thinning.swap_directories import Workspace, clear_left
-from zerotools.ops.thinning.thin_checkpoint import carry_out_thinning
 from zerotools.ops.thinning.thin_plan import prepare_thinning
 from zerotools.runs.thinning_record import workspace_of
 

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
-from zerotools.ops.verification.findings import Verification
+from zerotools.ops.verification.verification_result import Verification
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 SMALL = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)

@@ -18,7 +18,7 @@ from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.verification.compare_manifest import Against, chosen_reference
 from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
-from zerotools.ops.verification.findings import Check, Soundness, Verification
+from zerotools.ops.verification.verification_result import Check, Soundness, Verification
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 from .damage import SMALL, copy, flip, messages

@@ -20,7 +20,7 @@ from zerotools.ops.verification.digest_manifest import (
     sidecar_of,
     write_digest_manifest,
 )
-from zerotools.ops.verification.findings import Verification
+from zerotools.ops.verification.verification_result import Verification
 from zerotools.ops.verification.verify import ToVerify, carry_out_verify, prepare_verify
 
 SAFETENSORS = TORCH / "fsdp2-hf-sharded-w2" / "checkpoint"

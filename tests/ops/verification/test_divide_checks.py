@@ -18,7 +18,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.ops.verification.compare_manifest import Against, chosen_reference
 from zerotools.ops.verification.divide_checks import Portion, portion_of, tied_names
-from zerotools.ops.verification.findings import Check, Soundness, Verification
+from zerotools.ops.verification.verification_result import Check, Soundness, Verification
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 CASES = {

@@ -15,8 +15,8 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT32
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.numeric.dtype_casts import numpy_dtype
-from zerotools.ops.verification.findings import Check
 from zerotools.ops.verification.values_stored_twice import counts_of, differing_weights
+from zerotools.ops.verification.verification_result import Check
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 
 from .damage import SMALL, copy, messages, verified

@@ -18,7 +18,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS
 from zerotools.io.files.source_stamps import Sources
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, archives_in
-from zerotools.ops.verification.findings import Check, Soundness
+from zerotools.ops.verification.verification_result import Check, Soundness
 from zerotools.ops.verification.verify import (
     OF_ANY_SAVE,
     ToVerify,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.ops.exports import model, noise
 from zerotools import formats
-from zerotools.core.adapter_names import adapter_tensors
+from zerotools.core.adapter_tensor_names import adapter_tensors
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.ops.weights.adapter_config import choose_config, scale_of
 

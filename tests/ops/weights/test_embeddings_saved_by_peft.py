@@ -12,7 +12,14 @@ from safetensors.numpy import load_file, save_file
 
 from tests.io.stores.far import put_directory, served
 from tests.ops.exports import export, model, noise
-from tests.ops.weights.test_base_model import CONFIG, LORA_A, LORA_B, PREFIX, WEIGHTS, adapter
+from tests.ops.weights.test_add_base_model_weights import (
+    CONFIG,
+    LORA_A,
+    LORA_B,
+    PREFIX,
+    WEIGHTS,
+    adapter,
+)
 from zerotools.core.errors import BadFile
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.consolidate import Options, prepare_export

@@ -29,7 +29,7 @@ from zerotools.maps.views import (
     whole_view,
 )
 from zerotools.ops.execution.load_arrays import load_tensors
-from zerotools.ops.execution.plan import prove_source
+from zerotools.ops.execution.plan_copies import prove_source
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.weights.strided_views import rearranged_checkpoint
 

@@ -11,7 +11,7 @@ import pytest
 
 import zerotools
 from tests.ops.exports import export, model, noise
-from tests.ops.weights.test_base_model import PREFIX, WEIGHTS, adapter
+from tests.ops.weights.test_add_base_model_weights import PREFIX, WEIGHTS, adapter
 from zerotools.core.errors import BadFile
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion

@@ -16,12 +16,12 @@ from zerotools.cli.options.click_options import (
     options_of,
 )
 from zerotools.cli.output import render
-from zerotools.cli.output.conversion_report import hint_at_resuming, is_in_parts, part_line
+from zerotools.cli.output.convert_and_report import hint_at_resuming, is_in_parts, part_line
 from zerotools.cli.output.messages import print_message
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
-from zerotools.public.apply_deltas import ApplyKeywords, apply
+from zerotools.public.make_and_apply_deltas import ApplyKeywords, apply
 
 
 @click.command("apply", cls=GroupedCommand)

@@ -19,6 +19,13 @@ from zerotools.jobs.client.daemon_address import default_socket, default_state_d
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.daemon_compatibility import why_no_daemon
 from zerotools.jobs.doctor.bug_report import bug_report, write_report
+from zerotools.jobs.doctor.daemon_and_service_manager import (
+    check_daemon_package,
+    check_drain,
+    check_fork_servers,
+    check_service,
+    manager_group,
+)
 from zerotools.jobs.doctor.directories_and_locks import check_free_space, check_locks, check_state
 from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
 from zerotools.jobs.doctor.gpus import (
@@ -29,14 +36,7 @@ from zerotools.jobs.doctor.gpus import (
     check_memory_nodes,
 )
 from zerotools.jobs.doctor.kernel_and_clock import check_kernel
-from zerotools.jobs.doctor.python import ask_python, check_compilers, check_python
-from zerotools.jobs.doctor.service import (
-    check_daemon_package,
-    check_drain,
-    check_fork_servers,
-    check_service,
-    manager_group,
-)
+from zerotools.jobs.doctor.python_and_compilers import ask_python, check_compilers, check_python
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource
 

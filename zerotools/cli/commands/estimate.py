@@ -36,7 +36,7 @@ from zerotools.jobs.memory_estimates.training_estimate import Estimate, assumed_
 from zerotools.jobs.memory_estimates.write_configs import keys_text
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way
-from zerotools.public.command_options.option import bind_options
+from zerotools.public.command_options.declare_and_bind_options import bind_options
 from zerotools.public.estimate_memory import (
     EstimateKeywords,
     estimated_job,

@@ -23,8 +23,8 @@ from zerotools.ops.gathering.check_gathered import StagedCheck
 from zerotools.ops.gathering.gather_files import SCHEMA, Gathered
 from zerotools.ops.gathering.gather_plan import GatherPlan
 from zerotools.ops.gathering.numbered_names import varying_numbers
-from zerotools.ops.verification.findings import Soundness
-from zerotools.public.command_options.option import bind_options
+from zerotools.ops.verification.verification_result import Soundness
+from zerotools.public.command_options.declare_and_bind_options import bind_options
 from zerotools.public.gather_shards import GatherKeywords, gathered, refuse_nameless
 
 MAX_LISTED = 12

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import click
 
 from zerotools.cli.help_topics import KINDS, Topic, all_topics, find_topic
-from zerotools.cli.markdown_text import plain_text
+from zerotools.cli.markdown_to_plain_text import plain_text
 from zerotools.cli.options.click_options import json_option
 from zerotools.cli.output import render
 

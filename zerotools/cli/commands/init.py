@@ -47,7 +47,7 @@ from zerotools.jobs.memory_estimates.first_job import (
 from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way
 from zerotools.ops.estimate.recommendation import MOST_TOKENS, gib_text
-from zerotools.public.command_options.option import bind_options
+from zerotools.public.command_options.declare_and_bind_options import bind_options
 from zerotools.public.estimate_memory import GivenMachine, MachineOptions, given_machine
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 

@@ -23,7 +23,7 @@ from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import layout_of_model
 from zerotools.maps.shipped_maps import check_layout, shipped_maps, source_of
 from zerotools.maps.transformers_names import ABOUT, MEMORY, PREFIX_MAPS, PrefixMap
-from zerotools.ops.weights.check_map import (
+from zerotools.ops.weights.check_layout_map import (
     LayoutCheck,
     check_layouts,
     is_no_map,
@@ -33,7 +33,7 @@ from zerotools.ops.weights.check_map import (
 )
 from zerotools.ops.weights.layout_mapping import config_of
 from zerotools.ops.weights.megatron_run_arguments import with_run_arguments
-from zerotools.public.command_options.map_options import MapArgOption, map_arguments
+from zerotools.public.command_options.layout_map_options import MapArgOption, map_arguments
 from zerotools.public.command_options.read_options import SectionOption, TagOption
 
 _PATH = CheckpointPath()

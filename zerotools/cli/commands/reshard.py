@@ -13,8 +13,8 @@ from zerotools.cli.options.click_options import (
     json_option,
     options_of,
 )
-from zerotools.cli.output.conversion_report import convert_and_report
-from zerotools.public.convert_checkpoint import ReshardKeywords, reshard
+from zerotools.cli.output.convert_and_report import convert_and_report
+from zerotools.public.consolidate_reshard_convert import ReshardKeywords, reshard
 
 
 @click.command("reshard", cls=GroupedCommand)

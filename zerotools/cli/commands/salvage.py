@@ -17,7 +17,7 @@ from zerotools.cli.options.click_options import (
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
-from zerotools.cli.output.conversion_report import hint_at_resuming
+from zerotools.cli.output.convert_and_report import hint_at_resuming
 from zerotools.cli.output.messages import print_message
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text

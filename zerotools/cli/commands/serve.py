@@ -16,7 +16,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import print_message
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.io.files.keep_freed_memory import keep_freed_memory
-from zerotools.public.command_options.option import bind_options
+from zerotools.public.command_options.declare_and_bind_options import bind_options
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords, serving
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from zerotools.cli.options.click_options import (
     socket_option,
 )
 from zerotools.cli.output import render
-from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.progress_bar import shown_progress
+from zerotools.cli.output.report_failure import report_error
 from zerotools.core.counts_and_sizes import count_text
-from zerotools.ops.thinning.thin_checkpoint import SCHEMA, Outcome, Status
+from zerotools.ops.thinning.carry_out_thinning import SCHEMA, Outcome, Status
 from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note
-from zerotools.public.command_options.option import bind_options
+from zerotools.public.command_options.declare_and_bind_options import bind_options
 from zerotools.public.progress import metering
 from zerotools.public.thin_checkpoints import SelectedOptions, ThinKeywords, ThinResult, ThinSteps
 

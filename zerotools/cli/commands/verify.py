@@ -24,7 +24,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.ops.verification.checkpoint_files import NO_CHECKSUMS
-from zerotools.ops.verification.findings import Check, Soundness, Verification
+from zerotools.ops.verification.verification_result import Check, Soundness, Verification
 from zerotools.ops.verification.verify import OF_ANY_SAVE
 from zerotools.public.verify_checkpoint import VerifyKeywords, VerifyResult, verify
 

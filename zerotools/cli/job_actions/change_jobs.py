@@ -12,7 +12,7 @@ import click
 from zerotools.cli.job_actions.job_reference import array_member, find_job, jobs_client
 from zerotools.cli.job_views.describe_job import Job, state_words, title
 from zerotools.cli.output import render
-from zerotools.cli.output.failure import report_error
+from zerotools.cli.output.report_failure import report_error
 from zerotools.core.errors import BadRequest, DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import SUCCEEDED

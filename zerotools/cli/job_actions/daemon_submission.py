@@ -12,8 +12,8 @@ import click
 
 from zerotools.cli.job_views.describe_job import Job, how_it_waits, plan, title
 from zerotools.cli.output import render
-from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.messages import command_name, print_message
+from zerotools.cli.output.report_failure import report_error
 from zerotools.core.errors import AnswerLost, BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.captured_environment import (
     SLURM_VARIABLES,
@@ -28,7 +28,7 @@ from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.notify import masked_url, wrong_url
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec, with_key
 from zerotools.jobs.sweeps import members_of
-from zerotools.jobs.text.secrets import HIDDEN, mask_tree
+from zerotools.jobs.text.mask_secrets import HIDDEN, mask_tree
 
 
 def check_all(

@@ -22,7 +22,7 @@ from zerotools.cli.output.pager import AUTO, NEVER
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import BadRequest
 from zerotools.io.stores.parse_url import path_of
-from zerotools.public.command_options.option import (
+from zerotools.public.command_options.declare_and_bind_options import (
     GENERAL,
     NAMES,
     OPTIMIZER,

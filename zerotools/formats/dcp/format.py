@@ -16,9 +16,9 @@ from zerotools.formats.format import (
     UnfinishedCheckpoint,
     WriteOptions,
 )
-from zerotools.io.distcp.file_names import DATA_SUFFIX, METADATA, RANK_METADATA
+from zerotools.io.distcp.dcp_file_names import DATA_SUFFIX, METADATA, RANK_METADATA
 from zerotools.io.files.directory_entries import names_in
-from zerotools.runs.file_names import DCP, RECORD
+from zerotools.runs.job_checkpoint_file_names import DCP, RECORD
 
 if TYPE_CHECKING:
     from zerotools.core.target import Dropped, Target

@@ -13,7 +13,7 @@ from pathlib import Path
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.target import FilePlan
-from zerotools.io.distcp.file_names import METADATA
+from zerotools.io.distcp.dcp_file_names import METADATA
 from zerotools.io.distcp.lay_out_data_file import PlannedFile
 from zerotools.io.distcp.metadata import Item
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes

@@ -34,7 +34,7 @@ from zerotools.formats.dcp.several_directories import (
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES
 from zerotools.io.numeric.scalar_tensors import scalar_bytes
 from zerotools.io.output.files_without_tensors import file_of_bytes, run_sidecars_in, sidecar_files
-from zerotools.runs.file_names import DCP, RECORD
+from zerotools.runs.job_checkpoint_file_names import DCP, RECORD
 from zerotools.runs.training_record import JobRecord, record_to_json
 
 

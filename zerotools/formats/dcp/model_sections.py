@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from zerotools.core.adapter_names import names_in_model
+from zerotools.core.adapter_tensor_names import names_in_model
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.key_paths import FlatValue, Path, text_of
 from zerotools.formats.dcp.optimizer_sections import OptimizerSection, find_optimizers

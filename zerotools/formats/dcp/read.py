@@ -9,8 +9,8 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.dcp.flat_keys import NamedKeys, job_keys, name_tensors
 from zerotools.formats.dcp.kept_for_writer import DcpNative
+from zerotools.formats.dcp.name_flat_keys import NamedKeys, job_keys, name_tensors
 from zerotools.formats.dcp.several_directories import dcp_prefixes
 from zerotools.io.distcp.check_data_files import data_files, existing_sizes, mixed_saves
 from zerotools.io.distcp.dcp_directory import (
@@ -21,13 +21,13 @@ from zerotools.io.distcp.dcp_directory import (
     tensor_of,
     with_prefix,
 )
-from zerotools.io.distcp.file_names import METADATA
+from zerotools.io.distcp.dcp_file_names import METADATA
 from zerotools.io.distcp.item_chunks import BlobTrees, Items
 from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.files.tolerated_damage import raise_or_record, record_lost_unnamed
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record, rng_name
-from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.job_checkpoint_file_names import MANIFEST
 from zerotools.runs.manifest import read_manifest, verify_manifest
 
 _MEGATRON = (

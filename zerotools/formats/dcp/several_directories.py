@@ -1,7 +1,7 @@
 """Find the DCP directories that form one checkpoint, and lay out a checkpoint of several
 directories.
 
-The directory names of each program are listed in `file_names`.
+The directory names of each program are listed in `accelerate_directory_names`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.formats.dcp.accelerate_directory_names import fsdp_models
 from zerotools.formats.dcp.kept_for_writer import native_of
-from zerotools.io.distcp.file_names import METADATA
+from zerotools.io.distcp.dcp_file_names import METADATA
 from zerotools.io.files.directory_entries import names_in
-from zerotools.runs.file_names import DCP, RECORD
+from zerotools.runs.job_checkpoint_file_names import DCP, RECORD
 
 _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 

@@ -15,8 +15,8 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import Unsupported
 from zerotools.core.target import FilePlan
 from zerotools.core.thinning_changes import Keep, Thinning
-from zerotools.formats.dcp.flat_keys import name_tensors
 from zerotools.formats.dcp.kept_for_writer import native_of
+from zerotools.formats.dcp.name_flat_keys import name_tensors
 from zerotools.formats.dcp.several_directories import dcp_prefixes
 from zerotools.io.distcp.dcp_directory import joined_metadata, load_metadata, with_prefix
 from zerotools.io.distcp.metadata import Metadata

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import TrainingState
-from zerotools.formats.deepspeed.schema.sort_tag_files import (
+from zerotools.formats.deepspeed.schema.tag_file_names import (
     SIDECAR_NAMES,
     is_deepspeed,
     is_one_file,
 )
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
-from zerotools.runs.file_names import RECORD
+from zerotools.runs.job_checkpoint_file_names import RECORD
 
 if TYPE_CHECKING:
     from zerotools.core.target import Target
@@ -135,7 +135,7 @@ class DeepSpeedFormat(Format):
         check_weights(source)
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        from zerotools.formats.deepspeed.partitioning.weight_pairs import weight_pairs
+        from zerotools.formats.deepspeed.partitioning.pair_masters_with_weights import weight_pairs
 
         return weight_pairs(source)
 
@@ -157,7 +157,7 @@ class DeepSpeedFormat(Format):
         compare_copies(source)
 
     def numbered_state(self, source: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
-        from zerotools.formats.deepspeed.reading.numbered_state import numbered_state
+        from zerotools.formats.deepspeed.reading.read_optimizer_without_zero import numbered_state
 
         return numbered_state(source)
 

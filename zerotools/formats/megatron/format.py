@@ -20,7 +20,7 @@ from zerotools.formats.megatron.file_names import (
     SLIME,
     TRACKER,
 )
-from zerotools.io.distcp.file_names import METADATA
+from zerotools.io.distcp.dcp_file_names import METADATA
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.files.regular_files import read_regular
 

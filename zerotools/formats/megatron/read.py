@@ -7,7 +7,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.formats.megatron.file_names import RANK, RANK_FILES
-from zerotools.formats.megatron.legacy_ranks.rank_files import read_ranks
+from zerotools.formats.megatron.legacy_ranks.read_rank_files import read_ranks
 from zerotools.formats.megatron.read_torch_dist import read_directory
 from zerotools.io.files.directory_entries import names_in
 

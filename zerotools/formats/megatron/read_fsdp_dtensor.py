@@ -38,7 +38,7 @@ from zerotools.formats.megatron.training_metadata import (
 from zerotools.formats.megatron.unstack_tensors import join_halves
 from zerotools.io.distcp.check_data_files import data_files, existing_sizes, mixed_saves
 from zerotools.io.distcp.dcp_directory import metadata_names, saving_ranks, tensor_of
-from zerotools.io.distcp.file_names import METADATA
+from zerotools.io.distcp.dcp_file_names import METADATA
 from zerotools.io.distcp.item_chunks import BlobTrees, Items
 from zerotools.io.distcp.metadata import Metadata
 from zerotools.io.files.tolerated_damage import (

@@ -37,7 +37,7 @@ from zerotools.io.distcp.dcp_directory import (
     saving_ranks,
     tensor_of,
 )
-from zerotools.io.distcp.file_names import METADATA
+from zerotools.io.distcp.dcp_file_names import METADATA
 from zerotools.io.distcp.item_chunks import BlobTrees, Items
 from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor
 from zerotools.io.files.regular_files import read_regular

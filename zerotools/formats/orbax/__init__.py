@@ -14,18 +14,18 @@ Arrays are stored as zarr, version 2 or 3. Orbax compresses their chunks, so ele
 positions in files. Each array is therefore read as if its decoded chunks were a file (`ArrayPath`).
 All files are read by ranges through `OpenFiles`, on a disk and in an object store alike, and
 TensorStore only decodes chunks in memory. `lay_out` writes arrays that are not compressed
-(`plain_arrays`).
+(`uncompressed_zarr_arrays`).
 
-file_names          names of directories and files that identify a checkpoint
-tree_metadata       `_METADATA`: the path and type of each value of the tree
-tree_names          the tensor name and role of each value
-ocdbt               the values of an OCDBT database: key -> range of a file
-item_values         the stored bytes of an item's arrays, by key
-tensorstore_arrays  arrays that TensorStore decodes
-array_paths         `ArrayPath`: an array as a file of its elements
-plain_arrays        zarr 2 arrays without compression
-read                directory -> Checkpoint
-training_state      Checkpoint -> TrainingState
-lay_out             weights -> Target
-format              the `Format` of Orbax
+file_names                names of directories and files that identify a checkpoint
+tree_metadata             `_METADATA`: the path and type of each value of the tree
+tree_names                the tensor name and role of each value
+ocdbt                     the values of an OCDBT database: key -> range of a file
+item_values               the stored bytes of an item's arrays, by key
+tensorstore_arrays        arrays that TensorStore decodes
+arrays_as_virtual_files   `ArrayPath`: an array as a file of its elements
+uncompressed_zarr_arrays  zarr 2 arrays without compression
+read                      directory -> Checkpoint
+training_state            Checkpoint -> TrainingState
+lay_out                   weights -> Target
+format                    the `Format` of Orbax
 """

@@ -3,8 +3,8 @@ saves.
 
 The tree has the form of a Flax module's variables in a `TrainState`, which MaxText saves too: a
 weight `decoder.norm.scale` is at `params.params.decoder.norm.scale`. Arrays are written without
-compression (`plain_arrays`), because the position of each element must be known before anything is
-written.
+compression (`uncompressed_zarr_arrays`), because the position of each element must be known before
+anything is written.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import Unsupported
 from zerotools.core.target import FilePlan, Target
 from zerotools.formats.orbax.file_names import COMMITTED, TREE
-from zerotools.formats.orbax.plain_arrays import METADATA, cut_in_chunks
 from zerotools.formats.orbax.tree_metadata import tree_file
 from zerotools.formats.orbax.tree_names import Words, name_arrays
+from zerotools.formats.orbax.uncompressed_zarr_arrays import METADATA, cut_in_chunks
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.huggingface.lay_out_model_directory import keys_by_name, sidecar_plans
 from zerotools.io.output.files_without_tensors import file_of_bytes

@@ -9,13 +9,13 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Origin, Problem, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile
-from zerotools.formats.orbax.array_paths import array_file, array_path
+from zerotools.formats.orbax.arrays_as_virtual_files import array_file, array_path
 from zerotools.formats.orbax.file_names import DATABASE, step_of
 from zerotools.formats.orbax.item_values import ItemValues, keep_values, status_of_files
-from zerotools.formats.orbax.plain_arrays import PlainArray, read_plain_array
 from zerotools.formats.orbax.tensorstore_arrays import ArrayDecoder
 from zerotools.formats.orbax.tree_metadata import SavedTree, TreeValue, read_tree
 from zerotools.formats.orbax.tree_names import name_arrays
+from zerotools.formats.orbax.uncompressed_zarr_arrays import PlainArray, read_plain_array
 from zerotools.io.files.source_stamps import record_source
 from zerotools.io.files.tolerated_damage import (
     is_tolerated,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.safetensors.rank_files import SHARD, shard_numbers
+from zerotools.formats.safetensors.merge_rank_shards import SHARD, shard_numbers
 from zerotools.io.huggingface.model_index import (
     part_of_a_set,
     readable_index,

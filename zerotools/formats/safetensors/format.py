@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
-from zerotools.runs.file_names import RECORD
+from zerotools.runs.job_checkpoint_file_names import RECORD
 
 if TYPE_CHECKING:
     from zerotools.core.target import Target
@@ -47,7 +47,7 @@ class SafetensorsFormat(Format):
         return read(path)
 
     def doubts(self, source: Checkpoint) -> Mapping[str, str]:
-        from zerotools.formats.safetensors.rank_files import lost_shards
+        from zerotools.formats.safetensors.merge_rank_shards import lost_shards
 
         if any(
             problem.prevents_output for problem in source.problems

@@ -12,7 +12,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.safetensors.choose_model_files import choose_files
 from zerotools.formats.safetensors.header import REMARK, Header, read_header
-from zerotools.formats.safetensors.rank_files import (
+from zerotools.formats.safetensors.merge_rank_shards import (
     HF_METADATA,
     NOTE,
     SHARD,

@@ -7,7 +7,7 @@ sort_state_dict        the tensors of a saved tree: weights, optimizer and other
 training_file_keys     keys of the training file that zerotools writes
 sharded_tensors        the part of a tensor in one file: DTensor (FSDP2), ShardedTensor (FSDP1)
 refuse_non_model       errors for files that do not hold a whole model
-rank_files             one file per rank -> Checkpoint
+merge_rank_files       one file per rank -> Checkpoint
 read                   one file, `.bin` shards or rank files -> Checkpoint
 training_state         torch files -> TrainingState
 lay_out_pytorch_model  a Hugging Face directory with `pytorch_model*.bin` -> Target

@@ -19,6 +19,12 @@ from zerotools.formats.torchfile.group_files_by_name import (
     numbered_shards,
     rank_groups,
 )
+from zerotools.formats.torchfile.merge_rank_files import (
+    choose_rank_group,
+    merge_rank_files,
+    rank_aliases,
+    read_ranks,
+)
 from zerotools.formats.torchfile.opened_file import (
     FORMAT,
     OpenedFile,
@@ -27,12 +33,6 @@ from zerotools.formats.torchfile.opened_file import (
     names_by_number,
     open_file,
     with_keys,
-)
-from zerotools.formats.torchfile.rank_files import (
-    choose_rank_group,
-    merge_rank_files,
-    rank_aliases,
-    read_ranks,
 )
 from zerotools.formats.torchfile.refuse_non_model import refuse_no_parameter
 from zerotools.formats.torchfile.sort_state_dict import STATE_ROLE, FileContents

@@ -1,6 +1,6 @@
 """The container of torch.distributed.checkpoint: `.metadata`, and the items of `.distcp` files.
 
-file_names         the names of its files
+dcp_file_names     the names of its files
 metadata           `.metadata`, a pickle, as checked values
 metadata_writer    writes `.metadata` from checked values
 lay_out_data_file  lays out a new `.distcp` file

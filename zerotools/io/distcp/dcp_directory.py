@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.errors import BadFile
-from zerotools.io.distcp.file_names import DATA_FILE, METADATA, RANK_METADATA
+from zerotools.io.distcp.dcp_file_names import DATA_FILE, METADATA, RANK_METADATA
 from zerotools.io.distcp.item_chunks import ItemChunks, Items, refuse_safetensors
 from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor, read_metadata
 

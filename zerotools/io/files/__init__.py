@@ -8,7 +8,7 @@ reflinks               shares blocks of a file with a new file, where the file s
 source_stamps          records the files that an output is made from, and checks them for changes
 directory_entries      names in a directory; a check of names that a checkpoint contains
 exclusive_directory    makes a directory, or a file, that only this run can write
-ownership              gives a new file the owner and permissions of the file that it replaces
+copy_ownership         gives a new file the owner and permissions of the file that it replaces
 metadata_memory_limit  a limit on the memory for headers and pickles
 read_json              reads a JSON file in bounded memory
 tolerated_damage       a context in which readers record damage and continue

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.ownership import copy_access
+from zerotools.io.files.copy_ownership import copy_access
 
 _PROBE = ".zerotools-mode"
 _PRIVATE = 0o700

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.spec import RESERVED_ENV, JobSpec
 from zerotools.jobs.text.exec_limits import too_long
-from zerotools.jobs.text.secrets import is_secret_name
+from zerotools.jobs.text.mask_secrets import is_secret_name
 
 CAPTURED = frozenset(
     {

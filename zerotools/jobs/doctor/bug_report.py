@@ -13,8 +13,8 @@ from typing import Any
 
 from zerotools.io.files.optional_packages import REQUIREMENTS
 from zerotools.jobs.doctor.finding import DoctorFinding
-from zerotools.jobs.doctor.python import answer_of
-from zerotools.jobs.text.secrets import mask_tree
+from zerotools.jobs.doctor.python_and_compilers import answer_of
+from zerotools.jobs.text.mask_secrets import mask_tree
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.version import version as zerotools_version
 

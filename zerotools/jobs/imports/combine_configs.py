@@ -21,7 +21,7 @@ from zerotools.io.huggingface.config_json import full_config
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.accelerate_yaml import Launched, read_accelerate
 from zerotools.jobs.imports.deepspeed_json import read_deepspeed
-from zerotools.jobs.imports.deepspeed_optimizer import read_missing
+from zerotools.jobs.imports.deepspeed_optimizer_and_schedule import read_missing
 from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.programs.trainer_arguments import read_batch_of, translate_settings
 from zerotools.jobs.imports.reading.batch_size import JOB_TOTAL, STEPS

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
-from zerotools.jobs.imports.deepspeed_optimizer import (
+from zerotools.jobs.imports.deepspeed_optimizer_and_schedule import (
     read_missing,
     read_optimizer,
     read_scheduler,

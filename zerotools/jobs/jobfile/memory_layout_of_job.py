@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerotools.core.training_memory import LOCAL, SHARDED, MemoryLayout
+from zerotools.core.training_memory_layout import LOCAL, SHARDED, MemoryLayout
 from zerotools.jobs.jobfile_tables.complete_deepspeed_config import offloaded_to
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 

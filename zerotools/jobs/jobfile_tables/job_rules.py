@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
 
-from zerotools.core.training_memory import NF4
+from zerotools.core.training_memory_layout import NF4
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER, check_checkpoint

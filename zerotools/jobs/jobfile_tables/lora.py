@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerotools.core.training_memory import NF4
+from zerotools.core.training_memory_layout import NF4
 from zerotools.jobs.binding.declaration import key
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.text.exec_limits import too_long
-from zerotools.jobs.text.secrets import HIDDEN
+from zerotools.jobs.text.mask_secrets import HIDDEN
 
 NOTICES = (
     *("started", "first_step", "retried", "stalled", "preempted", "paused", "held"),

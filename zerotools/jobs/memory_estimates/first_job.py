@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.training_memory import NF4, MemoryLayout
+from zerotools.core.training_memory_layout import NF4, MemoryLayout
 from zerotools.jobs.memory_estimates.complete_job_file import tokenizer_of, whole_job
 from zerotools.jobs.memory_estimates.find_models_and_data import (
     CONFIG,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.training_memory import SHARDED, MemoryLayout
+from zerotools.core.training_memory_layout import SHARDED, MemoryLayout
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.jobfile_tables.model import AUTO
 from zerotools.jobs.jobfile_tables.spec import JobSpec

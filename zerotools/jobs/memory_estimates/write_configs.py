@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zerotools.core.training_memory import MemoryLayout
+from zerotools.core.training_memory_layout import MemoryLayout
 from zerotools.jobs.binding.bind import format_value
 from zerotools.ops.estimate.activation_memory import MicroBatch
 from zerotools.ops.estimate.fit_search import FitChange, Way

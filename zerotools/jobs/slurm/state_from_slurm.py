@@ -28,7 +28,7 @@ from zerotools.jobs.jobfile.stored_job import read_stored
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.slurm.job_directory import OUTPUT, JobDirectory
 from zerotools.jobs.slurm.slurm_commands import HELD_AGAIN, ControllerJob
-from zerotools.jobs.text.secrets import HIDDEN, mask_tree
+from zerotools.jobs.text.mask_secrets import HIDDEN, mask_tree
 
 FRESH_SECONDS = 120.0
 """If a job's records changed within this time in seconds, the job still runs, even if Slurm

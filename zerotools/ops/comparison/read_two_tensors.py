@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zerotools.core.adapter_names import DEFAULT, adapter_tensors
+from zerotools.core.adapter_tensor_names import DEFAULT, adapter_tensors
 from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
 from zerotools.core.checkpoint import Checkpoint, ChunkBox, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
@@ -26,7 +26,7 @@ from zerotools.formats import FORMATS, FormatTable, read_any
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_cast, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch, gather_elements, gather_flat
-from zerotools.ops.execution.plan import distinct_chunks
+from zerotools.ops.execution.plan_copies import distinct_chunks
 from zerotools.ops.weights.adapted_model import plain_weights
 from zerotools.ops.weights.adapter_arithmetic import Change, block_reader, merged_change
 from zerotools.ops.weights.adapter_config import (

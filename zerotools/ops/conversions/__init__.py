@@ -5,7 +5,7 @@ conversion                 the class `Conversion`, and the functions that write 
 consolidate                `zerotools consolidate`: the weights as one model
 reshard                    `zerotools reshard`: the same checkpoint for another number of ranks
 convert                    `zerotools convert`: the same checkpoint in another format
-convert_to_job             `zerotools convert --to job`: a checkpoint that a job resumes from
+convert_foreign_to_job     `zerotools convert --to job`: a checkpoint that a job resumes from
 weights_without_optimizer  weights for a format that holds no optimizer state
 adapter_export             `consolidate --adapter-only`: the PEFT adapter of a run
 merged_model               the model of a run, with its adapters merged

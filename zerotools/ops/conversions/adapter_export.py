@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.adapter_names import (
+from zerotools.core.adapter_tensor_names import (
     DEFAULT,
     PREFIX,
     SAVED_EMBEDDINGS,

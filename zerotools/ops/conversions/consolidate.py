@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools import formats
 from zerotools.core import dtypes
-from zerotools.core.adapter_names import is_adapter_checkpoint
+from zerotools.core.adapter_tensor_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT32, DType
@@ -69,7 +69,7 @@ from zerotools.ops.weights.select_and_rename import (
     weights_from,
 )
 from zerotools.ops.weights.tied_weights import resolve_aliases
-from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.job_checkpoint_file_names import MANIFEST
 
 DTYPES = dtypes.PRECISIONS
 

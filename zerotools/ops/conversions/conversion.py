@@ -39,10 +39,15 @@ from zerotools.ops.execution.execute_part import (
     end_complete,
     execute_part,
 )
-from zerotools.ops.execution.plan import plan, prove_plan
+from zerotools.ops.execution.plan_copies import plan, prove_plan
 from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.verify_output import OutputProof, check_sidecar, prove_source, put_sidecar
+from zerotools.ops.prove_source_and_output import (
+    OutputProof,
+    check_sidecar,
+    prove_source,
+    put_sidecar,
+)
 
 _FROM_IT = "use another checkpoint, because the output needs this file"
 

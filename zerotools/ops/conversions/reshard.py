@@ -19,7 +19,7 @@ from zerotools.ops.conversions.conversion import (
     refuse_blocked,
     with_target_sources,
 )
-from zerotools.ops.execution.plan import prove_source
+from zerotools.ops.execution.plan_copies import prove_source
 from zerotools.ops.resume_from_other_program.name_numbered_state import with_record
 from zerotools.ops.undeclared_losses import undeclared_losses
 from zerotools.runs.converted_optimizer_names import named_order_of

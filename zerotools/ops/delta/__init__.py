@@ -5,7 +5,7 @@ apply_into_store  write the result to an object store
 delta_chain       the model that several deltas make, block by block
 make_delta        write the delta of two models
 delta_in_parts    make a delta in parts, and join them
-weights_of_model  the model that `consolidate` would write from a checkpoint
+models_of_delta   the model that `consolidate` would write from a checkpoint
 delta_file        the file of a delta: header, blocks, digests
 block_codec       the changed elements of one block, compressed
 

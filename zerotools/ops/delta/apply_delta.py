@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.copy_ownership import copy_access
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.files.ownership import copy_access
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
@@ -27,7 +27,7 @@ from zerotools.ops.conversions.conversion import (
 from zerotools.ops.delta.delta_chain import COMMAND, ApplyRequest, DeltaChain
 from zerotools.ops.delta.delta_file import DeltaTensor
 from zerotools.ops.delta.make_delta import block_workers, in_order
-from zerotools.ops.delta.weights_of_model import is_model_directory
+from zerotools.ops.delta.models_of_delta import is_model_directory
 from zerotools.ops.execution.divide_output import (
     ByteRange,
     Extent,
@@ -44,10 +44,10 @@ from zerotools.ops.execution.execute import (
     write_target,
 )
 from zerotools.ops.execution.execute_part import PartReport, digest_of, end_complete, write_part
+from zerotools.ops.prove_source_and_output import put_sidecar
 from zerotools.ops.thinning.directory_snapshot import Entries
 from zerotools.ops.verification.digest_manifest import sidecar_of_path
-from zerotools.ops.verify_output import put_sidecar
-from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.job_checkpoint_file_names import MANIFEST
 
 _INDEX = ".index.json"
 """The end of the file name of an index. An index lists the file of each tensor."""

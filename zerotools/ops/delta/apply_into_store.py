@@ -12,10 +12,10 @@ from zerotools.ops.delta.delta_chain import ApplyRequest, DeltaChain
 from zerotools.ops.delta.delta_file import DeltaTensor
 from zerotools.ops.delta.make_delta import block_workers, in_order
 from zerotools.ops.execution.execute import ReadBack, WriteReport
+from zerotools.ops.prove_source_and_output import put_sidecar
 from zerotools.ops.serving.byte_source import Note
 from zerotools.ops.store_output.convert_into_store import FileUpload, check_upload, marker_of
 from zerotools.ops.store_output.upload_memory import UploadMemory
-from zerotools.ops.verify_output import put_sidecar
 
 
 def apply_into_store(

@@ -31,7 +31,7 @@ from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.block_codec import Compression, Elements, apply_block
 from zerotools.ops.delta.delta_file import DeltaFile, DeltaTensor, StoredBlock, digest_of
 from zerotools.ops.delta.make_delta import temporary_file
-from zerotools.ops.delta.weights_of_model import in_layout
+from zerotools.ops.delta.models_of_delta import in_layout
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.version import version

@@ -24,7 +24,7 @@ from itertools import product
 from math import isqrt
 from typing import Any
 
-from zerotools.core.training_memory import NF4, SHARDED, MemoryLayout
+from zerotools.core.training_memory_layout import NF4, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activation_memory import MicroBatch
 from zerotools.ops.estimate.offload_table import (
     ALL,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from zerotools.core.training_memory import LOCAL, SHARDED, MemoryLayout
+from zerotools.core.training_memory_layout import LOCAL, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activation_memory import Activations, MicroBatch, activations_of
 from zerotools.ops.estimate.parameter_shapes import ModelShape
 from zerotools.ops.estimate.rank_memory import (

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zerotools.core.training_memory import (
+from zerotools.core.training_memory_layout import (
     DEVICE,
     DISK,
     GRADIENTS,

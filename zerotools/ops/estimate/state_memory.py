@@ -22,7 +22,7 @@ from math import ceil, prod
 from typing import Any
 
 from zerotools.core.loss_chunks import LossSize
-from zerotools.core.training_memory import (
+from zerotools.core.training_memory_layout import (
     DEVICE,
     DISK,
     EIGHT_BIT_BLOCK,

@@ -1,6 +1,6 @@
 """Carry out a plan: copy the bytes of a source to a target on disk or in memory.
 
-plan             match the bytes of the source to the chunks of the target, and prove the match
+plan_copies      match the bytes of the source to the chunks of the target, and prove the match
 tiles            cut copies to the size of a buffer
 tile_workers     the threads that fill tiles, within a memory budget
 element_blocks   read the elements of tensors in order, block by block

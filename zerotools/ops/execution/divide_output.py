@@ -26,7 +26,7 @@ from zerotools.core.checkpoint import Chunk, ChunkBox, Key, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.core.flat_ranges import Range, Ranges
 from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes, Target
-from zerotools.ops.execution.plan import Copy, RangeCopy
+from zerotools.ops.execution.plan_copies import Copy, RangeCopy
 from zerotools.ops.execution.tiles import split_ranges
 
 ALIGNMENT = 2**20

@@ -20,7 +20,7 @@ from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import Array, numpy_cast
 from zerotools.io.numeric.gather_elements import Scratch, gather_elements, gather_flat
-from zerotools.ops.execution.plan import distinct_chunks
+from zerotools.ops.execution.plan_copies import distinct_chunks
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 
 BLOCK_ELEMENTS = 2**20

@@ -27,7 +27,7 @@ from zerotools.io.output.journal import Journal
 from zerotools.io.output.output_marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.part_ledger import refuse_without_part
 from zerotools.io.output.staging import PROBE, Staging
-from zerotools.ops.execution.plan import Copy, RangeCopy
+from zerotools.ops.execution.plan_copies import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write_files import Writer, create_file, shared_note
 from zerotools.runs.manifest import write_manifest

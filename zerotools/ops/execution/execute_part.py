@@ -43,7 +43,7 @@ from zerotools.ops.execution.execute import (
     refuse_astray,
     size_of,
 )
-from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.plan_copies import plan
 from zerotools.ops.execution.write_files import (
     ChecksummedRange,
     checksum_bytes,

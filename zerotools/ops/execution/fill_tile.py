@@ -36,7 +36,7 @@ from zerotools.io.numeric.gather_elements import (
     gather_flat,
 )
 from zerotools.io.numeric.quantised_values import values_of
-from zerotools.ops.execution.plan import ScaledSource
+from zerotools.ops.execution.plan_copies import ScaledSource
 from zerotools.ops.execution.tiles import BoxPart, RangePart, Tile
 
 Losses = list[tuple[Key, LostValues]]

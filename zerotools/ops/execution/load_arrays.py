@@ -22,7 +22,7 @@ from zerotools.io.numeric.dtype_casts import (
 )
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.fill_tile import Losses, fill_tile
-from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.plan_copies import plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
 

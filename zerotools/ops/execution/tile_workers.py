@@ -23,7 +23,7 @@ from typing import TypeVar
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.numeric.gather_elements import Scratch
-from zerotools.ops.execution.plan import Copy, RangeCopy
+from zerotools.ops.execution.plan_copies import Copy, RangeCopy
 from zerotools.ops.execution.tiles import WIDEST_ITEM_BYTES, Tile, tiles_of
 
 MAX_TILE_BYTES = 1024 * 1024

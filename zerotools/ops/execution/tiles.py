@@ -17,7 +17,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.flat_ranges import Range
 from zerotools.core.scaled_cast import ScaledCast
-from zerotools.ops.execution.plan import Copy, RangeCopy, ScaledSource
+from zerotools.ops.execution.plan_copies import Copy, RangeCopy, ScaledSource
 
 WIDEST_ITEM_BYTES = 16
 MAX_PIECES = 128

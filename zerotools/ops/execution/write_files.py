@@ -31,7 +31,7 @@ from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.preallocate_on_ext4 import reserve_blocks
 from zerotools.ops.execution.fill_tile import Losses, fill_tile, moved_ranges, of_weights
-from zerotools.ops.execution.plan import Copy, RangeCopy
+from zerotools.ops.execution.plan_copies import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import TileWorkers
 from zerotools.ops.execution.tiles import Tile
 

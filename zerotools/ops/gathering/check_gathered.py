@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerotools.core.adapter_names import adapter_names, is_adapter_checkpoint
+from zerotools.core.adapter_tensor_names import adapter_names, is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats import format_of, read_any
 from zerotools.formats.detect import allow_unfinished_name
 from zerotools.io.files.tolerated_damage import tolerating_damage
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.verification.findings import Finding, Soundness, Verification
+from zerotools.ops.verification.verification_result import Finding, Soundness, Verification
 from zerotools.ops.verification.verify import ToVerify, carry_out_verify, prepare_verify
 from zerotools.ops.weights.adapted_model import plain_weights
 from zerotools.ops.weights.name_check import Fits, NotChecked, check_names

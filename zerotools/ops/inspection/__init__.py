@@ -6,5 +6,5 @@ completeness        whether a checkpoint is complete; truncated and missing file
 loss_curves         the loss of the run, from the file next to its checkpoints
 next_commands       commands that the user can run next
 
-Imports no numpy. Of `ops` it imports `execution.plan` and `quantised`.
+Imports no numpy. Of `ops` it imports `execution.plan_copies` and `quantised`.
 """

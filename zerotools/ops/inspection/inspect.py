@@ -12,7 +12,7 @@ from zerotools.core.errors import BadFile, Incomplete, Unsupported, ZerotoolsErr
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.list_run_checkpoints import RunListing
-from zerotools.ops.execution.plan import prove_source, stored_elements
+from zerotools.ops.execution.plan_copies import prove_source, stored_elements
 from zerotools.ops.inspection.checkpoint_summary import (
     CheckpointSummary,
     summarize,

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerotools.core.adapter_names import adapter_names, is_adapter_checkpoint
+from zerotools.core.adapter_tensor_names import adapter_names, is_adapter_checkpoint
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.directory_entries import names_if_readable
 from zerotools.io.files.open_source import RemotePath

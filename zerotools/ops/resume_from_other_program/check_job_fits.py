@@ -14,7 +14,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import BFLOAT16, FLOAT16
 from zerotools.core.errors import BadRequest
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_class_of
-from zerotools.ops.execution.plan import prove_source
+from zerotools.ops.execution.plan_copies import prove_source
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun
 from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.adapter_names import adapter_names
+from zerotools.core.adapter_tensor_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape

@@ -23,7 +23,12 @@ from zerotools.io.files.source_stamps import record_source_path, recording_sourc
 from zerotools.io.files.tolerated_damage import Damage, tolerating_damage
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
-from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, files_with_tensors, sound_files
+from zerotools.ops.salvage.undamaged_bytes import (
+    SoundFile,
+    SoundFiles,
+    files_with_tensors,
+    sound_files,
+)
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesToScan, files_of
 from zerotools.ops.verification.compare_manifest import adjacent_manifest
 from zerotools.ops.verification.digest_manifest import DigestManifest

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerotools.core.adapter_names import (
+from zerotools.core.adapter_tensor_names import (
     DEFAULT,
     EMBEDDING_A,
     EMBEDDING_B,

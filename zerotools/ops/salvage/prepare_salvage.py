@@ -17,8 +17,8 @@ from zerotools.core.target import Target
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.output.files_without_tensors import file_of_bytes
 from zerotools.ops.execution.tile_workers import MemoryBudget
+from zerotools.ops.salvage.checkpoint_to_fill_from import read_other, used_files
 from zerotools.ops.salvage.examine_damage import ToExamine, examine_checkpoint
-from zerotools.ops.salvage.fill_source import read_other, used_files
 from zerotools.ops.salvage.salvage_plan import RECORD, Salvage, SalvageOptions, plan_salvage
 
 

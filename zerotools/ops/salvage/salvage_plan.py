@@ -24,6 +24,7 @@ from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.merged_model import MergedModel
 from zerotools.ops.copied_sidecars import lacking_config, with_sidecars
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
+from zerotools.ops.salvage.checkpoint_to_fill_from import Other
 from zerotools.ops.salvage.examine_damage import Examined
 from zerotools.ops.salvage.exported_weights import Naming, Weights, tied_to, weights_of
 from zerotools.ops.salvage.fill_holes import (
@@ -33,7 +34,6 @@ from zerotools.ops.salvage.fill_holes import (
     in_pieces,
     joined_parts,
 )
-from zerotools.ops.salvage.fill_source import Other
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.name_check import named_for_model
 from zerotools.ops.weights.select_and_rename import (

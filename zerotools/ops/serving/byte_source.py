@@ -39,7 +39,7 @@ from zerotools.io.numeric.torch_float16_cast import cast_for
 from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove_coverage
 from zerotools.ops.execution.divide_output import ByteRange, Extent, clip_copies, tensor_extents
 from zerotools.ops.execution.fill_tile import Losses, fill_tile, of_weights
-from zerotools.ops.execution.plan import Copy, RangeCopy, plan
+from zerotools.ops.execution.plan_copies import Copy, RangeCopy, plan
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.tiles import Tile, check_buffer, tiles_of
 

@@ -18,12 +18,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.ops.serving.authorization import (
-    ALGORITHM,
-    Credentials,
-    SignedRequest,
-    signature_refusal,
-)
+from zerotools.ops.serving.answer_as_hub import plain_answer
+from zerotools.ops.serving.answer_as_s3 import bucket_answer, error_answer
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.http_answers import (
     FilePart,
@@ -32,8 +28,12 @@ from zerotools.ops.serving.http_answers import (
     ServedModel,
     of_text,
 )
-from zerotools.ops.serving.hub_requests import plain_answer
-from zerotools.ops.serving.s3_requests import bucket_answer, error_answer
+from zerotools.ops.serving.token_and_signature_check import (
+    ALGORITHM,
+    Credentials,
+    SignedRequest,
+    signature_refusal,
+)
 
 MOST_CONNECTIONS = 1024
 """The largest number of connections, including those of clients without the token. A connection

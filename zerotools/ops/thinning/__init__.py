@@ -5,5 +5,5 @@ thin_plan           the files to remove and to write, and the bytes that become 
 directory_snapshot  the entries of a checkpoint's directory, and a check that they are unchanged
 thinned_copy        make the new directory and check it
 swap_directories    exchange the two directories, and remove files of a killed run
-thin_checkpoint     all steps in order, and the result as JSON
+carry_out_thinning  all steps in order, and the result as JSON
 """

@@ -13,7 +13,7 @@ from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.formats.detect import UNFINISHED
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.files.regular_files import read_regular
-from zerotools.runs.file_names import RECORD
+from zerotools.runs.job_checkpoint_file_names import RECORD
 
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d{1,18})")
 _BEST = "best"

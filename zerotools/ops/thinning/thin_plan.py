@@ -26,7 +26,7 @@ from zerotools.ops.thinning.select_checkpoints import checkpoints_in
 from zerotools.ops.thinning.swap_directories import has_leftovers
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.verify import ToVerify, carry_out_verify
-from zerotools.runs.file_names import MANIFEST, RECORD
+from zerotools.runs.job_checkpoint_file_names import MANIFEST, RECORD
 from zerotools.runs.thinning_record import THINNED, ThinnedRecord, read_thinned
 from zerotools.runs.training_record import read_record, record_to_json
 

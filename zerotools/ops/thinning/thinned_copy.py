@@ -27,7 +27,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import FilePlan
-from zerotools.io.files.ownership import copy_owner
+from zerotools.io.files.copy_ownership import copy_owner
 from zerotools.io.output.files_without_tensors import carried_file
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.write_files import complete_file, create_file
@@ -36,10 +36,10 @@ from zerotools.ops.thinning.directory_snapshot import Entries
 from zerotools.ops.thinning.thin_plan import ThinPlan
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.compare_manifest import Against, adjacent_manifest
-from zerotools.ops.verification.findings import Soundness
 from zerotools.ops.verification.tensor_digests import digests_of
+from zerotools.ops.verification.verification_result import Soundness
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
-from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.job_checkpoint_file_names import MANIFEST
 from zerotools.runs.manifest import rewrite_manifest
 
 _LINKED_AT_MOST = 65_000

@@ -11,6 +11,6 @@ scale_checks         find scales of quantised weights that cannot be used
 tensor_digests       the digest of a tensor
 digest_manifest      NAME.zerotools.json with the digests, and the digests inside an output
 compare_manifest     compare a checkpoint with a manifest, or with another checkpoint
-findings             the faults that were found, the verdict, and its JSON
+verification_result  the faults that were found, the verdict, and its JSON
 verify_page_data     the values that the page of a verification shows
 """

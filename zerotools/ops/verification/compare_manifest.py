@@ -28,9 +28,9 @@ from zerotools.ops.verification.digest_manifest import (
 )
 from zerotools.ops.verification.divide_checks import WHOLE, Portion, tied_names
 from zerotools.ops.verification.file_scan import ClaimedBytes
-from zerotools.ops.verification.findings import Check, Comparison, Finding
 from zerotools.ops.verification.tensor_digests import TensorDigest, digests_of
 from zerotools.ops.verification.value_checks import is_exact_in
+from zerotools.ops.verification.verification_result import Check, Comparison, Finding
 from zerotools.runs.thinning_record import read_thinned
 
 _MAX_NAMED = 3

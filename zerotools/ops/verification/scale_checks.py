@@ -21,7 +21,7 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.fill_tile import fill_tile
-from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.plan_copies import plan
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
 from zerotools.ops.quantised.dequantise import dequantise_checkpoint

@@ -48,7 +48,6 @@ from zerotools.ops.verification.file_scan import (
     claims_of,
     scan_files,
 )
-from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
 from zerotools.ops.verification.scale_checks import meaningless_scales
 from zerotools.ops.verification.value_checks import is_mask, odd_values
 from zerotools.ops.verification.values_stored_twice import (
@@ -57,6 +56,7 @@ from zerotools.ops.verification.values_stored_twice import (
     differing_replicas,
     differing_weights,
 )
+from zerotools.ops.verification.verification_result import Check, Comparison, Finding, Verification
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 DEFAULT_MEMORY = 256 * 2**20

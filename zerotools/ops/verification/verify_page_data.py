@@ -20,7 +20,7 @@ from zerotools.ops.picture.checkpoint_page_data import (
     picture_contents,
     run_lengths,
 )
-from zerotools.ops.verification.findings import Check, Soundness, Verification
+from zerotools.ops.verification.verification_result import Check, Soundness, Verification
 
 WHOLE, UNKNOWN, DAMAGED = 0, 1, 2
 """The states of a file, of a cell of its strip, and of a tensor."""

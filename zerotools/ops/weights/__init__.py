@@ -8,11 +8,11 @@ model_to_match          the model that an export must match
 layout_mapping          convert a checkpoint to the layout of another program
 layout_search           find the layout that a checkpoint has, also under other names
 unwrap_names            remove the parts of names that wrappers such as FSDP add
-check_map               check a file of layouts
+check_layout_map        check a file of layouts
 megatron_run_arguments  the arguments of a training script, which a layout may need
 strided_views           tensors that are made of strided parts of other tensors
 restore_hub_layout      a job's model under the names and in the shapes of the Hub
-base_model              the model that an adapter was trained on
+add_base_model_weights  the model that an adapter was trained on
 lora_merge              merge the adapters of a LoRA run into its weights
 adapted_model           the weights that an adapter changes, and the change of each
 adapter_arithmetic      compute a weight with an adapter merged

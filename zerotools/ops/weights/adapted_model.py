@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from zerotools.core.adapter_names import (
+from zerotools.core.adapter_tensor_names import (
     EMBEDDING_A,
     EMBEDDING_B,
     MAGNITUDE,

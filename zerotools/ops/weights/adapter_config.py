@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.adapter_names import (
+from zerotools.core.adapter_tensor_names import (
     DEFAULT,
     EMBEDDING_A,
     EMBEDDING_B,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from zerotools.core.adapter_names import PREFIX, A, AdapterTensor, B, adapter_tensors
+from zerotools.core.adapter_tensor_names import PREFIX, A, AdapterTensor, B, adapter_tensors
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.nearest_word import nearest_of

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zerotools import formats
-from zerotools.core.adapter_names import (
+from zerotools.core.adapter_tensor_names import (
     DEFAULT,
     PREFIX,
     A,
@@ -24,7 +24,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.formats import FormatTable
 from zerotools.io.huggingface.model_sidecars import find_nearest
 from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG
-from zerotools.ops.weights.base_model import joined_files, moved_below
+from zerotools.ops.weights.add_base_model_weights import joined_files, moved_below
 from zerotools.ops.weights.merged_config import HEADS, is_token_embedding
 
 _FILES = ("adapter_model.safetensors", "adapter_model.bin")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.adapter_names import is_adapter_checkpoint
+from zerotools.core.adapter_tensor_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core import dtypes
-from zerotools.core.adapter_names import (
+from zerotools.core.adapter_tensor_names import (
     DEFAULT,
     SAVED_WHOLE,
     AdapterTensor,
@@ -52,7 +52,12 @@ from zerotools.ops.weights.adapter_config import (
     refuse_changed_base,
 )
 from zerotools.ops.weights.adapter_mapping import mapped_config, saved_tensors
-from zerotools.ops.weights.base_model import check_bytes, read_base, with_base, with_given_base
+from zerotools.ops.weights.add_base_model_weights import (
+    check_bytes,
+    read_base,
+    with_base,
+    with_given_base,
+)
 from zerotools.ops.weights.embeddings_saved_by_peft import with_saved_embeddings
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.layout_search import shapes_of

@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
-from zerotools.core.adapter_names import is_adapter_checkpoint
+from zerotools.core.adapter_tensor_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported

@@ -18,8 +18,8 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, HubLayout, HubPiece, pieces_of
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.distcp.item_chunks import archives_of
-from zerotools.ops.execution.plan import prove_source
-from zerotools.ops.weights.base_model import BASE
+from zerotools.ops.execution.plan_copies import prove_source
+from zerotools.ops.weights.add_base_model_weights import BASE
 
 
 def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLayout:

@@ -3,7 +3,7 @@ layout of the files, threads and memory."""
 
 from typing import Annotated, TypedDict
 
-from zerotools.public.command_options.option import (
+from zerotools.public.command_options.declare_and_bind_options import (
     NAMES,
     OUTPUT,
     RESOURCES,

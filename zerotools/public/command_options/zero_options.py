@@ -5,7 +5,12 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from zerotools.formats.deepspeed.schema.ds_config import read_config
 from zerotools.formats.format import WriteOptions
-from zerotools.public.command_options.option import TRAINING, Option, PathOption, Switch
+from zerotools.public.command_options.declare_and_bind_options import (
+    TRAINING,
+    Option,
+    PathOption,
+    Switch,
+)
 
 
 class ZeroOptions(TypedDict, total=False):

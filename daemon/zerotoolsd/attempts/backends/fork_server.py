@@ -203,7 +203,7 @@ COMMON = ("zerotoolsd.trainer.run_rank:set_library_defaults",)
 TORCH = (
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
-    "zerotoolsd.trainer.session",
+    "zerotoolsd.trainer.prepare_and_train",
     "zerotoolsd.trainer.engine_torch.engine",
 )
 """Modules that every rank of the built-in trainer imports."""

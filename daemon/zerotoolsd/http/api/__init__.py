@@ -3,10 +3,10 @@
 routes, server                    make the application from all routes, and serve it
 listening_sockets, bearer_tokens  open the sockets for clients, and check the tokens of TCP clients
 connection_limits                 limits the connections in all and of each user, and slow clients
-request_gate                      checks rate limits and authorization before every handler
+rate_and_authorization_gate       checks rate limits and authorization before every handler
 authorize                         identifies the caller, and decides with `users.rights`
 request_limits                    limits the requests of one user: per second, and at the same time
-app_keys                          defines the keys with which handlers find the service and the page
+aiohttp_app_keys                  defines the keys with which handlers find the service and the page
 request_validation                checks bodies and queries
 jobs, job_outputs, machine, events, web_links, cleaning, import_job_file
                                   handle the requests

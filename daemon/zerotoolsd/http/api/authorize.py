@@ -17,7 +17,14 @@ from typing import Any
 from aiohttp import web
 
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import ACTIONS, CONCURRENCY_LIMIT, PEOPLE, RIGHTS, SERVICE, TOKENS
+from zerotoolsd.http.api.aiohttp_app_keys import (
+    ACTIONS,
+    CONCURRENCY_LIMIT,
+    PEOPLE,
+    RIGHTS,
+    SERVICE,
+    TOKENS,
+)
 from zerotoolsd.interface.api_types import Forbidden, Unauthorized
 from zerotoolsd.users.rights import Access, Caller, Owner, Rights
 

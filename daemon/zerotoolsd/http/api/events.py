@@ -6,7 +6,7 @@ from aiohttp import web
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import SERVICE
+from zerotoolsd.http.api.aiohttp_app_keys import SERVICE
 from zerotoolsd.http.api.authorize import authorized_again
 from zerotoolsd.http.api.responses import json_response, json_text
 from zerotoolsd.http.api.visible_fields import event_for

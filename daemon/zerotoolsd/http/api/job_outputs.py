@@ -18,7 +18,7 @@ from aiohttp import web
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.states import TERMINAL
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import SERVICE
+from zerotoolsd.http.api.aiohttp_app_keys import SERVICE
 from zerotoolsd.http.api.openapi.request_schemas import MOST_SHOWN
 from zerotoolsd.http.api.responses import json_response
 from zerotoolsd.interface.api_types import AttemptView, JobView, NotFound

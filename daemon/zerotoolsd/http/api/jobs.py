@@ -14,9 +14,9 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.priority_range import why_not_priority
 from zerotools.jobs.states import STATE_WORDS, STATES, states_of
 from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, each_member
-from zerotools.jobs.text.secrets import HIDDEN
+from zerotools.jobs.text.mask_secrets import HIDDEN
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import PEOPLE, SERVICE
+from zerotoolsd.http.api.aiohttp_app_keys import PEOPLE, SERVICE
 from zerotoolsd.http.api.authorize import AuthorizedRequest, authorized_request
 from zerotoolsd.http.api.openapi.request_schemas import LARGEST_PID, LONGEST_SPAN, MOST_SHOWN
 from zerotoolsd.http.api.responses import (

@@ -5,15 +5,15 @@ from __future__ import annotations
 from aiohttp import web
 
 from zerotoolsd.http.api import (
-    cleaning,
+    clean_ended_jobs,
     events,
     import_job_file,
     job_outputs,
     jobs,
-    machine,
+    machine_and_daemon_requests,
     web_links,
 )
-from zerotoolsd.http.api.app_keys import (
+from zerotoolsd.http.api.aiohttp_app_keys import (
     ACTIONS,
     CONCURRENCY_LIMIT,
     PAGE,
@@ -27,7 +27,7 @@ from zerotoolsd.http.api.app_keys import (
 from zerotoolsd.http.api.bearer_tokens import BearerTokens
 from zerotoolsd.http.api.error_responses import problems
 from zerotoolsd.http.api.openapi import openapi_document
-from zerotoolsd.http.api.request_gate import gate_middleware
+from zerotoolsd.http.api.rate_and_authorization_gate import gate_middleware
 from zerotoolsd.http.api.request_limits import ConcurrencyLimit, RateLimit
 from zerotoolsd.http.api.request_validation import LARGEST_BODY, routes_of
 from zerotoolsd.service.answer_requests import JobRequests
@@ -60,21 +60,21 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.get("/v1/jobs/{id}/checkpoints", job_outputs.checkpoints), Action.READ_RESULTS),
     (web.get("/v1/jobs/{id}/predictions", job_outputs.predictions), Action.READ_RESULTS),
     (web.get("/v1/jobs/{id}/examples", job_outputs.examples), Action.READ_EXAMPLES),
-    (web.post("/v1/clean", cleaning.clean), Action.CLEAN),
-    (web.post("/v1/drain", machine.drain), Action.DRAIN),
-    (web.post("/v1/undrain", machine.undrain), Action.DRAIN),
-    (web.post("/v1/notices/test", machine.test_notices), Action.TEST_NOTICES),
+    (web.post("/v1/clean", clean_ended_jobs.clean), Action.CLEAN),
+    (web.post("/v1/drain", machine_and_daemon_requests.drain), Action.DRAIN),
+    (web.post("/v1/undrain", machine_and_daemon_requests.undrain), Action.DRAIN),
+    (web.post("/v1/notices/test", machine_and_daemon_requests.test_notices), Action.TEST_NOTICES),
     (web.get("/v1/events", events.events), Action.FOLLOW_EVENTS),
     (web.get("/v1/events/stream", events.stream, allow_head=False), Action.FOLLOW_EVENTS),
     (web.get("/v1/openapi.json", openapi_document.openapi), Action.SEE_DAEMON),
-    (web.get("/v1/machine", machine.machine), Action.SEE_MACHINE),
-    (web.get("/v1/history", machine.history), Action.SEE_MACHINE),
-    (web.get("/v1/peaks", machine.peaks), Action.SEE_MACHINE),
-    (web.get("/v1/shares", machine.shares), Action.SEE_SHARES),
+    (web.get("/v1/machine", machine_and_daemon_requests.machine), Action.SEE_MACHINE),
+    (web.get("/v1/history", machine_and_daemon_requests.history), Action.SEE_MACHINE),
+    (web.get("/v1/peaks", machine_and_daemon_requests.peaks), Action.SEE_MACHINE),
+    (web.get("/v1/shares", machine_and_daemon_requests.shares), Action.SEE_SHARES),
     (web.post("/v1/web/links", web_links.make_link), Action.OPEN_PAGE),
     (web.post("/v1/web/end", web_links.end_sessions), Action.OPEN_PAGE),
-    (web.get("/v1/health", machine.health), Action.SEE_DAEMON),
-    (web.get("/metrics", machine.metrics), Action.SEE_METRICS),
+    (web.get("/v1/health", machine_and_daemon_requests.health), Action.SEE_DAEMON),
+    (web.get("/metrics", machine_and_daemon_requests.metrics), Action.SEE_METRICS),
 )
 """All routes, each with the action that decides who may send it.
 

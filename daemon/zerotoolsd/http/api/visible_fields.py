@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from zerotoolsd.http.api.app_keys import PEOPLE
+from zerotoolsd.http.api.aiohttp_app_keys import PEOPLE
 from zerotoolsd.http.api.authorize import AuthorizedRequest
 from zerotoolsd.interface.api_types import AttemptView, Event, JobView
 from zerotoolsd.users.rights import Access

@@ -7,7 +7,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import PAGE
+from zerotoolsd.http.api.aiohttp_app_keys import PAGE
 from zerotoolsd.http.api.authorize import authorized_request
 from zerotoolsd.http.api.responses import json_response
 

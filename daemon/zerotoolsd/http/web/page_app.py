@@ -16,7 +16,7 @@ from aiohttp.typedefs import Middleware
 import zerotools
 from zerotools.jobs.states import VERBS
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import ACTIONS, CONCURRENCY_LIMIT, PEOPLE, RIGHTS, SERVICE
+from zerotoolsd.http.api.aiohttp_app_keys import ACTIONS, CONCURRENCY_LIMIT, PEOPLE, RIGHTS, SERVICE
 from zerotoolsd.http.api.error_responses import problem_response, problems
 from zerotoolsd.http.api.request_limits import ConcurrencyLimit
 from zerotoolsd.http.api.request_validation import routes_of

@@ -32,7 +32,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import PEOPLE, SERVICE
+from zerotoolsd.http.api.aiohttp_app_keys import PEOPLE, SERVICE
 from zerotoolsd.http.api.authorize import decide, turn_of
 from zerotoolsd.http.api.connection_limits import Connection
 from zerotoolsd.http.api.error_responses import problem_response

@@ -28,7 +28,7 @@ from zerotoolsd.monitoring.notifications.send_to_destinations import (
 from zerotoolsd.monitoring.notifications.shortage_watch import Shortages, ShortageWatch
 from zerotoolsd.monitoring.notifications.webhooks import WebhookSender
 from zerotoolsd.queue.lifecycle import JobStatus
-from zerotoolsd.queue.retry_rules import wait_factor
+from zerotoolsd.queue.retries_by_cause import wait_factor
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import COMMAND, DESTINATION, WEBHOOK, Notice, Outbox

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.text.secrets import mask_text
+from zerotools.jobs.text.mask_secrets import mask_text
 from zerotoolsd.attempts.job_environment import secrets_of, unshown_values
 from zerotoolsd.attempts.last_report import last_report
 from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT, NotifyConfig

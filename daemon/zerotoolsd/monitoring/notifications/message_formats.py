@@ -26,7 +26,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_plus, urlencode, urlsplit, urlunsplit
 
-from zerotools.jobs.text.secrets import HIDDEN
+from zerotools.jobs.text.mask_secrets import HIDDEN
 from zerotoolsd.config import notify_config
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.queue.tables.notice_outbox import Notice

@@ -11,7 +11,7 @@ from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotools.jobs.preflight.tracker_login import offline_notes
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotoolsd.attempts.job_environment import job_environment
-from zerotoolsd.dispatch.files_of_ended_jobs import NamedPath, paths_in_job_file
+from zerotoolsd.dispatch.remove_job_files import NamedPath, paths_in_job_file
 from zerotoolsd.service.admission.interpreter_check import Needs, needs_from, needs_of
 from zerotoolsd.service.admission.memory_check import (
     JobMemoryEstimate,
@@ -19,7 +19,7 @@ from zerotoolsd.service.admission.memory_check import (
     estimate_from_json,
     estimate_job_memory,
 )
-from zerotoolsd.service.admission.start_dry_run import reads_data
+from zerotoolsd.service.admission.run_rank_checks import reads_data
 
 
 @dataclass(frozen=True, kw_only=True)

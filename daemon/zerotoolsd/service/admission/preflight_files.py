@@ -30,7 +30,7 @@ from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.service.admission import (
     adoptable_process,
-    directory_checks,
+    checkpoints_and_conflicts,
     preflight_data,
     preflight_model,
 )
@@ -101,7 +101,7 @@ def resumes_foreign_checkpoint(spec: JobSpec) -> bool:
     """Return whether the job continues from a checkpoint of another program, judged from file
     names.
 
-    The contents of such a checkpoint can only be checked with the model, as `start_dry_run` does.
+    The contents of such a checkpoint can only be checked with the model, as `run_rank_checks` does.
     """
     if spec.engine == "script" or spec.resume_from is None or in_store(spec.resume_from):
         return False
@@ -167,7 +167,7 @@ def check_output(spec: JobSpec) -> None:
             f"output_dir = {output}: {parent} cannot be written; name another directory, or change "
             f"the rights of {parent}"
         )
-    found = directory_checks.newest_checkpoint(output) if spec.engine != "script" else None
+    found = checkpoints_and_conflicts.newest_checkpoint(output) if spec.engine != "script" else None
     if found is None:
         _check_export(spec, output / EXPORT)
         return

@@ -17,13 +17,17 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.dispatch.files_of_ended_jobs import names_of
+from zerotoolsd.dispatch.remove_job_files import names_of
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.interface.start_conditions import ANY, Dependency, QueueTerms
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.admission.directory_checks import newest_step, newest_undamaged, real_paths
+from zerotoolsd.service.admission.checkpoints_and_conflicts import (
+    newest_step,
+    newest_undamaged,
+    real_paths,
+)
 from zerotoolsd.service.operations.priority_and_array_changes import FindJob
 from zerotoolsd.service.submission import JobSubmission
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.states import ACTIVE, TERMINAL
-from zerotools.jobs.text.secrets import longest_first
+from zerotools.jobs.text.mask_secrets import longest_first
 from zerotoolsd.attempts.job_environment import long_values, secret_steps
-from zerotoolsd.attempts.start_history import StartHistory
+from zerotoolsd.attempts.usual_start_duration import StartHistory
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import JobView

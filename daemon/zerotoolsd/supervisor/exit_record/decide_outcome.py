@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup
 from zerotoolsd.supervisor.attempt_plan import GOES_ON, OUTSIDE, TIME_LIMIT, Plan
-from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.durable_files import open_regular
 from zerotoolsd.supervisor.exit_record.first_failure import (
     EXIT_BAD_CHECKPOINT,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.cgroups import AttemptGroup
+from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup
 from zerotoolsd.supervisor.gpu_locks import uid_text
 from zerotoolsd.supervisor.procfs import Process, all_processes, boot_id, descendants, read_process
 from zerotoolsd.supervisor.rank_log import log_line

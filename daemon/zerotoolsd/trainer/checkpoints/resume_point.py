@@ -15,7 +15,10 @@ from zerotools.runs import checkpoint_dirs
 from zerotools.runs.training_record import JobRecord
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.supervisor.transient_os_errors import is_transient
-from zerotoolsd.trainer.checkpoints.commit import check_structure, clear_leftovers
+from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (
+    check_structure,
+    clear_leftovers,
+)
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart, make_foreign_start
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.process_group import WorldGroup

@@ -24,7 +24,11 @@ from typing import TypeVar, cast
 
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.training_record import JobRecord
-from zerotoolsd.trainer.checkpoints.commit import Committed, Committer, sync_file
+from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (
+    Committed,
+    Committer,
+    sync_file,
+)
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.rank.rank_errors import Diverged
 

@@ -1,4 +1,4 @@
-"""The interface of an engine (`protocol`), and the code that both engines share.
+"""The interface of an engine (`engine_interface`), and the code that both engines share.
 
 training_loss          cross-entropy and DPO
 chunked_loss           cross-entropy without a tensor of all logits

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from zerotools import formats
-from zerotools.core.adapter_names import DEFAULT, PREFIX, adapter_tensors
+from zerotools.core.adapter_tensor_names import DEFAULT, PREFIX, adapter_tensors
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.lora import LoraSpec
 from zerotools.ops.weights.adapter_config import read_adapter_config, scale_of
+from zerotoolsd.trainer.model.add_lora_adapters import is_adapter
 from zerotoolsd.trainer.model.fill_shards import BoxReader, fill_shard
-from zerotoolsd.trainer.model.lora import is_adapter
 
 _SCALES_AGREE = 1e-6
 

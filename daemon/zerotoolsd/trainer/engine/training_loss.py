@@ -13,7 +13,7 @@ from zerotoolsd.trainer.data.example_pools import IGNORED, Example
 from zerotoolsd.trainer.data.example_store import Preference
 from zerotoolsd.trainer.data.packing import join_examples
 from zerotoolsd.trainer.engine.chunked_loss import accepts_targets, summed_cross_entropy
-from zerotoolsd.trainer.engine.protocol import LossSum, Rewards
+from zerotoolsd.trainer.engine.engine_interface import LossSum, Rewards
 from zerotoolsd.trainer.engine.router_balance import router_bias_in, router_loss_in
 from zerotoolsd.trainer.model.segment_attention import is_flash, segments_of
 from zerotoolsd.trainer.sequence_parallel.all_to_all import sum_over_ranks

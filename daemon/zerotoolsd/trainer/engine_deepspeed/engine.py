@@ -18,9 +18,9 @@ from zerotools.runs.training_record import JobRecord
 from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_size_of
+from zerotoolsd.trainer.engine.engine_interface import LossSum, StepResult
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy, overflow_at_smallest
-from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
 from zerotoolsd.trainer.engine.router_balance import (
     add_router_loss,
     move_router_bias,

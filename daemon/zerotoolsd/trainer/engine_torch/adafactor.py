@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerotools.core.training_memory import MOMENTS
+from zerotools.core.training_memory_layout import MOMENTS
 from zerotoolsd.trainer.allocate_tensors import MemoryTier
 from zerotoolsd.trainer.engine_torch.reduce_and_update import Reduction, local_tensor
 from zerotoolsd.trainer.model.sharding import wrap_local

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerotools.core.training_memory import EIGHT_BIT_BLOCK, MOMENTS, has_eight_bit_moments
+from zerotools.core.training_memory_layout import EIGHT_BIT_BLOCK, MOMENTS, has_eight_bit_moments
 from zerotoolsd.trainer.allocate_tensors import MemoryTier
 from zerotoolsd.trainer.engine_torch.reduce_and_update import local_tensor
 from zerotoolsd.trainer.model.sharding import wrap_local

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.training_memory import DISK, MemoryLayout
+from zerotools.core.training_memory_layout import DISK, MemoryLayout
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.estimate.state_memory import optimizer_state_of_all_ranks
 from zerotools.runs.training_record import JobRecord
@@ -30,6 +30,7 @@ from zerotoolsd.trainer.engine_torch.reduce_and_update import (
     RowPartition,
     UpdatePath,
 )
+from zerotoolsd.trainer.model.add_lora_adapters import check_frozen_type
 from zerotoolsd.trainer.model.fill_shards import (
     load_packed,
     load_weights,
@@ -38,7 +39,6 @@ from zerotoolsd.trainer.model.fill_shards import (
 )
 from zerotoolsd.trainer.model.initialise_from_seed import initialise_weights
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
-from zerotoolsd.trainer.model.lora import check_frozen_type
 from zerotoolsd.trainer.model.match_pretrained import Pretrained
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.nf4_linear import check_kernels

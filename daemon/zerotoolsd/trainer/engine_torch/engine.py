@@ -16,6 +16,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.training_record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
+from zerotoolsd.trainer.engine.engine_interface import LossSum, StepResult
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.nan_and_loss_scale import (
     DivergencePolicy,
@@ -23,7 +24,6 @@ from zerotoolsd.trainer.engine.nan_and_loss_scale import (
     loss_scale_after,
     resumed_loss_scale,
 )
-from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
 from zerotoolsd.trainer.engine.text_generation import Decoding, generate
 from zerotoolsd.trainer.engine.training_loss import (
     are_preferences,

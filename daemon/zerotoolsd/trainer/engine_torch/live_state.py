@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from zerotools.core.training_memory import MemoryLayout
+from zerotools.core.training_memory_layout import MemoryLayout
 from zerotoolsd.trainer.allocate_tensors import MemoryTiers
 from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts
 from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights

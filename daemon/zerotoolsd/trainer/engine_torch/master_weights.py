@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
-from zerotools.core.training_memory import (
+from zerotools.core.training_memory_layout import (
     GRADIENTS,
     MASTERS,
     UPDATE_BUCKET_BYTES,

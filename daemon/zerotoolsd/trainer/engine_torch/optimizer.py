@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerotools.core.training_memory import MOMENTS
+from zerotools.core.training_memory_layout import MOMENTS
 from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.runs.training_record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.allocate_tensors import MemoryTier

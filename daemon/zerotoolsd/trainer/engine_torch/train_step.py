@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from zerotools.core.training_memory import DEVICE, LOCAL, MemoryLayout
+from zerotools.core.training_memory_layout import DEVICE, LOCAL, MemoryLayout
 from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotoolsd.trainer.data.example_pools import RankBatch
 from zerotoolsd.trainer.engine.conditional_layers import check_parameters_marks, parameters_mark
+from zerotoolsd.trainer.engine.engine_interface import Rewards, StepResult
 from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy
-from zerotoolsd.trainer.engine.protocol import Rewards, StepResult
 from zerotoolsd.trainer.engine.router_balance import router_bias_in
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine.training_loss import are_preferences, preference_loss, training_loss

@@ -28,7 +28,7 @@ from zerotoolsd.trainer.data.example_pools import Example, ExamplePool
 from zerotoolsd.trainer.data.example_store import Preference
 from zerotoolsd.trainer.data.tokenize_text import load_tokenizer
 from zerotoolsd.trainer.data.training_data import positions_of
-from zerotoolsd.trainer.engine.protocol import Engine, Rewards
+from zerotoolsd.trainer.engine.engine_interface import Engine, Rewards
 from zerotoolsd.trainer.engine.text_generation import Decoding, Ids, make_decoding, split_prompt
 from zerotoolsd.trainer.evaluation.scores import Scores, check_libraries, score_predictions
 from zerotoolsd.trainer.model.meta_model import MetaModel

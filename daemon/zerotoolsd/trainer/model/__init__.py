@@ -1,10 +1,11 @@
 """The model: its shapes, its shards on the ranks, and the initial values of its parameters.
 
-meta_model            the model on the meta device: shapes without bytes
-lora, nf4_linear      peft's adapters, and frozen layers with weights in 4 bits
-sharding              FSDP2: the mesh, the sharded model, the memory of the shards
-optimizer_groups      which parameters have weight decay, and which parameters Muon updates
-keep_fp32             which parameters stay in fp32 in a 16-bit model
+meta_model               the model on the meta device: shapes without bytes
+add_lora_adapters        adds peft's LoRA adapters to a frozen model
+nf4_linear               frozen layers with weights in 4 bits
+sharding                 FSDP2: the mesh, the sharded model, the memory of the shards
+optimizer_groups         which parameters have weight decay, and which parameters Muon updates
+keep_fp32                which parameters stay in fp32 in a 16-bit model
 attention_choice         chooses the attention implementation and the GPU kernel
 segment_attention        attention over packed sequences, one segment at a time
 initialise_from_seed     computes initial values from the seed

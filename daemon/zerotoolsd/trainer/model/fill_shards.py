@@ -20,10 +20,10 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubBlock
 from zerotools.io.files.regular_files import open_regular
-from zerotools.ops.execution.plan import distinct_chunks
+from zerotools.ops.execution.plan_copies import distinct_chunks
 from zerotoolsd.trainer.allocate_tensors import START, MemoryTier
+from zerotoolsd.trainer.model.add_lora_adapters import base_name, is_adapter
 from zerotoolsd.trainer.model.hub_tensors import StoredReader
-from zerotoolsd.trainer.model.lora import base_name, is_adapter
 from zerotoolsd.trainer.model.match_pretrained import Pretrained
 from zerotoolsd.trainer.model.nf4_linear import packed_buffers, packed_linears
 from zerotoolsd.trainer.model.sharding import local_part

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from zerotools.core.errors import Unsupported
 from zerotoolsd.trainer.allocate_tensors import START, MemoryTier
-from zerotoolsd.trainer.model.lora import base_module, init_adapter, is_adapter
+from zerotoolsd.trainer.model.add_lora_adapters import base_module, init_adapter, is_adapter
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.sharding import local_part
 

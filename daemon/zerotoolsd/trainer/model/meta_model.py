@@ -20,8 +20,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.jobfile_tables.lora import LoraSpec
 from zerotools.jobs.jobfile_tables.model import ModelSpec
+from zerotoolsd.trainer.model.add_lora_adapters import add_adapters, refuse_tied
 from zerotoolsd.trainer.model.keep_fp32 import ALL_KEPT, kept_in_fp32
-from zerotoolsd.trainer.model.lora import add_adapters, refuse_tied
 from zerotoolsd.trainer.model.nf4_linear import pack_frozen, packed_linears
 
 CONFIG = "config.json"

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.training_memory import NF4, NF4_BLOCK, NF4_SCALES_BLOCK
+from zerotools.core.training_memory_layout import NF4, NF4_BLOCK, NF4_SCALES_BLOCK
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 
 PACKED, SCALES, SCALE_SCALES, SCALE_MEAN = "packed", "scales", "scale_scales", "scale_mean"

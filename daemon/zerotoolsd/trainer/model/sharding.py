@@ -44,7 +44,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.utils._pytree import tree_map
 
 from zerotools.core.errors import Unsupported
-from zerotools.core.training_memory import HOST, WEIGHTS, MemoryLayout
+from zerotools.core.training_memory_layout import HOST, WEIGHTS, MemoryLayout
 from zerotoolsd.trainer.allocate_tensors import BUFFERS, TORCH_DTYPES, MemoryTier, MemoryTiers
 from zerotoolsd.trainer.model.keep_fp32 import gathered_separately
 from zerotoolsd.trainer.model.meta_model import MetaModel

@@ -21,7 +21,7 @@ from zerotoolsd.supervisor.heartbeats.shared_heartbeat import HeartbeatWriter
 from zerotoolsd.supervisor.heartbeats.stall_limits import CONNECTING
 from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, MachineNotReady, one_line
 from zerotoolsd.trainer.rank.rank_settings import Rank
-from zerotoolsd.trainer.rank.rendezvous import MeetingPlace, meet_nodes
+from zerotoolsd.trainer.rank.rendezvous_of_nodes import MeetingPlace, meet_nodes
 
 Value = TypeVar("Value")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from zerotools.core.training_memory import DEVICE, LOCAL, MemoryLayout
+from zerotools.core.training_memory_layout import DEVICE, LOCAL, MemoryLayout
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile_tables.complete_deepspeed_config import offloaded_to
 from zerotools.jobs.jobfile_tables.spec import JobSpec

@@ -14,12 +14,12 @@ from tests.daemon.dispatchers import Running, running
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends.spawn_supervisor import SUPERVISOR_LOG
 from zerotoolsd.config.daemon_config import Config
-from zerotoolsd.dispatch import files_of_ended_jobs
+from zerotoolsd.dispatch import remove_job_files
 from zerotoolsd.interface.api_types import Cleaned, CleanRequest, JobView, NotFound
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.supervisor import checkpoint_commands
-from zerotoolsd.supervisor.checkpoint_commands import THINNING_LOG
+from zerotoolsd.supervisor import hook_commands
+from zerotoolsd.supervisor.hook_commands import THINNING_LOG
 
 ME = os.geteuid()
 Story = Callable[[Running], Awaitable[None]]
@@ -47,10 +47,10 @@ async def over(
     run_dir = it.engine.jobs_dir / str(job.id) / "attempt-1"
     run_dir.mkdir(parents=True)
     (run_dir / "rank-0.log").write_bytes(b"x" * 2000)
-    for name in ("progress.jsonl", SUPERVISOR_LOG, THINNING_LOG, checkpoint_commands.LOG):
+    for name in ("progress.jsonl", SUPERVISOR_LOG, THINNING_LOG, hook_commands.LOG):
         (run_dir / name).touch()
     (run_dir / "importable").mkdir()
-    (run_dir / "importable" / "zerotools").symlink_to(Path(files_of_ended_jobs.__file__).parent)
+    (run_dir / "importable" / "zerotools").symlink_to(Path(remove_job_files.__file__).parent)
     result: dict[str, Any] = {"outcome": "finished", "progress": {"event": "step", "step": 3}}
     if step is not None:
         path = Path(job.output_dir) / f"step-{step:08d}"

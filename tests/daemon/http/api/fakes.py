@@ -40,7 +40,7 @@ from zerotoolsd.interface.start_conditions import PLAIN_TERMS, Drain, JobEdit, Q
 from zerotoolsd.monitoring.prometheus_metrics import MetricsMoment, metric_families
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.explanation import (
+from zerotoolsd.service.explain_job import (
     Holder,
     QueuePlace,
     Waiting,

@@ -32,7 +32,7 @@ from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import given_of
 from zerotoolsd.config.config_tables import ApiConfig
 from zerotoolsd.config.notify_config import NoticeDestination, NotifyConfig
-from zerotoolsd.http.api.app_keys import JobPage, NoPage
+from zerotoolsd.http.api.aiohttp_app_keys import JobPage, NoPage
 from zerotoolsd.http.api.listening_sockets import open_socket, open_tcp
 from zerotoolsd.http.api.openapi.openapi_document import document
 from zerotoolsd.http.api.routes import make_app
@@ -377,7 +377,7 @@ async def sweep(it: Running, fault: Fault, directory: Path, answers: AnswerLog) 
 def test_each_operation_answers_what_the_document_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zerotoolsd.http.api.request_gate.WRONG_TOKENS", 1.0)
+    monkeypatch.setattr("zerotoolsd.http.api.rate_and_authorization_gate.WRONG_TOKENS", 1.0)
     answers, fault = AnswerLog(), Fault()
 
     async def told() -> None:

@@ -12,10 +12,10 @@ import pytest
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from tests.daemon.service.test_answer_requests import ME, refusal, submit, tell
-from zerotoolsd.dispatch.files_of_ended_jobs import names_of
+from zerotoolsd.dispatch.remove_job_files import names_of
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.interface.start_conditions import ANY, Dependency, QueueTerms
-from zerotoolsd.service.admission.directory_checks import real_paths
+from zerotoolsd.service.admission.checkpoints_and_conflicts import real_paths
 from zerotoolsd.service.operations.rerun import from_the_start
 from zerotoolsd.users.account import user_name
 

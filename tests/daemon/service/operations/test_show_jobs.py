@@ -15,10 +15,10 @@ from tests.daemon.asking import ask_thread
 from tests.daemon.dispatch.cleaning.ended import ME
 from tests.daemon.http.api.made_views import a_job, a_view
 from tests.daemon.hung_disks import hung_disk
-from tests.daemon.service.test_explanation import JOB as ROW
+from tests.daemon.service.test_explain_job import JOB as ROW
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.runs.thinning_record import THINNED, ThinnedRecord
-from zerotoolsd.file_checks import check_server
+from zerotoolsd.file_checks import file_check_server
 from zerotoolsd.file_checks.file_checker_pool import FileCheckers
 from zerotoolsd.interface import event_loop_slice
 from zerotoolsd.interface.api_types import JobView
@@ -154,7 +154,7 @@ def test_a_record_is_shown_and_damage_is_not(tmp_path: Path) -> None:
 
 def test_a_checkpoint_on_a_disk_that_hangs_is_shown_without_a_wait(tmp_path: Path) -> None:
     looks = {thinned_sentence.__name__: thinned_sentence}
-    way = check_server.start_check_server(looks)
+    way = file_check_server.start_check_server(looks)
     with hung_disk(tmp_path / "disk") as disk:
         if disk is None:
             way.close()

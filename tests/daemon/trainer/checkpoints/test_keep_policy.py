@@ -6,7 +6,7 @@ import pytest
 
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.checkpoints.commit import Committer
+from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import Committer
 from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
 from zerotoolsd.trainer.run_saves import CheckpointMetrics
 

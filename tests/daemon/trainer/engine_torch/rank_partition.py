@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
-from zerotools.core.training_memory import MemoryLayout  # noqa: E402
+from zerotools.core.training_memory_layout import MemoryLayout  # noqa: E402
 from zerotoolsd.trainer.engine_torch.reduce_and_update import RowPartition  # noqa: E402
 from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh  # noqa: E402
 from zerotoolsd.trainer.rank.process_group import join_group  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 
 from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.torch_releases import since_torch
-from zerotools.core.training_memory import MemoryLayout
+from zerotools.core.training_memory_layout import MemoryLayout
 
 pytestmark = pytest.mark.torch
 WAITS = {"tolist", "item", "cpu", "numpy", "__float__", "__int__", "__bool__", "nonzero"}

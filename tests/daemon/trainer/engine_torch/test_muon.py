@@ -223,7 +223,7 @@ def test_the_tools_know_both_halves(by_ranks: dict[int, Runs]) -> None:
 
 
 def test_a_rank_holds_what_is_predicted(by_ranks: dict[int, Runs]) -> None:
-    from zerotools.core.training_memory import DEVICE, MOMENTS, MemoryLayout
+    from zerotools.core.training_memory_layout import DEVICE, MOMENTS, MemoryLayout
     from zerotools.ops.estimate.model_families import architecture_of
     from zerotools.ops.estimate.state_memory import torch_engine_state
 

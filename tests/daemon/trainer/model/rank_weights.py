@@ -20,7 +20,7 @@ import torch.distributed as dist  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
-from zerotools.core.training_memory import MemoryLayout  # noqa: E402
+from zerotools.core.training_memory_layout import MemoryLayout  # noqa: E402
 from zerotools.jobs.jobfile_tables.model import ModelSpec  # noqa: E402
 from zerotoolsd.trainer.allocate_tensors import make_memory  # noqa: E402
 from zerotoolsd.trainer.model.fill_shards import load_weights, persistent_buffers  # noqa: E402

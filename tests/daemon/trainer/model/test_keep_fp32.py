@@ -61,7 +61,7 @@ def computed(name: str, precision: str, **layout: Any) -> tuple[dict[str, Any], 
     """Types of the model's parameters between steps, and of those that its modules find."""
     import torch
 
-    from zerotools.core.training_memory import MemoryLayout
+    from zerotools.core.training_memory_layout import MemoryLayout
     from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
     from zerotoolsd.trainer.model.sharding import shard_model

@@ -8,7 +8,7 @@ import pytest
 
 from harness.launching import TINY_GPT2, TINY_LLAMA
 from zerotools.core.errors import BadRequest
-from zerotools.core.training_memory import nf4_bytes
+from zerotools.core.training_memory_layout import nf4_bytes
 from zerotools.jobs.jobfile_tables.lora import LoraSpec
 
 pytestmark = pytest.mark.torch

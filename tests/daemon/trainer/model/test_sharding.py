@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.launching import TINY_LLAMA
-from zerotools.core.training_memory import MemoryLayout
+from zerotools.core.training_memory_layout import MemoryLayout
 
 pytestmark = pytest.mark.torch
 # Gradients of 16 bits are copied out of the buffer; those of fp32 are the buffer itself.
@@ -33,7 +33,7 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
     import torch
     from transformers import LlamaConfig
 
-    from zerotools.core.training_memory import MemoryLayout
+    from zerotools.core.training_memory_layout import MemoryLayout
     from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.model.meta_model import make_meta_model
     from zerotoolsd.trainer.model.sharding import shard_model

@@ -51,7 +51,7 @@ def test_a_step_on_a_gpu_tells_the_most_memory(
 ) -> None:
     import torch
 
-    from zerotoolsd.trainer.engine.protocol import StepResult
+    from zerotoolsd.trainer.engine.engine_interface import StepResult
     from zerotoolsd.trainer.rank.rank_settings import Rank
     from zerotoolsd.trainer.reporting import reporter
 
@@ -81,7 +81,7 @@ def test_a_step_on_a_gpu_tells_the_most_memory(
 def test_why_a_step_was_skipped(
     loss: float, scale: float | None, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from zerotoolsd.trainer.engine.protocol import StepResult
+    from zerotoolsd.trainer.engine.engine_interface import StepResult
     from zerotoolsd.trainer.rank.rank_settings import Rank
     from zerotoolsd.trainer.reporting import reporter
 

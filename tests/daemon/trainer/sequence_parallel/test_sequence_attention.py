@@ -112,9 +112,9 @@ def whole(model: Any, loss: Loss) -> tuple[float, dict[str, Any]]:
 
 def in_stretches(model: Any, ranks: int, loss: Loss) -> tuple[float, dict[str, Any]]:
     """The sums over the ranks."""
+    from zerotoolsd.trainer.check_layers_by_position import in_threads
     from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
     from zerotoolsd.trainer.sequence_parallel.split_batch import SequencePart, set_sequence_part
-    from zerotoolsd.trainer.sequence_parallel_self_test import in_threads
 
     attend_over_ranks(model, ranks)
     copies = [copy.deepcopy(model) for _ in range(ranks)]

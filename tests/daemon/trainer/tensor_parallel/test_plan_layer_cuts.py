@@ -152,11 +152,11 @@ def test_an_adapter_is_cut_as_its_layer() -> None:
 
     from zerotools.jobs.jobfile_tables.lora import LoraSpec
     from zerotools.jobs.jobfile_tables.model import ModelSpec
-    from zerotoolsd.trainer.model.lora import add_adapters
+    from zerotoolsd.trainer.compare_tensor_rank_outputs import fold_ranks
+    from zerotoolsd.trainer.model.add_lora_adapters import add_adapters
     from zerotoolsd.trainer.model.meta_model import read_config
     from zerotoolsd.trainer.model.tiny_model import small_model
     from zerotoolsd.trainer.tensor_parallel.plan_layer_cuts import layer_cuts
-    from zerotoolsd.trainer.tensor_parallel_self_test import fold_ranks
 
     torch.manual_seed(0)
     model: Any = small_model(read_config(ModelSpec(config=TINY_LLAMA)))

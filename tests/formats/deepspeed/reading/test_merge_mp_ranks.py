@@ -10,7 +10,7 @@ import pytest
 from tests.golden_files import GOLDEN
 from zerotools.formats import read
 from zerotools.formats.deepspeed.reading.merge_mp_ranks import with_sequence_ranks
-from zerotools.formats.deepspeed.schema.sort_tag_files import TagListing, optim_file
+from zerotools.formats.deepspeed.schema.tag_file_names import TagListing, optim_file
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion, prove_coverage
 

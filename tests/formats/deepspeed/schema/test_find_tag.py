@@ -6,7 +6,7 @@ import pytest
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.schema.find_tag import find_tag
-from zerotools.formats.deepspeed.schema.sort_tag_files import list_files
+from zerotools.formats.deepspeed.schema.tag_file_names import list_files
 
 
 def tag(directory: Path, *names: str) -> Path:

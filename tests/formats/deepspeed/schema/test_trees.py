@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from zerotools import formats
-from zerotools.formats.deepspeed.schema import sort_tag_files, state_dict_keys
-from zerotools.formats.deepspeed.schema.sort_tag_files import identity_of
+from zerotools.formats.deepspeed.schema import state_dict_keys, tag_file_names
+from zerotools.formats.deepspeed.schema.tag_file_names import identity_of
 
 PACKAGE = Path(formats.__file__).parent / "deepspeed"
 MODULES = sorted(
@@ -45,7 +45,7 @@ def test_a_tree_is_spelled_in_schema_alone(module: str) -> None:
     found = set(strings(ast.parse((PACKAGE / module).read_text())))
     assert not found & (KEYS - COMMON), "take the key from schema"
     names = {text for text in found if " " not in text and any(part in text for part in IN_NAMES)}
-    assert not names, "make the name with schema.sort_tag_files"
+    assert not names, "make the name with schema.tag_file_names"
 
 
 def test_no_key_is_spelled_twice_in_schema() -> None:
@@ -61,12 +61,12 @@ def test_no_key_is_spelled_twice_in_schema() -> None:
 @pytest.mark.parametrize(
     ("name", "identity"),
     [
-        (sort_tag_files.model_file(3), ("model", "mp 3")),
-        (sort_tag_files.model_file(3, 12), ("zero3 model", "dp 12", "mp 3")),
-        (sort_tag_files.optim_file(3, 12), ("optimizer", "dp 12", "mp 3")),
-        (sort_tag_files.optim_file(3, 12, bf16=True), ("optimizer", "dp 12", "mp 3")),
-        (sort_tag_files.layer_file(7), ("layer", "layer 7", "tp 0")),
-        (sort_tag_files.expert_file(1, 5, 0), ("expert", "layer 1", "expert 5", "mp 0")),
+        (tag_file_names.model_file(3), ("model", "mp 3")),
+        (tag_file_names.model_file(3, 12), ("zero3 model", "dp 12", "mp 3")),
+        (tag_file_names.optim_file(3, 12), ("optimizer", "dp 12", "mp 3")),
+        (tag_file_names.optim_file(3, 12, bf16=True), ("optimizer", "dp 12", "mp 3")),
+        (tag_file_names.layer_file(7), ("layer", "layer 7", "tp 0")),
+        (tag_file_names.expert_file(1, 5, 0), ("expert", "layer 1", "expert 5", "mp 0")),
     ],
 )
 def test_a_name_that_is_made_is_read(name: str, identity: tuple[str, ...]) -> None:
@@ -74,5 +74,5 @@ def test_a_name_that_is_made_is_read(name: str, identity: tuple[str, ...]) -> No
 
 
 def test_the_name_on_another_rank() -> None:
-    for made in (sort_tag_files.optim_file(1, 0, bf16=True), sort_tag_files.model_file(1, 0)):
-        assert sort_tag_files.name_for_rank(made, 11) == made.replace("pp_rank_0_", "pp_rank_11_")
+    for made in (tag_file_names.optim_file(1, 0, bf16=True), tag_file_names.model_file(1, 0)):
+        assert tag_file_names.name_for_rank(made, 11) == made.replace("pp_rank_0_", "pp_rank_11_")

@@ -10,8 +10,8 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup, flat_groups
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
+from zerotools.formats.deepspeed.partitioning.read_nvme_swap_files import SWAPPED, original_folder
 from zerotools.formats.deepspeed.partitioning.stack_experts import joined_blocks
-from zerotools.formats.deepspeed.partitioning.swap_files import SWAPPED, original_folder
 from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, ExpertNaming
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, tied_in_module
 from zerotools.formats.deepspeed.schema.optim_states import (

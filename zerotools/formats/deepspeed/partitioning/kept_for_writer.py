@@ -9,7 +9,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.sort_tag_files import name_for_rank
+from zerotools.formats.deepspeed.schema.tag_file_names import name_for_rank
 
 
 @dataclass(frozen=True, slots=True)

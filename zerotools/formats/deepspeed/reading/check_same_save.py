@@ -24,11 +24,10 @@ from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import files_of_all_ranks, native_of
-from zerotools.formats.deepspeed.partitioning.weight_pairs import weight_pairs
+from zerotools.formats.deepspeed.partitioning.pair_masters_with_weights import weight_pairs
 from zerotools.formats.deepspeed.schema.loss_scaler import counters_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
-from zerotools.formats.deepspeed.schema.sort_tag_files import identity_of, is_rank_file
 from zerotools.formats.deepspeed.schema.state_dict_keys import (
     GLOBAL_STEPS,
     LAST_RATES,
@@ -40,6 +39,7 @@ from zerotools.formats.deepspeed.schema.state_dict_keys import (
     numel_of,
     slice_mappings,
 )
+from zerotools.formats.deepspeed.schema.tag_file_names import identity_of, is_rank_file
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record
 from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile

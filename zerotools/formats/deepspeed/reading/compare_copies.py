@@ -21,7 +21,7 @@ from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import files_of_all_ranks, native_of
 from zerotools.formats.deepspeed.reading.check_same_save import misnamed_files
 from zerotools.formats.deepspeed.schema.model_states import parse_model
-from zerotools.formats.deepspeed.schema.sort_tag_files import is_rank_file
+from zerotools.formats.deepspeed.schema.tag_file_names import is_rank_file
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor

@@ -35,13 +35,13 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     OptimStates,
     parse_optim_states,
 )
-from zerotools.formats.deepspeed.schema.sort_tag_files import (
+from zerotools.formats.deepspeed.schema.state_dict_keys import numel_of, slice_mappings, start_of
+from zerotools.formats.deepspeed.schema.tag_file_names import (
     TagListing,
     has_bf16_prefix,
     is_rank_file,
     model_file,
 )
-from zerotools.formats.deepspeed.schema.state_dict_keys import numel_of, slice_mappings, start_of
 from zerotools.formats.deepspeed.schema.typed_fields import Fields
 from zerotools.io.files.tolerated_damage import (
     is_tolerated,

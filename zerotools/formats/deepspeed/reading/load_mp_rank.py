@@ -22,8 +22,8 @@ from zerotools.formats.deepspeed.partitioning.flat_groups import (
     is_round_robin,
     ranks_of_group,
 )
-from zerotools.formats.deepspeed.partitioning.swap_files import with_swap_files
-from zerotools.formats.deepspeed.partitioning.weight_pairs import PLAIN, TIED
+from zerotools.formats.deepspeed.partitioning.pair_masters_with_weights import PLAIN, TIED
+from zerotools.formats.deepspeed.partitioning.read_nvme_swap_files import with_swap_files
 from zerotools.formats.deepspeed.reading.check_same_save import (
     compare_model,
     compare_mp_ranks,
@@ -53,14 +53,14 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     OptimStates,
     parse_optim_states,
 )
-from zerotools.formats.deepspeed.schema.sort_tag_files import (
+from zerotools.formats.deepspeed.schema.state_dict_keys import numel_of, slice_mappings
+from zerotools.formats.deepspeed.schema.tag_file_names import (
     TagListing,
     is_rank_file,
     model_file,
     name_for_rank,
     optim_file,
 )
-from zerotools.formats.deepspeed.schema.state_dict_keys import numel_of, slice_mappings
 from zerotools.formats.deepspeed.schema.typed_fields import Fields
 from zerotools.io.files.tolerated_damage import raise_or_record, record_lost_unnamed
 from zerotools.io.torchzip.pt_file import TorchFile

@@ -22,8 +22,8 @@ from zerotools.core.tensor_parallel_placement import (
     whole_shape,
 )
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.schema.sort_tag_files import TagListing
-from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
+from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import ShardingRules
+from zerotools.formats.deepspeed.schema.tag_file_names import TagListing
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record, record_lost_tensor
 
 

@@ -19,15 +19,19 @@ from typing import Any
 
 from zerotools.core.checkpoint import Problem, Tensor
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.weight_pairs import PLAIN, TIED, layers_of_ties
+from zerotools.formats.deepspeed.partitioning.pair_masters_with_weights import (
+    PLAIN,
+    TIED,
+    layers_of_ties,
+)
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.sort_tag_files import (
+from zerotools.formats.deepspeed.schema.state_dict_keys import STATE, numel_of, slice_mappings
+from zerotools.formats.deepspeed.schema.tag_file_names import (
     ANY_LAYER,
     TagListing,
     expert_file,
     layer_file,
 )
-from zerotools.formats.deepspeed.schema.state_dict_keys import STATE, numel_of, slice_mappings
 from zerotools.io.torchzip.tree_tensors import as_tensor
 
 

@@ -12,8 +12,8 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.thinning_changes import Keep
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import DeepSpeedNative
+from zerotools.formats.deepspeed.partitioning.read_nvme_swap_files import swap_files
 from zerotools.formats.deepspeed.partitioning.stack_experts import stacked_experts
-from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
 from zerotools.formats.deepspeed.reading.check_same_save import compare_mp_ranks
 from zerotools.formats.deepspeed.reading.files_of_save import SaveFiles, save_of, with_lost_models
 from zerotools.formats.deepspeed.reading.load_mp_rank import (
@@ -31,17 +31,17 @@ from zerotools.formats.deepspeed.reading.missing_layers_and_experts import lost_
 from zerotools.formats.deepspeed.reading.training_state import origin_of, present_optim_states
 from zerotools.formats.deepspeed.schema.find_tag import open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.sort_tag_files import (
+from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import (
+    ShardingRules,
+    parse_rules,
+    read_layout,
+)
+from zerotools.formats.deepspeed.schema.state_dict_keys import TENSOR_PARALLEL_INFO
+from zerotools.formats.deepspeed.schema.tag_file_names import (
     TagListing,
     has_bf16_prefix,
     model_file,
     optim_file,
-)
-from zerotools.formats.deepspeed.schema.state_dict_keys import TENSOR_PARALLEL_INFO
-from zerotools.formats.deepspeed.schema.tensor_parallel import (
-    ShardingRules,
-    parse_rules,
-    read_layout,
 )
 from zerotools.io.files.source_stamps import record_source_path
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.formats.deepspeed.schema.sort_tag_files import (
+from zerotools.formats.deepspeed.schema.tag_file_names import (
     LATEST,
     TagListing,
     has_parameter_directories,

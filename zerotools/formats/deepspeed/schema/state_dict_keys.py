@@ -30,7 +30,7 @@
 Elastic state has a list instead of `base_optimizer_state`, with a dict for each group.
 BF16_Optimizer has no `zero_stage`. `param_alignment_paddings` exists if parameters are aligned.
 With AutoEP, stage 3 has `ds_zero_partition_groups` after `partition_count`: the ranks of each
-sub-group. A tensor on NVMe has no elements here (`partitioning/swap_files.py`).
+sub-group. A tensor on NVMe has no elements here (`partitioning/read_nvme_swap_files.py`).
 
 Source: DeepSpeed `runtime/engine.py`: `_save_checkpoint`; `runtime/zero/stage_1_and_2.py`,
 `bf16_optimizer.py`: `state_dict`; `runtime/zero/stage3.py`: `_rigid_state_dict`.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.training_state import TrainingState
-from zerotools.formats.deepspeed.schema.sort_tag_files import SIDECAR_NAMES, is_deepspeed
+from zerotools.formats.deepspeed.schema.tag_file_names import SIDECAR_NAMES, is_deepspeed
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class UniversalFormat(Format):
         )
 
     def check_weights(self, source: Checkpoint) -> None:
-        from zerotools.formats.deepspeed.universal.weight_pairs import check_weights
+        from zerotools.formats.deepspeed.universal.check_universal_weights import check_weights
 
         check_weights(source)
 
@@ -84,7 +84,7 @@ class UniversalFormat(Format):
         return latest_problems(source)
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        from zerotools.formats.deepspeed.universal.weight_pairs import weight_pairs
+        from zerotools.formats.deepspeed.universal.check_universal_weights import weight_pairs
 
         return weight_pairs(source)
 

@@ -24,7 +24,7 @@ from zerotools.formats.deepspeed.partitioning.flat_groups import round_robin_ord
 from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.sort_tag_files import ZERO
+from zerotools.formats.deepspeed.schema.tag_file_names import ZERO
 from zerotools.formats.deepspeed.schema.typed_fields import integer_of
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor

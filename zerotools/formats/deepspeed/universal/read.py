@@ -38,7 +38,7 @@ from zerotools.formats.deepspeed.reading.load_mp_rank import stage_3_models
 from zerotools.formats.deepspeed.schema.ds_config import computed_type
 from zerotools.formats.deepspeed.schema.find_tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, parse_model
-from zerotools.formats.deepspeed.schema.sort_tag_files import MASTER, ZERO
+from zerotools.formats.deepspeed.schema.tag_file_names import MASTER, ZERO
 from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.target import FilePlan
 from zerotools.core.thinning_changes import Keep, Thinning
-from zerotools.formats.deepspeed.schema.sort_tag_files import MASTER, ZERO
+from zerotools.formats.deepspeed.schema.tag_file_names import MASTER, ZERO
 from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
 from zerotools.formats.deepspeed.writing.thin import STAYS, without_state

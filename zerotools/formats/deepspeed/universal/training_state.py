@@ -13,7 +13,7 @@ from zerotools.core.training_state import Scalar, TrainingState
 from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import optimizer_name
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
-from zerotools.formats.deepspeed.schema.sort_tag_files import ZERO
+from zerotools.formats.deepspeed.schema.tag_file_names import ZERO
 from zerotools.formats.deepspeed.universal.kept_for_writer import native_of
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,

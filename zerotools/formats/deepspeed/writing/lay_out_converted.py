@@ -32,7 +32,7 @@ from zerotools.formats.deepspeed.schema.expert_parallel import is_expert
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.new_state_dicts import schedule_of
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
-from zerotools.formats.deepspeed.schema.sort_tag_files import LATEST
+from zerotools.formats.deepspeed.schema.tag_file_names import LATEST
 from zerotools.formats.deepspeed.schema.zero_settings import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out_mp_rank, unlisted_keys
 from zerotools.formats.deepspeed.writing.notes_for_user import needed_settings

@@ -24,7 +24,7 @@ from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.schema.ds_config import mics_keys, zero_optimization
 from zerotools.formats.deepspeed.schema.find_tag import run_directory
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
-from zerotools.formats.deepspeed.schema.sort_tag_files import (
+from zerotools.formats.deepspeed.schema.tag_file_names import (
     LATEST,
     has_bf16_prefix,
     is_layer_file,

@@ -11,7 +11,7 @@ from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import mics_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import DATA_FIRST
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
-from zerotools.formats.deepspeed.schema.sort_tag_files import name_for_rank
+from zerotools.formats.deepspeed.schema.tag_file_names import name_for_rank
 from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
 from zerotools.formats.deepspeed.writing.target_layout import TargetLayout, needed_keys
 

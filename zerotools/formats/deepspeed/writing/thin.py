@@ -28,7 +28,7 @@ from zerotools.core.target import FilePlan
 from zerotools.core.thinning_changes import Keep, Thinning
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
-from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
+from zerotools.formats.deepspeed.partitioning.read_nvme_swap_files import swap_files
 from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates
 from zerotools.io.torchzip.pt_file import repacked_file

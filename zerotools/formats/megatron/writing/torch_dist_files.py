@@ -19,7 +19,7 @@ from zerotools.core.checkpoint import Chunk, Key, Opaque, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import FilePlan
 from zerotools.formats.megatron.writing.resumable_optimizer import WrittenOptimizer
-from zerotools.io.distcp.file_names import METADATA
+from zerotools.io.distcp.dcp_file_names import METADATA
 from zerotools.io.distcp.lay_out_data_file import PlannedFile, archive_of
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 from zerotools.io.output.files_without_tensors import file_of_bytes

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.training_memory import NF4
+from zerotools.core.training_memory_layout import NF4
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.programs.typed_arguments import ArgumentReading
 from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue

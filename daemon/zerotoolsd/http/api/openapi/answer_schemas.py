@@ -29,7 +29,7 @@ from zerotoolsd.interface.start_conditions import Drain
 from zerotoolsd.monitoring.history_file import AttemptPeak
 from zerotoolsd.queue.rows import ArrayPlace
 from zerotoolsd.queue.tables.preemption_table import YieldRow
-from zerotoolsd.service.explanation import Holder, QueuePlace
+from zerotoolsd.service.explain_job import Holder, QueuePlace
 
 _NUMBER: Schema = of_type(float)
 

@@ -23,7 +23,7 @@ from zerotools.io.telemetry.step_metrics_files import METRICS
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.tracker_login import is_switched_off, offline_reasons
-from zerotools.jobs.text.secrets import HIDDEN, is_secret_name, mask_tree
+from zerotools.jobs.text.mask_secrets import HIDDEN, is_secret_name, mask_tree
 
 PROGRAM = Path(__file__).with_name("tracker_program.py")
 MOST_WAITING = 20_000
