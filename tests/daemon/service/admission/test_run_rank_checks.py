@@ -19,7 +19,7 @@ from tests.daemon.trainer.model.test_match_pretrained import headless, other_nam
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.interface.api_types import Unavailable
-from zerotoolsd.service.admission import run_rank_checks
+from zerotoolsd.service.admission.run_rank_checks import run_rank_checks
 
 pytestmark = pytest.mark.torch
 
