@@ -86,7 +86,7 @@ def _other_directory(directory: Path) -> Path:
     return saying(chunk(file=f"../other/{DATA}"))(directory / "mine")
 
 
-BELOW = "which is not a file below its directory"
+BELOW = "which is not below the checkpoint's directory"
 
 CASES: Sequence[Case] = (
     Case(

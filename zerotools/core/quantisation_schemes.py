@@ -32,8 +32,8 @@ def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic(Scheme):
-    """The float32 result of `payload operation number`, for a weight that a program stores scaled
-    or shifted.
+    """The float32 result of an operation on the payload and a number, such as `payload * 8`, for a
+    weight that a program stores scaled or shifted.
 
     For example, MaxText stores the query projection divided by the square root of the head size.
 

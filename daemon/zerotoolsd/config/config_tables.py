@@ -340,8 +340,8 @@ class StopConfig:
         minimum=0,
     )
     straggler_seconds: float = key(
-        "The time that the other ranks have to finish when one rank is done, and that a "
-        "program has to end after `worker.finished()`.",
+        "How long the other ranks may take to finish when one rank is done, and how long a "
+        "program may take to end after `worker.finished()`.",
         default=600.0,
         minimum=0,
     )

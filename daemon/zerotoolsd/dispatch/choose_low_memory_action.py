@@ -181,7 +181,7 @@ def wanted_level(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
 
 
 def level_of(left: float, part: float) -> EscalationStep:
-    """Return the level of action, if the memory will be used up in `left` seconds and the fraction
+    """Return how strongly to act when the memory will be used up in `left` seconds and the fraction
     `part` of it is available.
     """
     found = max(

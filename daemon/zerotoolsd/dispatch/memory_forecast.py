@@ -153,7 +153,8 @@ class GpuSample:
 
     @property
     def spare(self) -> int:
-        """Return the free bytes minus `to_come`. If negative, not all promises can be kept."""
+        """Return the free bytes minus `to_come`. If negative, the GPU has less than its jobs were
+        promised."""
         return self.free - self.to_come
 
     @property

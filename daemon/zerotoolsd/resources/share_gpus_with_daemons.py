@@ -31,7 +31,7 @@ from zerotoolsd.users.account import user_name
 GATE_SECONDS, PAUSE_SECONDS = 0.3, 0.005
 """Seconds that a round waits for the gate, and seconds between two tries."""
 
-OFF = "[gpus] locks of the configuration is empty"
+OFF = "gpus.locks is empty in the configuration"
 
 log = logging.getLogger(__name__)
 

@@ -547,7 +547,7 @@ class JobSubmission:
         seconds: float = LOOK_SECONDS,
         if_slow: str = "try again when the machine or the file system is less busy",
     ) -> Any:
-        """Call `look` with `arguments` in the child process that reads the files of `spec`, as
+        """Call `look(*arguments)` in the child process that reads the files of `spec`, as
         `user`, for at most `seconds`.
 
         Returns its result and raises its errors. Also raises BadRequest if the files may not be

@@ -198,8 +198,8 @@ def await_program(process: Process, milliseconds: int = 20) -> None:
 
     The parent of `process` can continue before the program is loaded (`vfork` returns when the
     child drops the parent's memory, in exec_mmap of fs/exec.c). Until then, /proc shows neither
-    command nor environment of the process. On a busy machine this affects every second read
-    directly after the start. Kernel threads never have a command or an environment.
+    command nor environment of the process. On a busy machine, about half of the reads directly
+    after the start are too early. Kernel threads never have a command or an environment.
     """
     if _KTHREADD in (process.pid, process.parent):
         return

@@ -257,7 +257,7 @@ def command(
             "--show works only with --dry-run and job files; add --dry-run, or leave --show out"
         )
     if waiting.hold and follow:
-        raise BadRequest("--follow would wait for a held job; leave --follow or --hold out")
+        raise BadRequest("--follow would wait for a held job; omit --follow or --hold")
     machine = machine_behind(socket)
     if parts is not None and not work.convert:
         raise BadRequest(

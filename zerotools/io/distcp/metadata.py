@@ -197,7 +197,9 @@ class _Reader:
             )
         file = state.get("relative_path")
         if not isinstance(file, str) or not stays_below_root(file):
-            raise self._bad(f"puts {key} in {file!r:.80}, which is not a file below its directory")
+            raise self._bad(
+                f"puts {key} in {file!r:.80}, which is not below the checkpoint's directory"
+            )
         offset, length = self._counts(key, (state.get("offset"), state.get("length")))
         return Item(file, offset, length)
 

@@ -211,7 +211,7 @@ def _cut(
     number = max(0, bisect_right(starts, begin) - 1)
     while begin < end:
         part = data[number][begin - starts[number] : end - starts[number]]
-        assert part, "a request does not cover its range"
+        assert part, "the requests for a range do not cover it"
         parts.append(part)
         begin += len(part)
         number += 1

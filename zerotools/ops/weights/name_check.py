@@ -326,8 +326,8 @@ def check_names(
 
 
 def _wrapped(names: Iterable[str]) -> str:
-    """Return a phrase with the option that removes a wrapper's prefix from all names; "" without
-    one."""
+    """Return a phrase with the option that removes a wrapper's prefix from all names. Return "" if
+    the names do not all begin with the same prefix of a wrapper."""
     words = [list(takewhile(WRAPPERS.__contains__, name.split(".")[:-1])) for name in names]
     shared = min(words, key=len, default=[])
     if not shared or any(each[: len(shared)] != shared for each in words):

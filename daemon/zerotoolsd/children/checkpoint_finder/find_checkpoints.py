@@ -107,10 +107,10 @@ class CheckpointSearch:
         complete, checkpoints that the search found are used. A directory that a crash left
         incomplete is skipped.
 
-        Returns a dict with the keys `resume_from` (the chosen path; without a checkpoint of the
-        job, the setting `given`), `passed_over` (the skipped checkpoints) and `lost`. `lost` is
-        None, or the reason why the job does not start again: it had complete checkpoints, which the
-        ranks reported or an earlier search found, and none of them is complete any more.
+        Returns a dict with the keys `resume_from` (the chosen path; if the job has no checkpoint,
+        the value of the setting `given`), `passed_over` (the skipped checkpoints) and `lost`.
+        `lost` is None, or the reason why the job does not start again: it had complete checkpoints,
+        which the ranks reported or an earlier search found, and none of them is complete any more.
 
         Raises OSError for a transient error of the disk or the file server; then the result is
         unknown.

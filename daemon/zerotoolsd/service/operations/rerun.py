@@ -283,8 +283,9 @@ def from_the_start(
     """Return the job file `spec` as it was before the job was first resumed.
 
     If the job used the default output directory, the result names no output directory. A
-    `resume_from` that names a checkpoint of the job itself is removed. `jobs_dirs` are the names of
-    the directory of all jobs; `real` maps paths of the job to the paths with links resolved.
+    `resume_from` that names a checkpoint of the job itself is removed. `jobs_dirs` are the paths
+    under which the directory of all jobs is known. `real`: path of the job -> the path with links
+    resolved.
     """
     place, start = spec.output_dir, spec.resume_from
     pairs = {(start, place), (real.get(start or ""), real.get(place or ""))}

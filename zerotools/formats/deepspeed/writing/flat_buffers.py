@@ -59,8 +59,10 @@ class FlatBuffer:
     def tensors(
         self, role: str, partitions: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name over all ranks, tensor) of each parameter, made from one partition for each
-        rank; the partition is None if a rank lacks the role.
+        """Yield (name, tensor) of each parameter, joined from the partitions of all ranks.
+
+        `partitions` has an entry for each rank, None if the rank lacks the role. An expert has the
+        name that it has in the whole model, not on its rank.
         """
         dtype = self.state_part.dtypes[role]
         layout = WholeParameters(self.geometry) if role in self.whole_roles else self.geometry

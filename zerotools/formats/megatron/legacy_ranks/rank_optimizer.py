@@ -77,7 +77,10 @@ def numbered_state(
         if not isinstance(numbers, list) or not isinstance(state, Mapping):
             return []
         if len(numbers) != len(params):
-            raise Unproved(f"a param group has {len(numbers)} parameters, but {len(params)} fit it")
+            raise Unproved(
+                f"a param group has {len(numbers)} parameters, but {len(params)} weights of "
+                "the rank belong to it"
+            )
         for at, weight in zip(numbers, params, strict=True):
             kept = state.get(at) if type(at) is int else None
             found += _of_one(kept if isinstance(kept, Mapping) else {}, weight, file)

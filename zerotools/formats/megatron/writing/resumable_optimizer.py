@@ -260,8 +260,8 @@ def _notes(
         yield "Megatron's Adam applies weight decay like AdamW, but the run used L2 decay"
     if any(is_expert for is_expert, _ in kinds):
         yield (
-            "experts have a separate optimizer, which Megatron loads with more than one "
-            "expert-parallel rank; for one rank give --expert-parallel 1"
+            "experts have a separate optimizer, which Megatron loads only with several "
+            "expert-parallel ranks; for one rank, pass --expert-parallel 1"
         )
     yield (
         "pass --override-opt_param-scheduler: the checkpoint has no schedule in Megatron's form, "

@@ -249,7 +249,8 @@ def _listed(lines: Iterable[str], wording: Wording) -> Iterator[str]:
 
 
 def _by_file(notes: Sequence[str], wording: Wording) -> Iterator[str]:
-    """Yield the corrections of each file, as the line numbers of each kind of correction."""
+    """Yield one text for each file: each kind of correction with its line numbers. Other notes are
+    yielded as they are."""
     files: dict[str, list[tuple[int, str]]] = {}
     for note in notes:
         found = _ON_LINE.fullmatch(note)
