@@ -1,5 +1,7 @@
-"""GPU memory that no job of zerotools uses: the memory of other programs, and memory that belongs
-to no known process.
+"""Memory of a GPU that is in use before a job starts there: by other programs, or by no process
+that the driver lists.
+
+The functions know nothing of jobs: `foreign_bytes` is for a GPU without a job.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def usual_foreign_bytes(gpu: Gpu) -> int:
 
 
 def foreign_bytes(gpu: Gpu) -> int:
-    """Return the used bytes of a GPU, except those of processes that only draw on a screen."""
+    """Return the used bytes of a GPU without jobs, except those of processes that only draw on a
+    screen.
+    """
     return max(0, (gpu.memory_used_bytes or 0) - drawn_bytes(gpu))
 
 
