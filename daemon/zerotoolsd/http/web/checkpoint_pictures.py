@@ -8,9 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 KEPT_SECONDS, MOST_KEPT = 600.0, 32
-POLICY = "sandbox allow-scripts; frame-ancestors 'none'"
-"""The policy of the response. The sandbox gives the document an origin of its own, so that it has
-neither the session of the page nor its storage. The document itself allows its one script.
+HEADERS = {
+    "Content-Security-Policy": "sandbox allow-scripts; frame-ancestors 'self'",
+    "X-Frame-Options": "SAMEORIGIN",
+}
+"""Headers of the response. The sandbox gives the document an origin of its own, so that it has
+neither the session of the page nor its storage, also in a frame of the page. The document itself
+allows its one script.
 """
 
 

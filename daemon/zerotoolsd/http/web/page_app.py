@@ -207,7 +207,7 @@ async def show_picture(request: web.Request) -> web.Response:
         body=document.encode(),
         content_type="text/html",
         charset="utf-8",
-        headers={"Content-Security-Policy": checkpoint_pictures.POLICY},
+        headers=checkpoint_pictures.HEADERS,
     )
 
 
@@ -218,6 +218,7 @@ POLICY = "; ".join(
         "style-src 'self'",
         "img-src 'self'",
         "connect-src 'self'",
+        "frame-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",

@@ -44,12 +44,12 @@ def test_a_live_job_from_its_first_step_to_its_end(browser: Any, daemon: Daemon)
         assert " 1 checkpoint, 2 B" in visit.text(".root")
         daemon.client.drain("no conversion runs here")
         visit.page.click(".tree summary")
-        with visit.context.expect_page() as opened:
-            visit.page.get_by_role("button", name="Draw it").first.click()
-        visit.wait_for_text("#said", "step-00000002")  # the rank only pretended to save
-        if not opened.value.is_closed():
-            opened.value.wait_for_event("close")
+        visit.page.get_by_role("button", name="Draw it").first.click()
+        visit.wait_for_text(".empty", "step-00000002")  # the rank only pretended to save
+        assert visit.page.evaluate("() => location.hash") == f"#/jobs/{job}/picture/2"
         visit.errors = [each for each in visit.errors if not each.endswith("/2/picture")]
+        visit.show(f"#/jobs/{job}/checkpoints")
+        visit.page.click(".tree summary")
         visit.page.get_by_role("button", name="Verify in a job").first.click()
         visit.page.get_by_role("button", name="Queue the job").click()
         visit.wait_for_text("#said", "verify")

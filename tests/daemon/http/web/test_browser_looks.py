@@ -86,6 +86,8 @@ def test_every_view_fits_and_says_what_it_is(
         for between in (700, 970, 990, 1140):
             visit.page.set_viewport_size({"width": between, "height": 800})
             assert visit.page.evaluate(WIDE) <= 0, between
+        # The rank only pretended to save.
+        visit.errors = [each for each in visit.errors if not each.endswith("/20/picture")]
 
 
 def test_a_button_beside_a_long_command_keeps_its_word_whole(

@@ -13,9 +13,9 @@ from tests.daemon.http.web.pages import ANNA, Served
 
 PATIENCE_MS = 1000 * patient(30)
 VIEWS = (
-    *("#/jobs", "#/jobs/1", "#/jobs/1/log", "#/jobs/1/checkpoints", "#/jobs/1/predictions"),
-    *("#/jobs/1/examples", "#/jobs/1/attempts", "#/machine", "#/machine/host", "#/events"),
-    "#/submit",
+    *("#/jobs", "#/jobs/1", "#/jobs/1/log", "#/jobs/1/checkpoints", "#/jobs/1/picture"),
+    *("#/jobs/1/predictions", "#/jobs/1/examples", "#/jobs/1/attempts", "#/machine"),
+    *("#/machine/host", "#/events", "#/submit"),
 )
 """All that there is to see, with a job 1."""
 

@@ -80,7 +80,7 @@ export class JobActions {
       await this.#send(job, "hold", {}, words);
     } catch (error) {
       if (!error.message.includes("--lose-steps")) throw error;
-      if (await ask(`Hold ${this.#named(job)} all the same?`, "zerotools does not know whether this program saves. Without a save, the steps since its last checkpoint are lost.", "Lose the steps")) await this.#send(job, "hold", { lose_steps: true }, words);
+      if (await ask(`Hold ${this.#named(job)} all the same?`, "The program may not save. Then the steps since its last checkpoint are lost.", "Lose the steps")) await this.#send(job, "hold", { lose_steps: true }, words);
     }
   }
 

@@ -6,7 +6,7 @@ import { ago, bytes, count, moment, plainName, quoted } from "./format.js";
 import { passes } from "./session.js";
 
 const CHECKPOINTS_MS = 15000;
-const HOW = { at_save: "when it was saved", digests: "by its digests", unchanged: "by its digests; its files were not written since", structure: "its structure" };
+const HOW = { at_save: "when it was saved", digests: "by its digests", unchanged: "by its digests; unchanged since", structure: "its structure" };
 
 /** The commands for a checkpoint; `ranks` is the world size that it was saved with. */
 export function commandsOf(path, ranks) {
@@ -25,8 +25,8 @@ function verdictOf(saved, said) {
   if (saved.problem) return ["damaged", "bad", saved.problem];
   if (said?.verified) return ["verified", "good", `verified ${HOW[said.verified] ?? said.verified}, ${ago(said.time)}`];
   if (said?.not_verified) return ["not verified", "warning", said.not_verified];
-  if (saved.checked === "sizes") return ["files are there", "good", "all have the sizes of the manifest; their bytes were not read"];
-  return ["not checked", "quiet", "there are too many files to check all of them now"];
+  if (saved.checked === "sizes") return ["files are there", "good", "sizes as in the manifest; bytes were not read"];
+  return ["not checked", "quiet", "too many files to check now"];
 }
 
 export class CheckpointsPart {
@@ -75,7 +75,7 @@ export class CheckpointsPart {
     const { length } = tree.checkpoints;
     setText(this.#total, length ? `${count(length)} ${length === 1 ? "checkpoint" : "checkpoints"}, ${bytes(tree.checkpoints.reduce((sum, saved) => sum + saved.size_bytes, 0))}` : "");
     if (!tree.checkpoints.length) {
-      const where = this.#view.job?.spec?.engine === "script" ? "This page knows no checkpoint of this job: its program may write checkpoints to any place." : "There is no checkpoint yet.";
+      const where = this.#view.job?.spec?.engine === "script" ? "No checkpoint of this program was found." : "There is no checkpoint yet.";
       fill(this.#place, root, h("p", { class: "empty" }, where), unfinished(tree));
       return;
     }
@@ -102,26 +102,13 @@ export class CheckpointsPart {
     return details;
   }
 
-  // In a tab of its own, which is opened at once: later a browser would take it for an advertisement.
-  async #drawPicture(step) {
-    const tab = open("about:blank");
-    try {
-      const { url } = await this.#view.session.get(`/v1/jobs/${this.#id}/checkpoints/${step}/picture`, { signal: this.#ended.signal, slow: true });
-      if (tab === null) this.#view.say("The browser opens no tab for this page: allow it to");
-      else tab.location.replace(new URL(url, location.href));
-    } catch (error) {
-      tab?.close();
-      if (!this.#ended.signal.aborted) this.#view.say(error.message);
-    }
-  }
-
   // Its owner has it verified or exported by a job.
   #offers({ path, problem, step }) {
     const offer = (words, act) => h("button", { type: "button", class: "small", onclick: act }, words);
-    const draw = offer("Draw it", () => this.#drawPicture(step));
+    const draw = offer("Draw it", () => (location.hash = `#/jobs/${this.#id}/picture/${step}`));
     if (!this.#view.isOwn) return h("div", { class: "chips" }, draw);
     return h("div", { class: "chips" }, draw,
-      offer("Verify in a job", () => ask("Verify this checkpoint?", "A job on the CPU reads every byte, and compares digests where there are some.", "Queue the job", "primary").then((yes) => yes && this.#view.convert(["verify", path])).catch((error) => this.#view.say(error.message))),
+      offer("Verify in a job", () => ask("Verify this checkpoint?", "A job on the CPU reads every byte and compares digests.", "Queue the job", "primary").then((yes) => yes && this.#view.convert(["verify", path])).catch((error) => this.#view.say(error.message))),
       problem ? null : offer("Export as a model…", () => askForm("Export as a model", [
         "A job on the CPU writes a directory for from_pretrained.",
         field({ name: "target", label: "Directory", value: `${path}-${DTYPES[0]}`, required: true, hint: "an absolute path that does not exist yet" }),
@@ -135,5 +122,5 @@ const more = (tree) => (tree.more ? h("p", { class: "quiet" }, `${count(tree.mor
 
 function unfinished(tree) {
   if (!tree.unfinished.length) return null;
-  return h("p", { class: "quiet" }, `Being written, or left by a save that did not end: ${tree.unfinished.map(plainName).join(", ")}`);
+  return h("p", { class: "quiet" }, `Not complete, or still being written: ${tree.unfinished.map(plainName).join(", ")}`);
 }

@@ -54,7 +54,7 @@ export class ExamplesPart {
   }
 
   #shown({ ready, problem, notes, sample }) {
-    if (!ready) return h("p", { class: "empty" }, "The job's interpreter reads the first examples, as its ranks do; importing its libraries takes most of the time.");
+    if (!ready) return h("p", { class: "empty" }, "The job's interpreter reads the first examples; importing libraries takes most of the time.");
     if (problem !== null) return h("p", { class: "empty" }, problem);
     return sampleShown(notes, sample, this.#view.job);
   }

@@ -50,7 +50,7 @@ export class PredictionsPart {
 
   #shown(found) {
     if (!found.steps.length) {
-      return h("p", { class: "empty" }, "This job generates no text in its evaluations, or has not done so yet. ", h("code", {}, "[eval] predict_with_generate = true"), " of the job file asks for it.");
+      return h("p", { class: "empty" }, "No evaluation of this job has generated text yet. ", h("code", {}, "[eval] predict_with_generate = true"), " of the job file asks for it.");
     }
     const select = h("select", { "aria-label": "Evaluation", onchange: (event) => this.#want({ step: Number(event.target.value), first: 0 }) },
       found.steps.toReversed().map((step) => h("option", { value: step, selected: step === found.step }, `step ${count(step)}`)));

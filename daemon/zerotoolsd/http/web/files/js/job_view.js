@@ -7,6 +7,7 @@ import { CheckpointsPart } from "./job_checkpoints.js";
 import { CurvesPart } from "./job_curves.js";
 import { ExamplesPart } from "./job_examples.js";
 import { LogPart } from "./job_log.js";
+import { PicturePart } from "./job_picture.js";
 import { PredictionsPart } from "./job_predictions.js";
 import { VERB_ROWS, VERBS } from "./job_words.js";
 import { badge, doneOf, secondsLeft, whyOf } from "./jobs_view.js";
@@ -16,6 +17,7 @@ const PARTS = {
   curves: ["Curves", CurvesPart],
   log: ["Log", LogPart],
   checkpoints: ["Checkpoints", CheckpointsPart],
+  picture: ["Picture", PicturePart],
   predictions: ["Predictions", PredictionsPart],
   examples: ["Examples", ExamplesPart],
   attempts: ["Attempts", null],

@@ -156,7 +156,7 @@ export class SubmitView {
   async #look() {
     this.#change();
     const round = this.#round;
-    await this.#ask("Checking: the job's interpreter reads its data and builds its model without weights, as its ranks do…", async () => {
+    await this.#ask("Checking: the job's interpreter reads the data and builds the model without weights…", async () => {
       const { session } = this.#page;
       const options = { slow: true, signal: this.#ended.signal };
       const values = valuesOf(this.#form);
