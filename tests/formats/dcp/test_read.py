@@ -120,9 +120,9 @@ def _chunk(state: dict[str, Any], **values: Any) -> None:
 
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], type[Exception], str]] = {
     "a name that leaves the directory": (
-        lambda s: _info(s, relative_path="../../etc/passwd"), BadFile, "below its directory"),
+        lambda s: _info(s, relative_path="../../etc/passwd"), BadFile, "not below the checkpoint"),
     "an absolute name": (
-        lambda s: _info(s, relative_path="/etc/passwd"), BadFile, "below its directory"),
+        lambda s: _info(s, relative_path="/etc/passwd"), BadFile, "not below the checkpoint"),
     "a negative offset": (lambda s: _info(s, offset=-1), BadFile, "sizes or offsets of"),
     "a length that is text": (lambda s: _info(s, length="1"), BadFile, "sizes or offsets of"),
     "transformed items": (
