@@ -128,6 +128,27 @@ def test_a_stop_is_heard_by_file_and_by_signal(tmp_path: Path) -> None:
         assert one.should_stop()
 
 
+LATE = """
+import os, sys
+from zerotools import worker
+
+class Last:
+    def __init__(self):
+        self.kill, self.me = os.kill, os.getpid()
+
+    def __del__(self):
+        self.kill(self.me, 15)
+
+last = Last()  # deleted when the interpreter ends, after it has restored its signals
+assert worker.should_stop() is False
+"""
+
+
+def test_a_signal_while_the_interpreter_ends_is_no_failure(tmp_path: Path) -> None:
+    env = {**os.environ, "ZEROTOOLS_RUN_DIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", LATE], env=env, check=False).returncode == 0
+
+
 def test_outside_of_a_job_nothing_happens(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with chdir(tmp_path):

@@ -21,6 +21,7 @@ checkpoints.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -168,6 +169,9 @@ class Worker:
         self._listens = True
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_term)
+            # The interpreter restores the default when it ends: a late signal would end a program
+            # that has saved as a failure.
+            atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
     def _on_term(self, *_: object) -> None:
         self._told = True

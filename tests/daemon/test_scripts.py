@@ -275,7 +275,7 @@ def test_no_datagram_of_a_rank_harms_the_supervisor_or_the_queue(
     daemon.start()
     daemon.client.submit(own(work, "hostile fail=9", max_restarts=1))
     job = daemon.wait_for_end(1)
-    assert (job["state"], len(job["attempts"])) == ("succeeded", 2)
+    assert (job["state"], len(job["attempts"])) == ("succeeded", 2), job["reason"]
     assert job["attempts"][0]["cause"].startswith("rank 0 exited with 9: \\ud800 \udce9 \\x00")
     assert job["attempts"][1]["resumed_from"] == "/tmp/\udce9"
     daemon.kill()
