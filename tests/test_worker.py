@@ -142,11 +142,17 @@ class Last:
 last = Last()  # deleted when the interpreter ends, after it has restored its signals
 assert worker.should_stop() is False
 """
+OWN = LATE + "import signal; signal.signal(15, lambda *_: None)"
 
 
-def test_a_signal_while_the_interpreter_ends_is_no_failure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("program", "status"), [(LATE, 0), (OWN, -signal.SIGTERM)])
+def test_a_signal_while_the_interpreter_ends_is_no_failure(
+    program: str, status: int, tmp_path: Path
+) -> None:
+    """A handler of the program stays as it is."""
     env = {**os.environ, "ZEROTOOLS_RUN_DIR": str(tmp_path)}
-    assert subprocess.run([sys.executable, "-c", LATE], env=env, check=False).returncode == 0
+    done = subprocess.run([sys.executable, "-c", program], env=env, check=False)
+    assert done.returncode == status
 
 
 def test_outside_of_a_job_nothing_happens(tmp_path: Path) -> None:

@@ -169,9 +169,13 @@ class Worker:
         self._listens = True
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_term)
-            # The interpreter restores the default when it ends: a late signal would end a program
-            # that has saved as a failure.
-            atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+            atexit.register(self._ignore_late_term)
+
+    def _ignore_late_term(self) -> None:
+        # The interpreter replaces handlers by the default when it ends: a late signal would turn
+        # the exit of a program that has saved into a failure.
+        if signal.getsignal(signal.SIGTERM) == self._on_term:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def _on_term(self, *_: object) -> None:
         self._told = True

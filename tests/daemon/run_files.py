@@ -2,7 +2,7 @@
 
 `zerotools clean` takes a name that it does not know for something of the user's, and keeps the job.
 So each new file that the daemon, the supervisor or the trainer writes there goes into
-`files_of_ended_jobs.OURS`, or below, where only tests write it.
+`remove_job_files.OURS`, or below, where only tests write it.
 """
 
 from __future__ import annotations
