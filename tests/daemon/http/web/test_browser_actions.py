@@ -291,7 +291,7 @@ def test_a_drawn_checkpoint_is_apart_from_the_page(visit: Visit, service: FakeSe
     frame = visit.page.frame_locator("iframe")
     frame.locator("#map button").nth(4).wait_for()  # its script ran
     with visit.context.expect_page() as opened:
-        visit.page.get_by_role("link", name="Open in a new tab").click()
+        visit.page.get_by_role("link", name="Open in a tab").click()
     tab = opened.value
     tab.on("pageerror", lambda error: visit.errors.append(f"{error}"))
     tab.locator("#map button").nth(4).wait_for()
@@ -300,6 +300,11 @@ def test_a_drawn_checkpoint_is_apart_from_the_page(visit: Visit, service: FakeSe
         assert GOLDEN.name in body.inner_text()
         assert body.evaluate(reads) == "SecurityError"
     tab.close()
+    asked: list[str] = []
+    visit.page.on("request", lambda request: asked.append(request.url))
+    with visit.page.expect_request("**/v1/jobs/1/checkpoints/0/picture"):
+        visit.show("#/jobs/1/picture/..")
+    assert not [url for url in asked if url.endswith("/v1/jobs/1/picture")], "a step is a number"
 
 
 def test_a_job_is_submitted_by_keys(visit: Visit, service: FakeService) -> None:

@@ -75,7 +75,7 @@ export class CheckpointsPart {
     const { length } = tree.checkpoints;
     setText(this.#total, length ? `${count(length)} ${length === 1 ? "checkpoint" : "checkpoints"}, ${bytes(tree.checkpoints.reduce((sum, saved) => sum + saved.size_bytes, 0))}` : "");
     if (!tree.checkpoints.length) {
-      const where = this.#view.job?.spec?.engine === "script" ? "No checkpoint of this program was found." : "There is no checkpoint yet.";
+      const where = this.#view.job?.spec?.engine === "script" ? "No checkpoint was found." : "There is no checkpoint yet.";
       fill(this.#place, root, h("p", { class: "empty" }, where), unfinished(tree));
       return;
     }
