@@ -97,7 +97,7 @@ def english_of(page: Path) -> Path:
     [english] = [
         path
         for path in ROOT.glob(f"docs/*/{page.name}")
-        if path.parent.name in ("tutorial", "how-to")
+        if path.parent.name in ("tutorial", "how-to", "explanation")
     ]
     return english
 
