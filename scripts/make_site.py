@@ -3,8 +3,9 @@
     python scripts/make_site.py
 
 `scripts/docs` runs it with the extra `docs`. The site has one folder per version, `site/0.3` in
-English and `site/zh/0.3` in Chinese. The lists of docs/README.md are the navigation. A broken link
-ends the build with status 1, and so does a file that a page would load from another server.
+English and `site/zh/0.3` in Chinese. The lists of docs/README.md and docs/zh/README.md are their
+navigation. A broken link ends the build with status 1, and so does a file that a page would load
+from another server.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from urllib.parse import unquote, urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, SITE, STAGED = ROOT / "docs", ROOT / "site", ROOT / "build/site"
 CHINESE_START = "README.zh-CN.md"
-SECTION_CHINESE = "中文"
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 FENCE_FILE = re.compile(r"\A(```\w+) file=(\S+)$", re.MULTILINE)
@@ -51,6 +51,11 @@ class Language:
     """The pages, by file: the names that they have in the site."""
     place: str
     """The folder of its versions in `site`."""
+    index: Path
+    """The page that lists all pages."""
+    home: str
+    overview: str
+    """The titles of the start page and of the index in the navigation."""
 
 
 def main() -> None:
@@ -81,20 +86,21 @@ def languages() -> tuple[Language, Language]:
     }
     english[DOCS / "README.md"] = "pages.md"
     twins = {Path(name).name: name for name in english.values() if name.endswith(".md")}
+    twins["README.md"] = "pages.md"
     chinese = {page: twins[page.name] for page in sorted((DOCS / "zh").glob("*.md"))}
     chinese |= {ROOT / CHINESE_START: "quick-start.md", DOCS / "site.css": "site.css"}
     return (
-        Language("en", "English", english, "."),
-        Language("zh", "中文", chinese, "zh"),
+        Language("en", "English", english, ".", DOCS / "README.md", "Home", "All pages"),
+        Language("zh", "中文", chinese, "zh", DOCS / "zh/README.md", "首页", "全部页面"),
     )
 
 
-def navigation(index: str, language: str) -> list[dict[str, object]]:
-    """The titles of docs/README.md and their pages, in its order; a heading has a list of them."""
-    entries: list[dict[str, object]] = [{"Home": "index.md"}]
+def navigation(language: Language) -> list[dict[str, object]]:
+    """The titles of the index and their pages, in its order; a heading has a list of them."""
+    entries: list[dict[str, object]] = [{language.home: "index.md"}]
     section: list[dict[str, object]] = entries
     group = section
-    for line in index.splitlines():
+    for line in language.index.read_text("utf-8").splitlines():
         if heading := re.fullmatch(r"(##|###) (.+)", line):
             group = []
             if heading[1] == "##":
@@ -107,15 +113,7 @@ def navigation(index: str, language: str) -> list[dict[str, object]]:
                 {found[1].replace("`", ""): found[2]}
                 for found in re.finditer(r"\[([^\]]+)\]\(([^)#]+)\)", line)
             ]
-    [chinese] = [
-        value for entry in entries for key, value in entry.items() if key == SECTION_CHINESE
-    ]
-    if language == "en":
-        return [entry for entry in entries if SECTION_CHINESE not in entry] + [
-            {"All pages": "README.md"}
-        ]
-    assert isinstance(chinese, list)
-    return chinese
+    return [*entries, {language.overview: "README.md"}]
 
 
 def staged(text: str, page: Path, language: Language, version: str) -> str:
@@ -211,8 +209,7 @@ def switched(text: str, page: Path, language: Language, version: str) -> str:
 def settings(language: Language, version: str) -> str:
     """zensical.toml with the pages and the language."""
     text = (ROOT / "zensical.toml").read_text("utf-8")
-    index = (DOCS / "README.md").read_text("utf-8")
-    pages = _named(navigation(index, language.code), language)
+    pages = _named(navigation(language), language, version)
     alternates = "".join(
         f'[[project.extra.alternate]]\nname = "{each.name}"\nlang = "{each.code}"\n'
         f'link = "{os.path.relpath(Path(each.place, version), Path(language.place, version))}/"\n'
@@ -223,17 +220,17 @@ def settings(language: Language, version: str) -> str:
     return f"{text}\n{alternates}"
 
 
-def _named(entries: list[dict[str, object]], language: Language) -> list[dict[str, object]]:
-    """The navigation with the names that pages have in the site."""
+def _named(
+    entries: list[dict[str, object]], language: Language, version: str
+) -> list[dict[str, object]]:
+    """The navigation with what its links become in the site."""
     named: list[dict[str, object]] = []
     for entry in entries:
         [(title, target)] = entry.items()
         if isinstance(target, list):
-            named.append({title: _named(target, language)})
+            named.append({title: _named(target, language, version)})
         else:
-            file = Path(os.path.normpath(DOCS / str(target)))
-            place = file.relative_to(ROOT)
-            named.append({title: language.pages.get(file, f"{_repository()}/blob/main/{place}")})
+            named.append({title: _target(str(target), language.index, language, version)})
     return named
 
 

@@ -39,6 +39,6 @@ def test_a_page_is_shown_in_chinese_where_that_is_the_language(
 ) -> None:
     monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
     assert find_topic("first-job").title == "第一个任务"
-    assert find_topic("pipeline").path == DOCS / "how-to" / "pipeline.md"
+    assert find_topic("json").path == DOCS / "reference" / "json.md"
     monkeypatch.setenv("ZEROTOOLS_LANG", "en")
     assert find_topic("first-job").title == "Your first job"

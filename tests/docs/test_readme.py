@@ -92,8 +92,8 @@ def test_the_first_block_fits_a_terminal_of_80_columns() -> None:
 
 def english_of(page: Path) -> Path:
     """The page of which `page` in Chinese is a translation."""
-    if page.name == "index.md":
-        return ROOT / "docs/index.md"
+    if page.name in ("index.md", "README.md"):
+        return ROOT / "docs" / page.name
     [english] = [
         path
         for path in ROOT.glob(f"docs/*/{page.name}")

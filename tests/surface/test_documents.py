@@ -43,7 +43,10 @@ def test_the_reference_pages_follow_from_the_code() -> None:
 def test_links_to_files_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text())
     local = [target for target in targets if "://" not in target]
-    assert [target for target in local if not (path.parent / target).exists()] == []
+    missing = [target for target in local if not (path.parent / target).exists()]
+    if path.parent.name == "zh":  # the translation of a page may be on its way
+        missing = [target for target in missing if not [*ROOT.glob(f"docs/*/{target}")]]
+    assert missing == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
@@ -98,7 +101,8 @@ def test_job_files_in_documents_are_valid(path: Path) -> None:
 def test_the_index_of_the_documents_has_every_page() -> None:
     index = (ROOT / "docs/README.md").read_text()
     pages = [path.relative_to(ROOT / "docs") for path in ROOT.glob("docs/*/*.md")]
-    assert [str(page) for page in pages if f"]({page})" not in index] == []
+    english = [page for page in pages if page.parent.name != "zh"]
+    assert [str(page) for page in english if f"]({page})" not in index] == []
 
 
 def test_every_command_is_in_the_readme() -> None:
