@@ -17,6 +17,7 @@ attempt either.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import errno
 import os
@@ -221,6 +222,22 @@ def die_with(parent: int, umask: int, entrance: str | None = None) -> Callable[[
     return arrange
 
 
+def handle_until_exit(handler: Callable[..., None], *signals: int) -> None:
+    """Call `handler` for each of `signals` until this process ends.
+
+    The interpreter restores the default actions when it ends: without this function, a late signal
+    would replace the exit status. A handler that is installed later stays as it is.
+    """
+    for each in signals:
+        signal.signal(each, handler)
+        atexit.register(_ignore_late, each, handler)
+
+
+def _ignore_late(number: int, handler: Callable[..., None]) -> None:
+    if signal.getsignal(number) == handler:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class SignalWaker:
     """Makes `socket` readable when this process gets SIGCHLD or SIGTERM.
 
@@ -234,7 +251,7 @@ class SignalWaker:
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._on_term)
+        handle_until_exit(self._on_term, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def _on_term(self, *_: object) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,32 @@ def test_a_directory_that_answers_again_lets_the_job_go_on(tmp_path: Path) -> No
             pytest.skip("no file system may be mounted here")
         run = make_attempt(tmp_path / "run", "", cwd=str(disk.door), **OWN)
         assert finish(run, supervise(run))["outcome"] == "finished"
+
+
+LATE = """
+import os, signal
+from zerotoolsd.supervisor.spawn_child import SignalWaker, handle_until_exit
+
+class Last:
+    def __init__(self):
+        self.kill, self.me = os.kill, os.getpid()
+
+    def __del__(self):
+        self.kill(self.me, 1)
+        self.kill(self.me, 15)
+
+last = Last()  # deleted when the interpreter ends, after it has restored its signals
+waker = SignalWaker()
+handle_until_exit(waker._on_term, signal.SIGHUP)
+"""
+OWN = LATE + "signal.signal(15, lambda *_: None)"
+
+
+@pytest.mark.parametrize(("program", "status"), [(LATE, 0), (OWN, -signal.SIGTERM)])
+def test_a_signal_while_the_interpreter_ends_changes_no_exit_status(
+    program: str, status: int
+) -> None:
+    """A handler that was installed later stays as it is."""
+    env = {**os.environ, "PYTHONPATH": str(Path(spawn_child.__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", program], env=env, check=False)
+    assert done.returncode == status

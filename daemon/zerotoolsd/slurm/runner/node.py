@@ -43,6 +43,7 @@ from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, LivenessFile
 from zerotoolsd.slurm.runner.slurm_job_record import read_job
 from zerotoolsd.supervisor.attempt_plan import EXIT, RUN
 from zerotoolsd.supervisor.durable_files import write_json
+from zerotoolsd.supervisor.spawn_child import handle_until_exit
 from zerotoolsd.supervisor.start_ranks import become_subreaper
 from zerotoolsd.supervisor.stop.kill_descendants import kill_all
 from zerotoolsd.supervisor.stop.stop_request_file import write_request
@@ -190,8 +191,7 @@ class NodeRunner:
         Returns 0 if the supervisor has recorded the end of the attempt, else 1.
         """
         become_subreaper()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+        handle_until_exit(self._on_signal, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         with os.fdopen(open_log(self._run_dir), "wb") as log:
             supervisor = subprocess.Popen(
                 supervisor_command(self._run_dir),

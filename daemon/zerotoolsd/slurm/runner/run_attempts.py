@@ -44,6 +44,7 @@ from zerotoolsd.slurm.runner.srun_all_nodes import (
     step_environment,
 )
 from zerotoolsd.supervisor.attempt_plan import OUTSIDE, TIME_LIMIT
+from zerotoolsd.supervisor.spawn_child import handle_until_exit
 from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
 LOOK_SECONDS = 0.5
@@ -101,8 +102,7 @@ class AttemptRunner:
 
         Returns 0 if the job has succeeded, else 1.
         """
-        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(each, self._on_signal)
+        handle_until_exit(self._on_signal, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._directory.record_number(self._submission, self._allocation.job_id)
         while True:
             number = self._turns.next_attempt()
