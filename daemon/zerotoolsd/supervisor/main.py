@@ -333,7 +333,7 @@ def _find(watch: RankMonitor) -> Verdict | None:
         cause = f"{watch.plan.finder[0]} cannot be started: {error.strerror}"
         return _blame(cause, error, "crashed")
     except NoAnswer as error:
-        return Verdict("crashed", str(error))
+        return Verdict(NOT_READY if error.is_killed else "crashed", str(error))
     if choice is None:
         return Verdict("stopped", "stopped before it began")
     if choice.not_ready is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -27,12 +28,23 @@ from zerotoolsd.supervisor.spawn_child import die_with
 
 LAST_LOOK_SECONDS = 30.0
 _SLICE_SECONDS = 0.2
+_KILLS = (signal.SIGKILL, signal.SIGTERM)
 
 
 class NoAnswer(Exception):
-    """The checkpoint finder ended before it reported a checkpoint to resume from. The message
-    gives the reason.
+    """The checkpoint finder ended before it reported a checkpoint to resume from.
+
+    The message gives the reason. `is_killed` is True if another program, or the kernel, killed the
+    finder.
     """
+
+    def __init__(self, status: int) -> None:
+        self.is_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _KILLS
+        if self.is_killed:
+            name = signal.Signals(os.WTERMSIG(status)).name
+            super().__init__(f"the search for checkpoints was ended by {name}")
+        else:
+            super().__init__("the search for checkpoints failed; see supervisor.log")
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,7 @@ class Finder:
             if answers:
                 return _choice(answers[0])
             if self._over:
-                raise NoAnswer("the search for checkpoints failed; see supervisor.log")
+                raise NoAnswer(os.waitpid(self.pid, 0)[1])
             waits(time.monotonic() - began)
             select.select([self.stdout], [], [], _SLICE_SECONDS)
         return None

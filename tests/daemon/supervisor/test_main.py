@@ -372,6 +372,23 @@ def test_a_program_whose_checkpoints_are_all_damaged_is_not_begun(
     assert record["ranks"] == []
 
 
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ("kill -KILL $$", ("not_ready", "the search for checkpoints was ended by SIGKILL")),
+        ("exit 1", ("crashed", "the search for checkpoints failed; see supervisor.log")),
+    ],
+)
+def test_a_search_for_checkpoints_that_is_killed_is_not_the_job_s_fault(
+    tmp_path: Path, command: str, outcome: tuple[str, str]
+) -> None:
+    """When memory runs out, the kernel kills it first: no rank runs yet."""
+    run = make_attempt(tmp_path / "run", "exit=0", finder=("/bin/sh", "-c", command))
+    record = finish(run, supervise(run))
+    assert (record["outcome"], record["cause"]) == outcome
+    assert record["ranks"] == []
+
+
 def test_limits_that_are_only_wished_keep_no_attempt_from_running(tmp_path: Path) -> None:
     run = make_attempt(tmp_path / "run", "exit=0", wished_limits={"memory": 2**31})
     assert finish(run, supervise(run))["outcome"] == "finished"
