@@ -18,6 +18,7 @@ from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.spawn_child import die_with
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 
 THINNING_LOG = "thinning.log"
 UPLOADING_LOG = "uploading.log"
@@ -115,9 +116,10 @@ def run_until_stop(
     """Run `command` until it ends or a stop is requested. Return a dict with the keys `status`,
     `why` and `seconds` (the duration).
 
-    `status` is the exit status; None if the command could not be started, or was killed at the
-    stop. `why` is None if the command succeeded; otherwise it is the reason of the failure in one
-    line. `stop_asked` returns whether a stop is requested. `log` is the file for the output.
+    `status` is the exit status. It is EX_TEMPFAIL if the machine could not start the command now,
+    and None if the command can never be started, or was killed at the stop. `why` is None if the
+    command succeeded; otherwise it is the reason of the failure in one line. `stop_asked` returns
+    whether a stop is requested. `log` is the file for the output.
     """
     began = time.monotonic()
     status: int | None = None
@@ -125,6 +127,7 @@ def run_until_stop(
         status, why = _run(plan, command, stop_asked, Path(log))
     except OSError as error:
         why = f"{command[0]} cannot be started: {error.strerror}"
+        status = os.EX_TEMPFAIL if is_transient(error) else None
     return {"why": why, "status": status, "seconds": time.monotonic() - began}
 
 

@@ -68,6 +68,12 @@ HELPERS_SECONDS = 2.0
 CUT_OFF = "it was interrupted"
 FETCHING_LOG = "fetching.log"
 EXPORTING_LOG = "exporting.log"
+_PREPARED = {
+    os.EX_TEMPFAIL: NOT_READY,
+    -signal.SIGKILL: "killed",
+    -signal.SIGTERM: "killed",
+}
+"""Outcome of an attempt for the status with which a command failed before the ranks."""
 
 
 def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
@@ -314,7 +320,7 @@ def _prepare(
         return None
     if done["status"] is None and watch.stop_asked():
         return Verdict("stopped", "stopped before it began")
-    outcome = NOT_READY if done["status"] == os.EX_TEMPFAIL else "not_started"
+    outcome = _PREPARED.get(done["status"], "not_started")
     return Verdict(outcome, f"{problem}: {done['why']}")
 
 

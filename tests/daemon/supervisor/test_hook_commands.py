@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -97,6 +100,24 @@ def test_ranks_begin_when_what_they_go_on_from_was_fetched(
     if status:
         assert record["cause"] == "no checkpoint can be fetched: no such bucket"
         assert not (run / "rank-0.log").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_fetch_that_is_killed_fails_no_job_for_good(number: int, tmp_path: Path) -> None:
+    fetching = ("/bin/sh", "-c", f"kill -{number} $$")
+    run = make_attempt(tmp_path / "run", "steps=1 exit=0", fetching=fetching)
+    record = finish(run, supervise(run))
+    why = f"no checkpoint can be fetched: it was ended by signal {number}"
+    assert (record["outcome"], record["cause"]) == ("killed", why)
+
+
+def test_a_machine_that_cannot_start_a_fetch_now_is_waited_for(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "steps=1 exit=0", fetching=("/bin/true",))
+    with socket.socket(socket.AF_UNIX) as one, chdir(run):
+        one.bind("fetching.log")  # it cannot be opened: ENXIO
+        record = finish(run, supervise(run))
+    assert record["outcome"] == "not_ready"
+    assert record["cause"].startswith("no checkpoint can be fetched: /bin/true cannot be started")
 
 
 def test_a_stop_ends_a_fetch(tmp_path: Path) -> None:
