@@ -33,12 +33,16 @@ from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.supervisor.attempt_plan import ATTEMPT, Plan
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.transient_os_errors import is_transient
-from zerotoolsd.users.account import NameLookupTimeout
+from zerotoolsd.users.account import NameLookupTimeout, UnknownAccount
 from zerotoolsd.users.open_as_user import opened_run_directory
 from zerotoolsd.users.served_users import ServedUsers
 
 SAME_SECONDS = 5.0
 """If two start times differ by more than this many seconds, they belong to two supervisors."""
+NO_USER_SECONDS = 300.0
+"""Seconds that a start is delayed if its user is in no list of the machine. While sssd or a similar
+service restarts, a lookup gives the same answer as for a user who was removed.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +192,12 @@ class AttemptStarter:
             return
         except (NotReady, NameLookupTimeout) as error:
             self._pending.put_off(job.id, str(error))
+            return
+        except UnknownAccount as error:
+            if self._pending.seconds(job.id) < NO_USER_SECONDS:
+                self._pending.put_off(job.id, str(error))
+            else:
+                failed(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
             return
         except UnreadableSpec:
             raise

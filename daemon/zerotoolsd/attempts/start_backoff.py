@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.queue.rows import AttemptRow
@@ -30,6 +30,8 @@ class _Wait:
     is_turn: bool
     due: float | None
     """The monotonic time at which the start is tried again; None while it is being tried."""
+    since: float
+    """The monotonic time of the first delay for this reason."""
 
 
 class StartBackoff:
@@ -48,7 +50,8 @@ class StartBackoff:
 
     def wait_for_turn(self, job_id: int, why: str, seconds: float) -> None:
         """Delay the start of the job by `seconds`, because it waits for other jobs."""
-        self._waits[job_id] = _Wait(why, 0, True, self._clock() + seconds)
+        now = self._clock()
+        self._waits[job_id] = _Wait(why, 0, True, now + seconds, now)
         self._wake()
 
     def put_off(self, job_id: int, why: str) -> None:
@@ -56,12 +59,23 @@ class StartBackoff:
         long as the one before, but at most MOST_SECONDS.
         """
         before = self._waits.get(job_id)
-        tries = 0 if before is None or before.is_turn else before.tries + 1
+        now = self._clock()
+        tries, since = 0, now
+        if before is not None and not before.is_turn:
+            tries = before.tries + 1
+            since = before.since if before.why == why else now
         seconds = min(FIRST_SECONDS * 2 ** min(tries, 20), MOST_SECONDS)
         if before is None or before.why != why:
             log.warning("job %d waits: %s", job_id, _sentence(why))
-        self._waits[job_id] = _Wait(why, tries, False, self._clock() + seconds)
+        self._waits[job_id] = _Wait(why, tries, False, now + seconds, since)
         self._wake()
+
+    def seconds(self, job_id: int) -> float:
+        """Return for how many seconds the start has been delayed because of the present error of
+        the machine; 0 if it is not delayed.
+        """
+        wait = self._waits.get(job_id)
+        return 0.0 if wait is None or wait.is_turn else self._clock() - wait.since
 
     def pop_due(self) -> list[int]:
         """Return, only once, the numbers of the jobs that have waited long enough."""
@@ -69,7 +83,7 @@ class StartBackoff:
         due = [j for j, wait in self._waits.items() if wait.due is not None and wait.due <= now]
         for job_id in due:
             wait = self._waits[job_id]
-            self._waits[job_id] = _Wait(wait.why, wait.tries, wait.is_turn, None)
+            self._waits[job_id] = replace(wait, due=None)
         return due
 
     def forget(self, job_id: int) -> None:

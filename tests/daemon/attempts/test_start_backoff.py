@@ -18,7 +18,7 @@ from tests.daemon.small_disks import SmallDisk
 from tests.daemon.users.other_users import AS_ROOT
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.attempts import attempt_watcher
+from zerotoolsd.attempts import attempt_watcher, start_attempt
 from zerotoolsd.attempts.start_backoff import RestartThrottle, StartBackoff
 from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.interface.api_types import Unavailable
@@ -26,7 +26,7 @@ from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.durable_files import placeholder_of
-from zerotoolsd.users.account import Account, NameLookupTimeout
+from zerotoolsd.users.account import Account, NameLookupTimeout, UnknownAccount
 from zerotoolsd.users.served_users import ServedUsers
 
 UID = os.geteuid()
@@ -224,12 +224,8 @@ def test_ranks_that_the_machine_does_not_start_are_started_again_without_a_resta
     asyncio.run(story())
 
 
-@AS_ROOT
-def test_a_job_of_a_user_whom_nobody_knows_now_waits_and_is_not_failed(tmp_path: Path) -> None:
-    def find(uid: int) -> Account:
-        raise NameLookupTimeout("the machine's user database does not answer")
-
-    state, users = tmp_path / "state", ServedUsers(own=0, alone=None, find=find)
+def waiting_job_of_other(state: Path) -> int:
+    """The number of a job of another user, in a queue without a daemon."""
     state.mkdir()
     store, spec = Store(state), make_job("exit=0")
     job, _ = store.submit(
@@ -242,16 +238,49 @@ def test_a_job_of_a_user_whom_nobody_knows_now_waits_and_is_not_failed(tmp_path:
         now=1.0,
     )
     store.close()
+    return job.id
+
+
+@AS_ROOT
+def test_a_job_of_a_user_whom_nobody_knows_now_waits_and_is_not_failed(tmp_path: Path) -> None:
+    def find(uid: int) -> Account:
+        raise NameLookupTimeout("the machine's user database does not answer")
+
+    state, users = tmp_path / "state", ServedUsers(own=0, alone=None, find=find)
+    job_id, spec = waiting_job_of_other(state), make_job("exit=0")
 
     async def story() -> None:
         async with running(state, users=users) as it:
-            await why(it, job.id, "not ready: the machine's user database does not answer")
-            found = await it.service.job(job.id)
+            await why(it, job_id, "not ready: the machine's user database does not answer")
+            found = await it.service.job(job_id)
             assert (found.state, len(found.attempts)) == ("launching", 1)
             with pytest.raises(Unavailable, match="does not answer; ask again"):
                 await it.service.submit(spec, uid=OTHER, idempotency_key=None)
-            await it.service.cancel(job.id, uid=OTHER)
-            assert (await it.reach(job.id, "cancelled")).attempts[0].steps_done == 0
+            await it.service.cancel(job_id, uid=OTHER)
+            assert (await it.reach(job_id, "cancelled")).attempts[0].steps_done == 0
+
+    asyncio.run(story())
+
+
+@AS_ROOT
+def test_a_job_of_a_removed_user_fails_only_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An sssd that restarts gives the same answer as for a user who was removed."""
+
+    def find(uid: int) -> Account:
+        raise UnknownAccount(f"uid {uid} is not a user of this machine")
+
+    state, users = tmp_path / "state", ServedUsers(own=0, alone=None, find=find)
+    job_id = waiting_job_of_other(state)
+
+    async def story() -> None:
+        async with running(state, users=users) as it:
+            await why(it, job_id, f"not ready: uid {OTHER} is not a user of this machine")
+            assert (await it.service.job(job_id)).state == "launching"
+            monkeypatch.setattr(start_attempt, "NO_USER_SECONDS", 0.0)
+            job = await it.reach(job_id, "failed")
+            assert job.reason == f"uid {OTHER} is not a user of this machine"
 
     asyncio.run(story())
 
