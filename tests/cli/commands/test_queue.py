@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.commands.test_submit import JOB
 from tests.cli.conftest import Command
+from tests.cli.top.real_terminal import RealTerminal
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.commands.show import page
@@ -75,11 +76,40 @@ def test_a_terminal_that_is_not_utf8_gets_escapes(
 
 
 def test_the_newest_alone(zerotools: Command, service: FakeService) -> None:
-    for _ in range(4):
-        service.add(state="succeeded")
+    for created in range(4):
+        service.add(state="succeeded", created=float(created))
     lines = zerotools("queue", "--all", "--limit", "2").out.splitlines()
-    assert [line.split()[0] for line in lines] == ["id", "3", "4", "..."]
+    assert [line.split()[0] for line in lines] == ["id", "4", "3", "..."]
     assert len(zerotools("queue", "--all", "--limit", "4").out.splitlines()) == 5
+
+
+def test_running_jobs_are_first_and_waiting_jobs_in_the_order_of_their_start(
+    zerotools: Command, service: FakeService
+) -> None:
+    now = time.time() - 60
+    for at, state in enumerate(("failed", "queued", "queued", "succeeded", "running", "queued")):
+        service.add(state=state, created=now + at)
+    service.change(3, priority=5)
+    lines = zerotools("queue", "--all").out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["5", "3", "2", "6", "4", "1"]
+    listed = json.loads(zerotools("queue", "--all", "--json").out)["jobs"]
+    assert [job["id"] for job in listed] == [1, 2, 3, 4, 5, 6], "programs get them by age"
+
+
+def test_a_queue_longer_than_the_terminal_is_shown_in_the_pager(
+    service: FakeService, client: DaemonClient, tmp_path: Path
+) -> None:
+    for _ in range(30):
+        service.add(created=time.time(), reason=None)
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\necho paged; cat\n")
+    pager.chmod(0o755)
+    for option, rows, is_paged in (("auto", 24, True), ("auto", 60, False), ("never", 24, False)):
+        words = ["-m", "zerotools", "queue", "--pager", option]
+        environment = {"PAGER": str(pager), "ZEROTOOLS_SOCKET": str(client.socket)}
+        terminal = RealTerminal(words, environment, (80, rows))
+        assert terminal.end() == 0
+        assert (b"paged" in terminal.written) == is_paged
 
 
 def test_whose_jobs_they_are_is_shown_where_there_are_several_users(
@@ -182,9 +212,9 @@ def test_an_array_is_submitted_shown_and_changed_as_one(
     assert [view.spec["seed"] for view in list(service.views.values())[1:]] == [1, 2, 1, 2]
     service.change(3, state="running", reason=None, attempts=(an_attempt(),))
     rows = zerotools("queue").out.splitlines()
-    assert [[*row.split()[:4], *row.split()[5:7]] for row in rows[1:]] == [
-        ["1", "0", "other", "queued", "2", "CPU"],
-        ["@2", "2", "tiny", "3", "1", "running"],
+    assert [row.split()[:7] for row in rows[1:]] == [
+        ["@2", "2", "tiny", "1", "running,", "3", "queued"],
+        ["1", "0", "other", "queued", *rows[2].split()[4:7]],
     ]
     assert len(zerotools("queue", "--all").out.splitlines()) == 6
     assert "@2, 2 of 4: train.learning_rate=0.0001, seed=2" in zerotools("show", "3").out

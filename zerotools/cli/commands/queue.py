@@ -11,17 +11,19 @@ from typing import Any
 import click
 
 from zerotools.cli.job_actions.job_reference import has_slurm_jobs
-from zerotools.cli.job_views.describe_job import is_over
+from zerotools.cli.job_views.describe_job import is_over, queue_order
 from zerotools.cli.job_views.queue_table import folded, machine_lines, queue_lines
 from zerotools.cli.options.click_options import (
     SELECTION,
     GroupedCommand,
     json_option,
     option,
+    pager_option,
     socket_option,
 )
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name
+from zerotools.cli.output.pager import print_paged
 from zerotools.core.errors import BadRequest, DaemonError, DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
@@ -47,6 +49,7 @@ ME, ALL = "me", "all"
     metavar="N",
     help="List only the newest N jobs.",
 )
+@pager_option
 @socket_option
 @json_option
 def command(
@@ -55,10 +58,13 @@ def command(
     user: str | None,
     mine: bool,
     limit: int | None,
+    pager: str,
     socket: Path | None,
     as_json: bool,
 ) -> None:
     """List waiting and running jobs, and why they wait.
+
+    Running jobs come first, then waiting jobs by priority, then finished jobs, the newest first.
 
     The age of a finished job is the time since its end. An array is one line, with the number that
     commands take for all its jobs (@7); with --all, each job has its own line. The owner is shown
@@ -86,18 +92,22 @@ def command(
     jobs = sorted([*jobs, *under_slurm], key=lambda job: float(job["created"]))
     left_out = 0 if limit is None else max(0, len(jobs) - limit)
     jobs = jobs[left_out:]
-    if drained := drain_line(drain):
+    drained = drain_line(drain)
+    if drained and not jobs:
         click.echo(drained)
     if as_json:
         render.print_json({"jobs": jobs})
     elif jobs:
+        jobs = sorted(jobs, key=queue_order)
         shown = jobs if show_all else folded(jobs)
         columns = render.terminal_columns(sys.stdout)
+        lines = [drained] if drained else []
         if columns is not None and name is None and user is None:
-            render.print_lines(_machine(client, jobs, columns))
-        render.print_lines(queue_lines(shown, columns, shows_user=shows_user))
+            lines += _machine(client, jobs, columns)
+        lines += queue_lines(shown, columns, shows_user=shows_user)
         if left_out:
-            click.echo(f"... older jobs are left out (--limit {limit})")
+            lines.append(f"... older jobs are left out (--limit {limit})")
+        print_paged(lines, pager)
     elif name is not None:
         which = "job" if show_all else "waiting or running job"
         click.echo(f"no {which} has the name {render.clean(name)}")

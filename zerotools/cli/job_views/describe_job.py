@@ -15,7 +15,7 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.bind import plain_json
 from zerotools.jobs.jobfile_tables.checkpoint import EXPORT
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess, adopted_process
-from zerotools.jobs.states import SUCCEEDED, TERMINAL
+from zerotools.jobs.states import ACTIVE, SUCCEEDED, TERMINAL
 from zerotools.jobs.step_curves import finite_number
 
 Job = Mapping[str, Any]
@@ -187,6 +187,19 @@ def is_compiling(job: Job) -> bool:
 def is_over(job: Job) -> bool:
     """Return whether the job has ended and will not restart."""
     return job["state"] in TERMINAL
+
+
+def queue_order(job: Job) -> tuple[int, int, float]:
+    """Return a sort key: running jobs, then waiting jobs by priority, and finished jobs last, the
+    newest first.
+    """
+    if job["state"] in ACTIVE:
+        return 0, 0, job["created"]
+    return (
+        (2, 0, -job["created"])
+        if is_over(job)
+        else (1, -(job.get("priority") or 0), job["created"])
+    )
 
 
 def ranks(job: Job) -> str:

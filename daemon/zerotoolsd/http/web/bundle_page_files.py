@@ -1,4 +1,5 @@
-"""Prepares the files of the page for sending: joins modules, removes comments, and compresses.
+"""Prepares the files of the page for sending: joins modules, removes comments and indents, and
+compresses.
 
 A browser shows a page sooner if it has few files, and one long text compresses better than its
 parts. So the modules in `files/js` are joined into one script for each entry of `ENTRIES`, without
@@ -70,10 +71,10 @@ def _page_file(name: str, data: bytes) -> PageFile:
 
 
 def without_comments(text: str) -> str:
-    """Return the script or style sheet `text` without empty lines, and without comments that have
-    their own lines.
+    """Return the script or style sheet `text` without empty lines, without indents, and without
+    comments that have their own lines.
     """
-    return re.sub(r"\n{2,}", "\n", _COMMENT.sub("", text)).lstrip("\n")
+    return re.sub(r"\n\s+", "\n", _COMMENT.sub("", text)).lstrip("\n")
 
 
 def modules_of(entry: str, root: Path = ROOT) -> list[str]:

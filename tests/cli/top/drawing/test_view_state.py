@@ -31,6 +31,11 @@ def test_orders() -> None:
     }
 
 
+def test_jobs_that_wait_are_in_the_order_in_which_they_start() -> None:
+    jobs = [job_of(n, "queued", "x", priority=p) for n, p in ((1, -1), (2, 0), (3, 5), (4, 0))]
+    assert [job["id"] for job in ViewState().listed(jobs)] == [3, 2, 4, 1]
+
+
 def test_a_filter_is_of_name_or_owner_whatever_the_case() -> None:
     assert ids(ViewState(only="BETA")) == [2]
     assert ids(ViewState(only="bob")) == [4, 2]

@@ -11,22 +11,17 @@ from typing import Any
 
 from zerotools.cli.job_views.describe_job import (
     Job,
+    queue_order,
     remaining_seconds,
     shown_state,
     user_of,
 )
-from zerotools.jobs.states import ACTIVE, TERMINAL
 
 JOBS, JOB, HELP, LOG = "jobs", "job", "help", "log"
 
 
-def _by_state(job: Job) -> tuple[int, str, int]:
-    state = str(job["state"])
-    return (0 if state in ACTIVE else 2 if state in TERMINAL else 1), state, job["id"]
-
-
 ORDERS: tuple[tuple[str, Callable[[Job], Any]], ...] = (
-    ("state", _by_state),
+    ("state", queue_order),
     ("id", lambda job: job["id"]),
     ("owner", lambda job: (user_of(job), job["id"])),
     ("name", lambda job: (str(job["name"] or "").casefold(), job["id"])),

@@ -100,9 +100,11 @@ export class JobsView {
     this.#want(sort !== name ? { sort: name, down: false } : down ? { sort: null, down: false } : { down: true });
   }
 
+  // As in `queue`: what runs, what waits in the order in which it starts, and last what is over.
   #inOrder(jobs) {
     const { sort, down } = this.#wanted;
-    jobs.sort((a, b) => Number(OVER.has(a.state)) - Number(OVER.has(b.state)) || Number(RUNS.has(b.state)) - Number(RUNS.has(a.state)) || b.id - a.id);
+    const place = ({ state, id, priority }) => (RUNS.has(state) ? id - 1e13 : OVER.has(state) ? 1e13 - id : id - 1e11 * priority);
+    jobs.sort((a, b) => place(a) - place(b));
     for (const button of this.#heads) {
       const by = button.textContent === sort;
       button.parentElement.ariaSort = by ? (down ? "descending" : "ascending") : null;
@@ -334,15 +336,15 @@ const WIDTH = 96;
 const HEIGHT = 22;
 
 /** The points of a polyline; of no or equal values a line in the middle. */
-function pointsOf(values, width = WIDTH, height = HEIGHT) {
+function pointsOf(values) {
   const known = values.filter(isNumber);
   if (known.length < 2) return "";
   const least = Math.min(...known);
   const span = Math.max(...known) - least;
   return known
     .map((value, index) => {
-      const x = (index / (known.length - 1)) * (width - 2) + 1;
-      const y = span > 0 ? height - 2 - ((value - least) / span) * (height - 4) : height / 2;
+      const x = (index / (known.length - 1)) * (WIDTH - 2) + 1;
+      const y = span > 0 ? HEIGHT - 2 - ((value - least) / span) * (HEIGHT - 4) : HEIGHT / 2;
       return `${x.toFixed(1)},${y.toFixed(1)}`;
     })
     .join(" ");
