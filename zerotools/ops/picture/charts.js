@@ -73,31 +73,20 @@ const drawLines = (host, spec) => {
     each.points.filter((point) => point[2]).forEach((point) => picture.append(svg("circle", { cx: px(point[0]), cy: isShown(point) ? py(point[1]) : height - bottom, r: 6, class: "ring" })));
   });
   const cursor = picture.appendChild(svg("line", { y1: top, y2: height - bottom, class: "cursor", visibility: "hidden" }));
-  let now = -1;
-  const read = (place, clientX, clientY) => {
-    now = Math.max(0, Math.min(xs.length - 1, place));
-    const x = xs[now];
-    cursor.setAttribute("x1", px(x));
-    cursor.setAttribute("x2", px(x));
-    cursor.setAttribute("visibility", "visible");
-    const texts = spec.series.map((each) => [each, each.points.find((point) => point[0] === x)]).filter(([, point]) => point).map(([each, point]) => `${each.name} ${figure(point[1])}${point[2] ? " (outlier)" : ""}`);
-    showTip(`${spec.nameOf ? spec.nameOf(x) : x}: ${texts.join(", ")}`, clientX, clientY);
-  };
-  const away = () => { cursor.setAttribute("visibility", "hidden"); hideTip(); };
-  picture.addEventListener("mousemove", (event) => {
-    const at = event.clientX - picture.getBoundingClientRect().left;
-    read(xs.reduce((best, x, n) => Math.abs(px(x) - at) < Math.abs(px(xs[best]) - at) ? n : best, 0), event.clientX, event.clientY);
-  });
-  picture.addEventListener("mouseleave", away);
-  picture.addEventListener("blur", away);
-  picture.addEventListener("click", () => { if (spec.pick && now >= 0) spec.pick(xs[now]); });
-  picture.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const box = picture.getBoundingClientRect();
-    if (step) read(now + step, box.left + px(xs[Math.max(0, Math.min(xs.length - 1, now + step))]), box.top + 20);
-    else if (event.key === "Enter" && spec.pick && now >= 0) spec.pick(xs[now]);
-    else return;
-    event.preventDefault();
+  makeReadable(picture, {
+    none: -1,
+    placeAt: (event) => { const at = event.clientX - picture.getBoundingClientRect().left; return xs.reduce((best, x, n) => Math.abs(px(x) - at) < Math.abs(px(xs[best]) - at) ? n : best, 0); },
+    moved: movedAlong(xs.length),
+    show: (place, clientX, clientY) => {
+      const x = xs[place], box = picture.getBoundingClientRect();
+      cursor.setAttribute("x1", px(x));
+      cursor.setAttribute("x2", px(x));
+      cursor.setAttribute("visibility", "visible");
+      const texts = spec.series.map((each) => [each, each.points.find((point) => point[0] === x)]).filter(([, point]) => point).map(([each, point]) => `${each.name} ${figure(point[1])}${point[2] ? " (outlier)" : ""}`);
+      showTip(`${spec.nameOf ? spec.nameOf(x) : x}: ${texts.join(", ")}`, clientX ?? box.left + px(x), clientY ?? box.top + 20);
+    },
+    hide: () => cursor.setAttribute("visibility", "hidden"),
+    pick: spec.pick && ((place) => spec.pick(xs[place])),
   });
   host.append(picture);
   if (spec.series.length > 1) {
@@ -133,31 +122,27 @@ const drawCells = (host, spec) => {
     if (spec.isMarked && spec.isMarked(r, c)) picture.append(svg("rect", { x: left + wide * c + 1.5, y: top + high * r + 1.5, width: Math.max(4, wide - 4), height: high - 4, class: "ring" }));
   }));
   const cursor = picture.appendChild(svg("rect", { width: wide, height: high, class: "here", visibility: "hidden" }));
-  let here = [-1, -1];
-  const read = (r, c, x, y) => {
-    here = [Math.max(0, Math.min(spec.rows.length - 1, r)), Math.max(0, Math.min(spec.columns.length - 1, c))];
-    cursor.setAttribute("x", left + wide * here[1] - 0.5);
-    cursor.setAttribute("y", top + high * here[0] - 0.5);
-    cursor.setAttribute("visibility", "visible");
-    const box = picture.getBoundingClientRect();
-    showTip(spec.wordsOf(...here), x === undefined ? box.left + left + wide * (here[1] + 1) : x, y === undefined ? box.top + top + high * here[0] : y);
-  };
-  const away = () => { cursor.setAttribute("visibility", "hidden"); hideTip(); };
-  picture.addEventListener("mousemove", (event) => {
-    const box = picture.getBoundingClientRect();
-    const [r, c] = [Math.floor((event.clientY - box.top - top) / high), Math.floor((event.clientX - box.left - left) / wide)];
-    if (r < 0 || c < 0 || r >= spec.rows.length || c >= spec.columns.length) away();
-    else read(r, c, event.clientX, event.clientY);
-  });
-  picture.addEventListener("mouseleave", away);
-  picture.addEventListener("blur", away);
-  picture.addEventListener("click", () => { if (spec.pick && here[0] >= 0) spec.pick(...here); });
-  picture.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
-    if (step) read(here[0] + step[0], here[1] + step[1]);
-    else if (event.key === "Enter" && spec.pick && here[0] >= 0) spec.pick(...here);
-    else return;
-    event.preventDefault();
+  makeReadable(picture, {
+    none: null,
+    placeAt: (event) => {
+      const box = picture.getBoundingClientRect();
+      const [r, c] = [Math.floor((event.clientY - box.top - top) / high), Math.floor((event.clientX - box.left - left) / wide)];
+      return r < 0 || c < 0 || r >= spec.rows.length || c >= spec.columns.length ? null : [r, c];
+    },
+    moved: (place, key) => {
+      const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[key];
+      const [r, c] = place || [-1, -1];
+      return step && [within(r + step[0], spec.rows.length), within(c + step[1], spec.columns.length)];
+    },
+    show: ([r, c], x, y) => {
+      cursor.setAttribute("x", left + wide * c - 0.5);
+      cursor.setAttribute("y", top + high * r - 0.5);
+      cursor.setAttribute("visibility", "visible");
+      const box = picture.getBoundingClientRect();
+      showTip(spec.wordsOf(r, c), x ?? box.left + left + wide * (c + 1), y ?? box.top + top + high * r);
+    },
+    hide: () => cursor.setAttribute("visibility", "hidden"),
+    pick: spec.pick && ((place) => spec.pick(...place)),
   });
   host.append(picture);
 };
@@ -183,12 +168,18 @@ const drawHistogram = (host, title, first, negative, positive, zeros) => {
   positive.forEach((number, n) => bars.push([number, `${count(number)} from ${figure(2 ** (first + n))} to ${figure(2 ** (first + n + 1))}`]));
   const width = 300, height = 84, wide = width / bars.length;
   const most = Math.max(1, ...bars.map(([number]) => number));
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height + 16}`, role: "img", "aria-label": `${title}: histogram of magnitudes` });
-  bars.forEach(([number, words], n) => {
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height + 16}`, role: "img", tabindex: 0, "aria-label": `${title}: histogram of magnitudes; arrow keys read bars` });
+  const drawn = bars.map(([number], n) => {
     const tall = number ? Math.max(1, number / most * height) : 0;
-    const bar = svg("rect", { x: n * wide, y: height - tall, width: Math.max(0.5, wide - 0.6), height: tall, class: "bar-of" });
-    bar.append(svg("title", {}, words));
-    picture.append(bar);
+    return picture.appendChild(svg("rect", { x: n * wide, y: height - tall, width: Math.max(0.5, wide - 0.6), height: tall, class: "bar-of" }));
+  });
+  const mark = (place) => drawn.forEach((bar, n) => bar.classList.toggle("now", n === place));
+  makeReadable(picture, {
+    none: -1,
+    placeAt: (event) => { const area = picture.getBoundingClientRect(); return within(Math.floor((event.clientX - area.left) / area.width * bars.length), bars.length); },
+    moved: movedAlong(bars.length),
+    show: (place, x, y) => { const area = picture.getBoundingClientRect(); mark(place); showTip(bars[place][1], x ?? area.left + (place + 0.5) / bars.length * area.width, y ?? area.top + 20); },
+    hide: () => mark(-1),
   });
   picture.append(svg("line", { x1: 0, x2: width, y1: height, y2: height, class: "grid" }));
   const last = first + positive.length;

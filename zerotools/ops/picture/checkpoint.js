@@ -157,8 +157,20 @@
     });
     return names;
   };
+  // The map is one stop of the key Tab. Arrow keys lead to the nearest tile in their direction.
+  const focusTile = (tile) => { byId("map").querySelectorAll("button").forEach((each) => { each.tabIndex = each === tile ? 0 : -1; }); if (tile) tile.focus(); };
+  byId("map").addEventListener("keydown", (event) => {
+    const to = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+    if (!to) return;
+    const middle = (tile) => [tile.offsetLeft + tile.offsetWidth / 2, tile.offsetTop + tile.offsetHeight / 2];
+    const [x, y] = middle(event.target);
+    const away = (tile) => { const [dx, dy] = [middle(tile)[0] - x, middle(tile)[1] - y]; const along = dx * to[0] + dy * to[1]; return along > 0 ? along + 3 * Math.abs(dx * to[1] + dy * to[0]) : Infinity; };
+    const nearest = [...byId("map").querySelectorAll("button")].map((tile) => [away(tile), tile]).reduce((best, each) => each[0] < best[0] ? each : best, [Infinity]);
+    if (nearest[1]) focusTile(nearest[1]);
+    event.preventDefault();
+  });
   const drawMap = () => {
-    const map = byId("map");
+    const map = byId("map"), hadFocus = map.contains(document.activeElement);
     map.replaceChildren();
     const width = map.clientWidth, height = map.clientHeight, named = [];
     const place = (at, box, depth) => {
@@ -180,18 +192,21 @@
         button.dataset.path = child.path;
         button.setAttribute("aria-label", [child.path, size(child.bytes), `${count(child.elements)} parameters`, ...marksOf(child)].join(", "));
         button.setAttribute("aria-pressed", String(selected === child));
+        button.tabIndex = -1;
         button.addEventListener("click", () => choose(child, true));
         map.append(button);
       });
     };
     if (width && height) place(open, { x: 0, y: 0, w: width, h: height }, 0);
     tileNames(named).forEach((name, n) => { named[n].button.append(make("span", name)); });
+    const stop = map.querySelector('[aria-pressed="true"]') || map.querySelector("button");
+    if (hadFocus) focusTile(stop); else if (stop) stop.tabIndex = 0;
     drawPath();
     drawLegend();
   };
   const drawPath = () => {
     const parts = open.path ? open.path.split(".") : [];
-    const nav = byId("path");
+    const nav = byId("path"), hadFocus = nav.contains(document.activeElement);
     nav.replaceChildren();
     [["", "the model"], ...parts.map((part, depth) => [parts.slice(0, depth + 1).join("."), part])].forEach(([path, text], depth) => {
       if (depth) nav.append(" . ");
@@ -199,6 +214,7 @@
       button.addEventListener("click", () => { open = path ? nodeOf(path) : root; drawMap(); });
       nav.append(button);
     });
+    if (hadFocus) nav.lastChild.focus();
     nav.append(make("span", `  ${size(open.bytes)}, ${count(open.elements)} parameters`, "muted"));
   };
   const drawLegend = () => {
@@ -498,12 +514,28 @@
     }
   };
   const seen = new IntersectionObserver((entries) => entries.forEach((entry) => { entry.target.dataset.seen = entry.isIntersecting ? "1" : ""; if (entry.isIntersecting) paint(entry.target); }));
-  const tensorAt = (canvas, x) => {
-    const strip = values.files[Number(canvas.dataset.file)][2];
-    let left = Math.floor(x / canvas.clientWidth * canvas.width);
-    for (let place = 0; place < strip.length; place += 2) { left -= strip[place]; if (left < 0) return strip[place + 1]; }
-    return -1;
+  // A strip is read tensor by tensor, and the keys up and down lead to the strips of the other files.
+  const makeStripReadable = (canvas, index) => {
+    const [name, , strip] = values.files[index];
+    const state = checks ? `${STATES[checks.files[index][0]]}${checks.files[index][1] ? ` (${checks.files[index][1]})` : ""}; ` : "";
+    const ends = [], tensors = [];
+    for (let place = 0; place < strip.length; place += 2) { ends.push((ends.at(-1) || 0) + strip[place]); tensors.push(strip[place + 1]); }
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `${checks ? `${name} is ${STATES[checks.files[index][0]]}` : `tensors in ${name}`}; arrow keys read them`);
+    canvas.tabIndex = index === firstStrip ? 0 : -1;
+    makeReadable(canvas, {
+      none: -1,
+      placeAt: (event) => within(ends.findIndex((end) => event.offsetX / canvas.clientWidth * ends.at(-1) < end), ends.length),
+      moved: movedAlong(ends.length),
+      show: (place, x, y) => {
+        const tensor = tensors[place], box = canvas.getBoundingClientRect();
+        const middle = (ends[place] + (ends[place - 1] || 0)) / 2 / ends.at(-1);
+        showTip(state + (tensor < 0 ? "headers and padding" : `${values.tensors[tensor][NAME]} (${values.roles[values.tensors[tensor][ROLE]]}), ${size(values.tensors[tensor][BYTES])} in all`), x ?? box.left + middle * box.width, y ?? box.top);
+      },
+      pick: (place) => { if (tensors[place] >= 0) choose(nodeOf(values.tensors[tensors[place]][NAME])); },
+    });
   };
+  const firstStrip = values.files.findIndex((file) => file[2]);
   const makeFiles = () => {
     if (!checks) byId("colour").querySelector('[value="check"]').remove();
     else byId("colour").value = "check";
@@ -517,15 +549,7 @@
       if (strip) {
         const canvas = make("canvas");
         canvas.dataset.file = String(index);
-        canvas.setAttribute("role", "img");
-        canvas.setAttribute("aria-label", checks ? `${name} is ${STATES[checks.files[index][0]]}` : `tensors in ${name}`);
-        canvas.addEventListener("mousemove", (event) => {
-          const tensor = tensorAt(canvas, event.offsetX);
-          const check = checks ? `${STATES[checks.files[index][0]]}${checks.files[index][1] ? ` (${checks.files[index][1]})` : ""}; ` : "";
-          showTip(check + (tensor < 0 ? "headers and padding" : `${values.tensors[tensor][NAME]} (${values.roles[values.tensors[tensor][ROLE]]}), ${size(values.tensors[tensor][BYTES])} in all`), event.clientX, event.clientY);
-        });
-        canvas.addEventListener("mouseleave", hideTip);
-        canvas.addEventListener("click", (event) => { const tensor = tensorAt(canvas, event.offsetX); if (tensor >= 0) choose(nodeOf(values.tensors[tensor][NAME])); });
+        makeStripReadable(canvas, index);
         picture.append(canvas);
         if (values.files.length <= 64) canvas.dataset.seen = "1"; else seen.observe(canvas);
       } else {
@@ -540,6 +564,15 @@
       body.append(row);
     });
   };
+  byId("files").addEventListener("keydown", (event) => {
+    const strips = [...byId("files").querySelectorAll("canvas")], from = strips.indexOf(event.target);
+    const to = strips[from + ({ ArrowDown: 1, ArrowUp: -1 }[event.key] || NaN)];
+    if (!to) return;
+    event.target.tabIndex = -1;
+    to.tabIndex = 0;
+    to.focus();
+    event.preventDefault();
+  });
   const drawFiles = () => {
     const held = selected && selected !== root ? spansIn(below(selected)) : null;
     [...byId("files").tBodies[0].rows].forEach((row, index) => row.classList.toggle("away", Boolean(held) && !held.has(index)));

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -30,7 +31,8 @@ def page_of(contents: Mapping[str, Any], body: str = "checkpoint") -> str:
     def text(name: str) -> str:
         return (folder / name).read_text("utf-8")
 
-    script = "".join(text(name) for name in ("page.js", "charts.js", f"{body}.js"))
+    modules = (text(name) for name in ("page.js", "charts.js", f"{body}.js"))
+    script = re.sub("^ +", "", "".join(modules), flags=re.MULTILINE)  # no text has several lines
     values = json.dumps(contents, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     parts = {
         "MARK": MARK,

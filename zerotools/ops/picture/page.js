@@ -36,6 +36,32 @@ const showTip = (text, x, y) => {
 };
 const hideTip = () => { tip.hidden = true; };
 
+// Let a picture be read place by place: with a pointer, with a finger, which the next touch ends, and with keys.
+// A spec has: none (the place before the first), placeAt(event) or null, moved(place, key) or undefined, show(place, x, y), hide(), pick(place).
+const makeReadable = (picture, spec) => {
+  let here = spec.none;
+  const away = () => { if (spec.hide) spec.hide(); hideTip(); };
+  const read = (place, x, y) => { here = place; spec.show(place, x, y); };
+  const point = (event) => { const place = spec.placeAt(event); if (place === null) away(); else read(place, event.clientX, event.clientY); };
+  picture.classList.add("readable");
+  picture.addEventListener("pointermove", point);
+  picture.addEventListener("pointerdown", point);
+  picture.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") away(); });
+  picture.addEventListener("blur", away);
+  picture.addEventListener("click", () => { if (spec.pick && here !== spec.none) spec.pick(here); });
+  picture.addEventListener("keydown", (event) => {
+    const to = spec.moved(here, event.key);
+    if (to !== undefined) read(to);
+    else if (event.key === "Enter" && spec.pick && here !== spec.none) spec.pick(here);
+    else if (event.key === "Escape") away();
+    else return;
+    event.preventDefault();
+  });
+};
+const within = (place, number) => Math.max(0, Math.min(number - 1, place));
+const STEPS = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
+const movedAlong = (number) => (place, key) => key in STEPS ? within(place + STEPS[key], number) : undefined;
+
 // What is drawn again when the window gets another width.
 const drawings = [];
 let resize = 0;
