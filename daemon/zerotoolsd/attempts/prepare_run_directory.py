@@ -39,7 +39,7 @@ from zerotoolsd.attempts.make_plan import (
 )
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue.rows import AttemptRow, JobRow
-from zerotoolsd.supervisor.attempt_plan import ATTEMPT, EXIT, FINDER, Plan
+from zerotoolsd.supervisor.attempt_plan import ATTEMPT, EXIT, FINDER, OWN, Plan
 from zerotoolsd.supervisor.durable_files import read_json, reserve_space, sync_directory, write_json
 from zerotoolsd.supervisor.heartbeats.stall_limits import END, REPORT
 from zerotoolsd.supervisor.stop.stop_request_file import reserve_request
@@ -143,10 +143,6 @@ def newest_saved(reported: Sequence[str], output_dir: Path) -> int:
     return max((checkpoint_dirs.step_of(path.name) or 0 for path in own), default=0)
 
 
-OWN = "own"
-"""Name of the directory for files that are kept between attempts, inside the job directory of
-another user.
-"""
 JOBS_MODE, JOB_MODE = 0o711, 0o755
 BEGUN = "begun"
 

@@ -23,19 +23,21 @@ from typing import Any, NamedTuple
 
 from zerotools.runs.retention import is_within
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.prepare_run_directory import BEFORE, BEGUN, OWN
+from zerotoolsd.attempts.prepare_run_directory import BEFORE, BEGUN
 from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.queue.fault_isolation import HELD_LOG
 from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.supervisor.attempt_plan import OWN, SLURM_NAME
 from zerotoolsd.supervisor.durable_files import read_json, sync_directory, write_json
 
 CLEANING = "cleaning"
 _ATTEMPT = re.compile(r"attempt-[0-9]+")
 _PATH = re.compile(r"""(?<![\w./-])/[^\s"'`=:,;|&<>(){}\[\]]+""")
 """Pattern of an absolute path inside of a longer text, such as `--from=PATH`."""
+_BETWEEN_ATTEMPTS = (BEFORE, SLURM_NAME)
 _KEPT_BY_DAEMON = re.compile(rf"{BEGUN}-[0-9]+\.json")
 OURS = re.compile(
-    r"(attempt|spec|run|exit|ended|request|finder|heartbeats)\.json|progress\.jsonl|ledger|family"
+    r"(attempt|spec|run|exit|ended|request|finder|heartbeats|slurm)\.json|progress\.jsonl|ledger|family"
     r"|lock|stop|notify\.sock|importable|\..*\.(new|room)"
     r"|(rank-[0-9]+|supervisor|closing|thinning|uploading|fetching|exporting)\.log"
     r"|(tokens\.u32|eval\.u32|packs\.u64)(\.index)?"
@@ -106,7 +108,9 @@ def job_files(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Re
         )
     logs, outputs, reported = [], [], _reported_checkpoints(attempts)
     for entry in _entries(own):
-        mine = entry.name in (BEFORE, HELD_LOG, OWN) or bool(_ATTEMPT.fullmatch(entry.name))
+        mine = entry.name in (BEFORE, HELD_LOG, OWN, SLURM_NAME) or bool(
+            _ATTEMPT.fullmatch(entry.name)
+        )
         mine |= bool(_KEPT_BY_DAEMON.fullmatch(entry.name))
         if mine and not _holds_outputs(entry, reported):
             logs.append(entry)
@@ -174,7 +178,7 @@ def _holds_outputs(entry: Path, reported: Sequence[Path]) -> bool:
         return False
     names = (each.name for each in entry.iterdir())
     if entry.name == OWN:
-        return any(name != BEFORE for name in names)
+        return any(name not in _BETWEEN_ATTEMPTS for name in names)
     return any(not OURS.fullmatch(name) for name in names)
 
 

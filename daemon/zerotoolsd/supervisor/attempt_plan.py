@@ -29,6 +29,15 @@ SUMMARY = "summary"
 attempt so far.
 """
 
+OWN = "own"
+"""Name of the directory for files that are kept between attempts, inside the job directory of
+another user.
+"""
+SLURM_NAME = "slurm.json"
+"""Name of the file with the word that makes the name of a job in Slurm unique
+(`zerotoolsd.slurm.watcher`). It is kept between attempts.
+"""
+
 TIME_LIMIT = "time limit"
 """Reason of a stop because the job has reached its time limit."""
 

@@ -40,6 +40,8 @@ from zerotoolsd.file_checks import file_check_server
 from zerotoolsd.file_checks.file_checker_pool import FileCheckers
 from zerotoolsd.interface.api_types import CleanRequest, Conflict
 from zerotoolsd.queue.lifecycle import JobStatus
+from zerotoolsd.slurm.watcher.submit_and_watch import key_of
+from zerotoolsd.supervisor.attempt_plan import OWN, SLURM_NAME
 from zerotoolsd.users.account import user_name
 
 
@@ -324,6 +326,19 @@ def test_names_that_only_begin_like_ours_are_the_programs(tmp_path: Path) -> Non
         kept.write_bytes(b"weights")
         assert ids(await clean(it)) == []
         kept.rename(kept.with_name("eval.u32.index"))
+        assert ids(await clean(it)) == [job]
+
+    tell(tmp_path / "state", story)
+
+
+@pytest.mark.parametrize("place", ["", OWN])
+def test_the_word_of_a_job_under_slurm_is_no_output(place: str, tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        job = await over(it)
+        directory = it.service.run_dir(job, 1).parent / place
+        directory.mkdir(exist_ok=True)
+        key_of(directory.parent if place else directory, "x")
+        assert (directory / SLURM_NAME).exists()
         assert ids(await clean(it)) == [job]
 
     tell(tmp_path / "state", story)

@@ -33,7 +33,7 @@ from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_again, submit_job
 from zerotools.jobs.states import TERMINAL
-from zerotoolsd.supervisor.attempt_plan import EXIT
+from zerotoolsd.supervisor.attempt_plan import EXIT, OWN, SLURM_NAME
 from zerotoolsd.supervisor.exit_record.decide_outcome import EXIT_STOPPED
 from zerotoolsd.supervisor.exit_record.first_failure import EXIT_BAD_JOB, EXIT_NOT_READY
 from zerotoolsd.supervisor.spawn_child import SignalWaker
@@ -235,7 +235,6 @@ class ReportRelay:
                     file.write(data)
 
 
-WORD = "slurm.json"
 TOLD_FILE = "told.json"
 """Name of the file in a submission's directory that says which process has reported the end to
 the daemon.
@@ -260,7 +259,8 @@ def _word_of(job_dir: Path) -> str:
     """Return the random word that makes the job's name in Slurm unique. It is stored in the job's
     directory at the first attempt, and never changes.
     """
-    path = job_dir / WORD
+    own = job_dir / OWN  # another user than the daemon's may create files only there
+    path = (own if own.is_dir() else job_dir) / SLURM_NAME
     if (known := read_record(path)) is None:
         known = {"word": secrets.token_hex(16)}
         write_record(path, known)

@@ -20,6 +20,7 @@ from zerotoolsd.slurm.watcher.submit_and_watch import (
     note_end_reported,
     submit_once,
 )
+from zerotoolsd.supervisor.attempt_plan import OWN
 
 
 class Kept(Sender):
@@ -110,3 +111,10 @@ def test_jobs_of_two_daemons_are_two(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     assert key_of(tmp_path / "a", "x") != key_of(tmp_path / "b", "x")
+
+
+def test_the_word_of_a_job_of_another_user_is_where_that_user_may_write(tmp_path: Path) -> None:
+    (tmp_path / OWN).mkdir()
+    key = key_of(tmp_path, "x")
+    assert [path.name for path in tmp_path.iterdir()] == [OWN]
+    assert key_of(tmp_path, "x") == key
