@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from zerotoolsd.users.open_as_user import opened_run_directory
 _TAIL_BYTES = 32 * 1024
 _LONGEST_WHY = 1000
 _LONGEST_LINE = 500
+_STALL_NOTE = re.compile(r"^\[zerotools: .*; the stacks follow\]$", re.M)
+"""The note of `heartbeats/handle_stall` in a log before the stacks of its processes."""
 _MOST_REPORTED = 100
 _PASSED_OVER = "skipped_checkpoint"
 _WAYS = ("at_save", "digests", "unchanged", "structure")
@@ -143,12 +146,16 @@ def last_sign_of_life(run_dir: Path) -> float | None:
 
 
 def last_line(path: Path) -> str | None:
-    """Return the last line of the log `path`; None if the log has no line. A carriage return (of a
-    progress bar) also ends a line.
+    """Return the last line of the log `path` that its program has written; None if there is none.
+
+    A carriage return (of a progress bar) also ends a line. The notes of the supervisor, and the
+    stacks that follow the note of a stall, are left out.
     """
     text = b"\n".join(_last_lines(path)).decode("utf-8", "replace")
-    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
-    return next((one_line(line[:_LONGEST_LINE]) for line in reversed(lines) if line), None)
+    text = _STALL_NOTE.split(text.replace("\r", "\n"))[0]
+    lines = [line.strip() for line in text.split("\n")]
+    written = (line for line in reversed(lines) if line and not line.startswith("[zerotools: "))
+    return next((one_line(line[:_LONGEST_LINE]) for line in written), None)
 
 
 def report_so_far(run_dir: Path) -> LastReport:

@@ -142,6 +142,13 @@ def test_a_plot_fits_the_window() -> None:
         assert drawn[0] == "job 1"
 
 
+def test_a_long_name_is_cut_at_the_width() -> None:
+    named = [(f"job {n} ({'a-long-name-' * 12})", Curves(loss={1: 2.0, 2: 1.0})) for n in (1, 2)]
+    lines = charts(named, 60, braille=True, height=24)
+    assert all(len(line) <= 60 for line in lines)
+    assert lines[0].endswith("…")
+
+
 def test_the_steps_of_resumed_jobs_come_first(
     zerotools: Command, service: FakeService, client: DaemonClient
 ) -> None:

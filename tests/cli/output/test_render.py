@@ -81,6 +81,14 @@ def test_long_fields_continue_below_themselves_between_words() -> None:
     assert render.fields(pairs, indent=2, columns=30) == render.fields(pairs, indent=2)
 
 
+def test_a_narrow_terminal_gets_a_small_indent() -> None:
+    pairs = [("a long name", "words that continue on a second line")]
+    assert render.fields(pairs, columns=40) == [
+        "a long name  words that continue on a",
+        "    second line",
+    ]
+
+
 def test_a_path_is_not_cut() -> None:
     path = f"/data/{'step' * 12}/x-y"
     lines = ["saved", f"       {path}", "       (bf16)"]

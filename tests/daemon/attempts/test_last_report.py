@@ -141,3 +141,22 @@ def test_a_summary_repeats_what_was_said(tmp_path: Path) -> None:
     line = {"event": "summary", "checkpoint_path": "/o/4", "checkpoint_verified": "at_save"}
     (tmp_path / "progress.jsonl").write_text(json.dumps(line) + "\n")
     assert last_report.report_so_far(tmp_path).verified["/o/4"].how == "at_save"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a\nthe last\n\n", "the last"),
+        ("", None),
+        ("a\n\n[zerotools: 7 bytes were dropped here]\n", "a"),
+        (
+            "step 15\n\n[zerotools: no step for 2 min. The limit is 60 s: the job continues; "
+            "the stacks follow]\n[zerotools: state in the kernel]\npid 7 sleeps\n",
+            "step 15",
+        ),
+    ],
+)
+def test_the_last_line_is_of_the_program(text: str, line: str | None, tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text(text)
+    assert last_report.last_line(log) == line

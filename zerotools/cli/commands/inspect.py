@@ -148,8 +148,10 @@ MAX_AFFECTED = 8
 def _head(inspection: Inspection) -> list[str]:
     """Return the verdict on the checkpoint, which is printed first."""
     if not inspection.problems:
+        reads = f"{command_name()} verify reads the data"
+        first, *others = _fold([f"COMPLETE according to its metadata; {reads}"])
         verdict = paint("COMPLETE", "good", sys.stdout)
-        return [f"{verdict} according to its metadata; {command_name()} verify reads the data", ""]
+        return [first.replace("COMPLETE", verdict), *others, ""]
     if not inspection.incomplete:
         count = len(inspection.problems)
         return [paint(f"PROBLEMS: {count}, listed below", "warning", sys.stdout), ""]
@@ -161,7 +163,8 @@ def _head(inspection: Inspection) -> list[str]:
         what = "missing" if lost else "missing or damaged"
         total = count_text(files, "file")
         parts = [f"{len(inspection.affected)} of {total} {what}", *parts]
-    return [paint(f"INCOMPLETE: {', '.join(parts)}", "bad", sys.stdout), ""]
+    lines = _fold([f"INCOMPLETE: {', '.join(parts)}"])
+    return [*(paint(line, "bad", sys.stdout) for line in lines), ""]
 
 
 def _problems(inspection: Inspection) -> list[str]:

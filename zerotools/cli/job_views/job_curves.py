@@ -105,6 +105,7 @@ def charts(
     quiet, strong = (
         partial(paint, meaning=each, stream=sys.stdout) for each in ("quiet", "strong")
     )
+    named = [(render.shorten(title, columns - 2), curves) for title, curves in named]
     lines = [*_legend(named, braille=braille), *_not_finite(named), ""]
     drawn, flat = {}, []
     for kind in KINDS:
@@ -200,7 +201,9 @@ def _not_finite(named: NamedCurves) -> Iterator[str]:
             first, number = min(curves.not_finite), len(curves.not_finite)
             at = f"step {first}" if number == 1 else f"{number} steps, first at step {first}"
             whose = "" if len(named) == 1 else f"{title}: "
-            yield paint(f"{whose}the loss was not a number at {at}", "bad", sys.stdout)
+            text = f"{whose}the loss was not a number at {at}"
+            for line in render.folded(text, render.terminal_columns(), 2):
+                yield paint(line, "bad", sys.stdout)
 
 
 def check_name(path: Path) -> None:

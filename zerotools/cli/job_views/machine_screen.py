@@ -278,7 +278,7 @@ def _pressure(host: Host) -> str:
         "disk": host.pressure.io,
     }
     parts = [f"{name} {_stall(stall)}" for name, stall in stalls.items() if stall is not None]
-    return f"{', '.join(parts)} (time lost waiting, last 10 s)"
+    return f"{', '.join(parts)} (time waiting, last 10 s)"
 
 
 def _stall(stall: Stall) -> str:

@@ -233,11 +233,13 @@ def folded(line: str, columns: int | None, indent: int) -> list[str]:
     except the first are indented by `indent`.
 
     A word that is longer than a line stays whole, because users copy paths from the terminal. The
-    lines are indented less if a word fits only then. If `columns` is None, or is only a little more
-    than `indent`, the line is returned unchanged.
+    lines are indented less if a word fits only then, or if few columns are left. If `columns` is
+    None or very small, the line is returned unchanged.
     """
-    if columns is None or width(line) <= columns or columns - indent < NARROWEST_TEXT:
+    if columns is None or width(line) <= columns or columns - _LEAST_INDENT < NARROWEST_TEXT:
         return [line]
+    if columns - indent < NARROWEST_TEXT:
+        indent = min(indent, _LEAST_INDENT)
     import textwrap  # 1 ms at each start
 
     longest = max(map(width, line.split()), default=0)

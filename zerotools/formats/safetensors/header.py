@@ -83,9 +83,10 @@ def read_header(path: Path) -> Header:
                     f"{path} is a Git LFS pointer, not the file itself; fetch the file with git "
                     "lfs pull"
                 )
+            wrong = f"but its header would have {length}" if size >= 8 else "fewer than 8"
             raise BadFile(
-                f"{path} has {size} bytes, but its header would have {length}: it is truncated, or "
-                "not a safetensors file; copy or download it again"
+                f"{path} has {size} bytes, {wrong}: it is truncated, or not a safetensors file; "
+                "copy or download it again"
             )
         on_disk = bytes_on_disk(source.status())
 

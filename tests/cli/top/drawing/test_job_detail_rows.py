@@ -171,6 +171,15 @@ def test_a_speed_that_hardly_changes_is_no_bar() -> None:
     assert line.endswith(" 20.0k tokens/s")
 
 
+def test_a_long_reason_is_on_the_page_of_a_job_once() -> None:
+    stall = "rank 1 waits for rank 0, which has been in step 15 for 30 min " * 2
+    phase = {**PHASE, "last_step": NOW - 1800, "stalled": True, "stall": stall.strip()}
+    job = job_of(3, progress=FULL, phase=phase)
+    page = [text_of(line) for line in job_page(a_look(job, chosen=chosen(job)), job, 90, 30, NOW)]
+    assert sum("rank 1 waits for rank 0" in line for line in page) == 1
+    assert not any("tokens/s" in line for line in page[:9]), "it makes no step"
+
+
 def test_the_page_of_a_job_has_its_progress() -> None:
     job = job_of(3, progress={**STEP, "step": 1_200, "steps": 40_000, "seconds_left": 7500.0})
     look = a_look({**job, "spec": {}}, chosen=chosen(job))

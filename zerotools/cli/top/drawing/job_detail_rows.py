@@ -14,6 +14,7 @@ from zerotools.cli.job_views.describe_job import (
     checkpoint_path,
     has_no_heartbeat,
     has_old_step,
+    is_stalled,
     outcome,
     plan,
     progress_of,
@@ -63,10 +64,17 @@ CHART_FROM = 13
 
 
 def detail_lines(
-    data: ScreenData, job: Job, columns: int, rows: int, now: float, *, logged: bool = True
+    data: ScreenData,
+    job: Job,
+    columns: int,
+    rows: int,
+    now: float,
+    *,
+    logged: bool = True,
+    reason: bool = True,
 ) -> list[Line]:
     """Return the details of the job in at most `rows` rows. With `logged`, the end of the job's log
-    is included.
+    is included, and with `reason` why it waits, or how it ended.
     """
     found = data.chosen if data.chosen and data.chosen.job_id == job["id"] else None
     standing = _describe_state(job, data, now)
@@ -75,7 +83,8 @@ def detail_lines(
     while len(standing) > 1 and len(" · ".join(standing)) + render.width(name) > columns - 12:
         standing.pop()
     lines = [ruled([(name, "strong")], columns, [(" · ".join(standing), "quiet")])]
-    lines += flowing(_doing(job, now), columns, 1 if rows < CHART_FROM else 2)
+    doing = _doing(job, now, reason=reason)
+    lines += flowing(doing, columns, 1 if rows < CHART_FROM else 2)
     lines += flowing(_speed(job), columns, 1 if rows < CHART_FROM else 2)
     if found is not None:
         lines += _rest(found, columns, rows - len(lines), now, logged=logged)
@@ -86,12 +95,13 @@ def job_page(data: ScreenData, job: Job, columns: int, rows: int, now: float) ->
     """Return the page of one job: its details with the whole reason, its paths and times, and its
     attempts.
     """
-    why = reason_of(job, now)  # a short one is among the details
+    why = reason_of(job, now)
+    is_long = width([(why, "")]) > columns and not job.get("masked")  # else among the details
     facts: list[tuple[str, str]] = (
         []
         if job.get("masked")
         else [
-            ("why", why if width([(why, "")]) > columns else ""),
+            ("why", why if is_long else ""),
             ("output", str(job["output_dir"])),
             ("saved", checkpoint_path(job)),
             ("verified", verification(job)),
@@ -112,7 +122,7 @@ def job_page(data: ScreenData, job: Job, columns: int, rows: int, now: float) ->
             lines.append([(f"{head:<{FACT_COLUMNS}}", "strong"), (part, "")])
     progress = _progress(job, columns)
     left = rows - len(lines) - len(progress)
-    details = detail_lines(data, job, columns, max(DETAIL_ROWS, left), now)
+    details = detail_lines(data, job, columns, max(DETAIL_ROWS, left), now, reason=not is_long)
     return [details[0], *progress, *lines, *details[1:]][:rows]
 
 
@@ -221,13 +231,13 @@ def _gpus(job: Job, data: ScreenData) -> str:
     return f"GPU {short_numbers.in_ranges(found)}" if found else ""
 
 
-def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
+def _doing(job: Job, now: float, *, reason: bool) -> list[tuple[int, Line]]:
     """Return the phase of the job, why it waits, or how it ended, as parts for `flowing`."""
     if job["state"] in TERMINAL:
         return [(0, [(plain(outcome(job)), "bad" if job["state"] == "failed" else "")])]
-    said = reason_of(job, now)
+    said = reason_of(job, now) if reason else ""
     phase = job.get("phase") or {}
-    if not said and has_no_heartbeat(job):
+    if reason and not said and has_no_heartbeat(job):
         said = "a program that does not report its phase"
     bad = phase.get("stalled") or phase.get("quiet") or has_old_step(job)
     parts: list[tuple[int, Line]] = [(0, [(said, "warning" if bad else "")])] if said else []
@@ -237,7 +247,9 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
 
 def _speed(job: Job) -> list[tuple[int, Line]]:
     """Return figures of the last step as parts for `flowing`, the most important figure first."""
-    record = job["progress"] or {}
+    record = dict(job["progress"] or {})
+    if is_stalled(job) or has_old_step(job):  # the speed of its last steps is no more
+        record |= dict.fromkeys(("tokens_per_second", "mfu", "step_seconds"))
     forms = (
         (0, "tokens_per_second", "{:,.0f} tokens/s", 1.0),
         (1, "mfu", "MFU {:.1f} %", 100.0),
