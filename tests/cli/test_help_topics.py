@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from zerotools.cli.help_topics import KINDS, all_topics, find_topic, nearest
+from zerotools.cli.main import build, run
+from zerotools.cli.output.render import width
 from zerotools.core.errors import BadRequest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -42,3 +44,17 @@ def test_a_page_is_shown_in_chinese_where_that_is_the_language(
     assert find_topic("json").path == DOCS / "reference" / "json.md"
     monkeypatch.setenv("ZEROTOOLS_LANG", "en")
     assert find_topic("first-job").title == "Your first job"
+
+
+def test_the_list_is_in_the_language_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
+    assert run(build(), ["help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "文档页；用 zerotools help TOPIC 阅读其中一页"
+    assert [line for line in lines if line.endswith(":")] == [
+        "教程:", "操作指南:", "原理:", "参考（英文）:",
+    ]  # fmt: skip
+    assert next(line for line in lines if " first-job " in line).endswith("  第一个任务")
+    assert max(map(width, lines)) <= 80

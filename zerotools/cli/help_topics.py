@@ -65,13 +65,13 @@ def find_topic(name: str) -> Topic:
     topics = all_topics()
     wanted = name.lower().rpartition("/")[2].removesuffix(".md").replace("_", "-")
     if wanted in topics:
-        return _in_own_language(topics[wanted])
+        return in_own_language(topics[wanted])
     near = nearest(wanted, topics)
     hint = f"did you mean {' or '.join(near)}?" if near else "zerotools help lists all topics"
     raise BadRequest(f"topic {name!r} does not exist; {hint}")
 
 
-def _in_own_language(topic: Topic) -> Topic:
+def in_own_language(topic: Topic) -> Topic:
     """Return the translation of the page into the language of the user if it exists, else the
     page.
     """

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from zerotools.cli.help_topics import KINDS, Topic, all_topics, find_topic
+from zerotools.cli.help_topics import KINDS, Topic, all_topics, find_topic, in_own_language
 from zerotools.cli.markdown_to_plain_text import plain_text
 from zerotools.cli.options.click_options import json_option
 from zerotools.cli.output import render
+from zerotools.cli.output.language import can_show, translated
 
 WIDEST = 80
 
@@ -57,14 +58,16 @@ def _facts(topic: Topic) -> Mapping[str, str]:
 
 
 def _contents(topics: Mapping[str, Topic]) -> Iterator[str]:
-    yield "Topics; read one with: zerotools help TOPIC"
+    yield translated("Topics; read one with: zerotools help TOPIC")
     width = max(map(len, topics))
     for kind in KINDS:
         yield ""
-        yield f"{kind.capitalize()}:"
+        yield f"{translated(kind.capitalize())}:"
         for topic in topics.values():
             if topic.kind == kind:
-                yield render.shorten(f"  {topic.name.ljust(width)}  {topic.title}", WIDEST)
+                own = in_own_language(topic).title
+                title = own if can_show(own, sys.stdout) else topic.title
+                yield render.shorten(f"  {topic.name.ljust(width)}  {title}", WIDEST)
 
 
 def _page_of_command(context: click.Context, name: str) -> str | None:
