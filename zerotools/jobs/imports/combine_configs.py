@@ -39,6 +39,7 @@ from zerotools.jobs.imports.reading.job_keys import (
 from zerotools.jobs.imports.reading.key_claims import Claim, Claims, claims_of_job
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
 from zerotools.jobs.jobfile_tables.complete_deepspeed_config import completed_config
+from zerotools.jobs.jobfile_tables.data import STREAM_LENGTH
 from zerotools.jobs.jobfile_tables.deepspeed import DeepSpeedSpec
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
@@ -458,7 +459,8 @@ def training_differences(
         yield "prompts: rendered by the tokenizer's chat template if it has one"
         yield "reference model: the start weights; its log-probabilities are computed only once"
     elif look_up(tree, "data.text") is not None:
-        yield "text: one stream of all files, in windows of data.sequence_length tokens"
+        length = look_up(tree, "data.sequence_length") or STREAM_LENGTH
+        yield f"text: one stream of all files, in windows of {length} tokens (data.sequence_length)"
     if look_up(tree, "eval.predict_with_generate"):
         beams = look_up(tree, "eval.num_beams") or 1
         if beams > 1:

@@ -163,9 +163,10 @@ def test_datasets_of_two_forms_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_dataset_says_besides_is_listed(tmp_path: Path) -> None:
-    more = "type: alpaca\n    split: train\n  - path: some/where\n    type: alpaca"
+    more = "type: alpaca\n    split: train\n    shards: 2\n  - path: some/where\n    type: alpaca"
     job = imported(tmp_path, CONFIG.replace("type: alpaca", more))
-    assert "datasets.split" in rows(job, "unknown")
+    assert "datasets.shards" in rows(job, "unknown")
+    assert "datasets.split" not in rows(job, "unknown")
     assert "data.examples" in job.missing
 
 

@@ -150,3 +150,28 @@ def test_what_a_job_has_not_is_ignored(nowhere: str) -> None:
     ignored = rows(found, "ignored")
     assert ignored["--wandb_project"] == "report_to does not name wandb"
     assert ignored["--report_to"].startswith("every step is recorded")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--optim adafactor", "Adafactor: the job multiplies the learning rate"),
+        ("--save_strategy epoch", "checkpoints: only after the last step"),
+        ("--validation_file v.txt --eval_strategy epoch", "evaluations: only after the last step"),
+        ("", "in windows of 8 tokens"),
+    ],
+)
+def test_what_the_program_does_otherwise_is_a_difference(given: str, said: str) -> None:
+    assert any(said in each for each in of_line(f"{LINE} {given}").findings.differences)
+
+
+def test_without_a_length_the_windows_of_text_are_those_of_the_job() -> None:
+    imported = of_line(LINE.replace("--block_size 8", ""))
+    assert any("in windows of 256 tokens" in each for each in imported.findings.differences)
+
+
+@pytest.mark.parametrize(
+    "given", ["--optim_args momentum=0.9", "--rpo_alpha 1.0", "--rope_scaling linear"]
+)
+def test_what_changes_the_training_is_refused(given: str) -> None:
+    assert given.split()[0] in str(of_line(f"{LINE} {given}").problem)

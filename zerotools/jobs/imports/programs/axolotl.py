@@ -162,8 +162,7 @@ def _pairs(yaml: YamlSettings) -> dict[str, ConfigValue]:
         )
     found = [_files(yaml, listed, table) for table in tables]
     for table in tables:
-        whole = ("split",) if table.get("split") == "train" else ()
-        _report_rest(yaml, listed, table, (*_READ, *whole, *AXOLOTL_PAIR_FIELDS))
+        _report_rest(yaml, listed, table, (*_READ, *AXOLOTL_PAIR_FIELDS))
     given = {name: replace(listed, name=name, value=each) for name, each in columns[0].items()}
     if found and all(found):
         files = [file for each in found for file in each]
@@ -212,7 +211,7 @@ def _report_rest(
     read: tuple[str, ...] = _READ,
 ) -> None:
     for name, value in table.items():
-        if name not in read:
+        if name not in read and (name, value) != ("split", "train"):
             title = f"{listed.title}.{name}"
             why = "is not imported; set its values in [data]"
             yaml.row(KeyOutcome.UNKNOWN, replace(listed, title=title, value=value), None, why)

@@ -42,6 +42,16 @@ ACCUMULATION = "gradient_accumulation_steps"
 _RESPONSES = frozenset({"response_column", "summary_column", "target_column"})
 
 
+_ADAFACTOR = (
+    "Adafactor: the job multiplies the learning rate by the root mean square of a weight, as torch "
+    "does; the Trainer does not, so the job may need a larger train.learning_rate"
+)
+_SAVED_AT_END = (
+    "checkpoints: only after the last step; the program saves after each epoch (checkpoint.every)"
+)
+_EVALUATED_AT_END = (
+    "evaluations: only after the last step; the program evaluates after each epoch (eval.every)"
+)
 _OFF = ("none", "null", "false", "0", "0.0", "", "no")
 _STAGES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "true": 3}
 STAGE = "zero.stage"
@@ -172,6 +182,10 @@ def _read_optimizer(reading: ArgumentReading) -> None:
         paged = "the job's optimizer is not paged; if memory is short, set offload.optimizer"
         why = paged if str(given.value).startswith("paged") else ""
         reading.config.map(given, "train.optimizer", OPTIMIZERS[given.value], why)
+        if given.value == "sgd":
+            reading.weak("momentum", "train.momentum", 0.0)
+        elif given.value == "adafactor":
+            reading.config.findings.differences.append(_ADAFACTOR)
     if given is not None and OPTIMIZERS.get(given.value) not in ("adamw", "adamw8bit"):
         for useless in filter(None, (*betas, eps)):
             reading.config.row(KeyOutcome.IGNORED, useless, None, "has an effect only with AdamW")
@@ -229,6 +243,8 @@ def _read_saving(reading: ArgumentReading) -> None:
             "no": "a checkpoint is written only at the end",
         }.get(kind, "checkpoints are counted in steps; set checkpoint.every")
         config.row(KeyOutcome.IGNORED, strategy, None, why)
+    if kind == "epoch":
+        config.findings.differences.append(_SAVED_AT_END)
     if steps is not None and kind == "steps" and steps.value == int(steps.value) >= 1:
         config.map(steps, "checkpoint.every", int(steps.value))
     elif steps is not None:
@@ -245,11 +261,17 @@ def _read_eval(reading: ArgumentReading) -> None:
     strategy = reading.typed("eval_strategy", ValueKind.TEXT)
     steps = reading.typed("eval_steps", ValueKind.NUMBER)
     kind = "no" if strategy is None else str(strategy.value)
+    if steps is None and kind == "steps":  # as in the Trainer
+        steps = reading.typed("logging_steps", ValueKind.NUMBER)
+        if steps is None and evaluates and "lr_scheduler_type" in reading.run.defaults:
+            reading.weak("eval_steps, logging_steps", "eval.every", 500)
     none = "" if evaluates else "nothing is evaluated"
     if strategy is not None:
         known = {"steps": "by eval_steps", "no": "the job evaluates only after the last step"}
         text = none or known.get(kind, "evaluations are counted in steps; set eval.every")
         config.row(KeyOutcome.IGNORED, strategy, None, text)
+    if kind == "epoch" and evaluates:
+        config.findings.differences.append(_EVALUATED_AT_END)
     if steps is not None:
         whole = steps.value == int(steps.value) and steps.value >= 1
         if evaluates and kind == "steps" and whole:

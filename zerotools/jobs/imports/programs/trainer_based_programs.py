@@ -83,7 +83,7 @@ def read_as_known(run: RunSettings, program: str) -> RunSettings:
 
 def _alpaca_lora(run: RunSettings) -> RunSettings:
     given = _renamed(run.given, ALPACA_LORA_NAMES)
-    given["use_lora"] = _always(run, "use_lora", True)
+    given.setdefault("use_lora", _always(run, "use_lora", True))
     given.setdefault(
         "lora_target_modules", _always(run, "lora_target_modules", ["q_proj", "v_proj"])
     )
@@ -213,10 +213,10 @@ def _trl(run: RunSettings, *, is_dpo: bool) -> RunSettings:
     mixer = given.pop("dataset_mixer", None)  # an argument of the alignment handbook
     if mixer is not None and isinstance(mixer.value, Mapping):
         given["dataset_name"] = replace(mixer, value=list(mixer.value))
-    loss = given.pop("loss_type", None)
-    if is_dpo and loss is not None and loss.value not in ("sigmoid", ["sigmoid"]):
+    loss, known = given.pop("loss_type", None), "sigmoid" if is_dpo else "nll"
+    if loss is not None and loss.value not in (known, [known]):
         run.findings.unsupported.append(
-            f"{loss.label} = {loss.value}: is not supported; supported: sigmoid"
+            f"{loss.label} = {loss.value}: is not supported; supported: {known}"
         )
     return replace(
         run,
