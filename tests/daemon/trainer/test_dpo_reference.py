@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +106,8 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
         jobs |= together(ranks)
         if ranks == 1:
             jobs["whole"] = of_heads()
+            jobs["dropout"] = of_heads(train={"steps": 1})
+            jobs["dropout"]["model"] = {"config": {**HEADS, "attention_dropout": 0.5}}
             jobs["pieces"] = dpo_job(0, train={"micro_batch_size": 2}, eval={"fraction": 0.2})
             jobs["tuned"] = tuned(train={"steps": 3}, checkpoint={"every": 3})
         found[ranks] = run_all(directory, text, ranks, jobs | further, ends=False)
@@ -163,6 +166,10 @@ def test_ranks_that_compute_the_same_pairs_count_each_once(
     assert (own["sequences"], own["tokens"]) == (alone["sequences"], alone["tokens"]) == (4, 4)
     assert own["loss"] == pytest.approx(alone["loss"], rel=CLOSE, abs=CLOSE)
     assert own["rewards"] == pytest.approx(alone["rewards"], rel=1e-4, abs=1e-4)
+
+
+def test_no_dropout_makes_the_model_differ_from_its_reference(by_ranks: dict[int, Runs]) -> None:
+    assert by_ranks[1].losses("dropout") == pytest.approx([math.log(2)], rel=1e-6)
 
 
 def reference_of(runs: Runs, name: str) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from zerotoolsd.trainer.data.collate import collate, labels_of
@@ -110,6 +111,19 @@ def log_probabilities(
     )
     found, sequence_part = -each.view(labels.shape).sum(dim=1), sequence_part_of(model)
     return found if sequence_part is None else sum_over_ranks(found, sequence_part.exchange)
+
+
+def switch_off_dropout(model: nn.Module) -> None:
+    """Make the dropout of all layers of `model` 0, as TRL does for DPO: the reference, too, is
+    computed without dropout.
+    """
+    for module in model.modules():
+        if isinstance(module, (nn.Dropout, nn.Dropout1d, nn.Dropout2d)):
+            module.p = 0.0
+        # Functional dropout gets its rate from an attribute, such as `attention_dropout`.
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
 
 
 def preference_loss(

@@ -21,6 +21,7 @@ from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_si
 from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts, separate_experts
 from zerotoolsd.trainer.engine.load_adapter import fill_adapter, read_adapter
 from zerotoolsd.trainer.engine.router_balance import add_router_loss, move_router_bias
+from zerotoolsd.trainer.engine.training_loss import switch_off_dropout
 from zerotoolsd.trainer.engine_torch.live_state import LiveState
 from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
@@ -90,6 +91,8 @@ def build_live_state(
     live = LiveState(model, layout, optimizer, memory, SeparateExperts(model), masters, mesh)
     _fill(live, spec, meta_model, pretrained, resumes=record is not None)
     model.train()
+    if spec.data.preferences:
+        switch_off_dropout(model)
     add_router_loss(spec, model)
     move_router_bias(spec, model)
     split_sequences(model, group, spec.zero.sequence_ranks)

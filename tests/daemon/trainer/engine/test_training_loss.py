@@ -60,3 +60,25 @@ def test_it_is_that_of_the_formula() -> None:
     assert found.rewards.fields()["reward_margin"] == pytest.approx(
         found.rewards.chosen - found.rewards.rejected
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("gpt2", {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8}),
+        ("bloom", {"hidden_size": 8, "n_layer": 1, "n_head": 2, "hidden_dropout": 0.5}),
+        ("opt", {"hidden_size": 8, "ffn_dim": 8, "num_hidden_layers": 1, "dropout": 0.5}),
+    ],
+)
+def test_dropout_is_off_however_a_model_applies_it(kind: str, settings: dict[str, Any]) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from zerotoolsd.trainer.engine.training_loss import switch_off_dropout
+
+    small = {"vocab_size": 16, "num_attention_heads": 2, "word_embed_proj_dim": 8}
+    config = AutoConfig.for_model(kind, **small, **settings)
+    model, ids = AutoModelForCausalLM.from_config(config).train(), torch.arange(8)[None]
+    assert not torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
+    switch_off_dropout(model)
+    assert torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
