@@ -16,7 +16,7 @@ from zerotools.jobs.sweeps import count_of, members_of, values_of
     ("text", "key", "values"),
     [
         ("train.learning_rate=1e-4,3e-4", "train.learning_rate", [1e-4, 3e-4]),
-        ("train.seed=1, 2,3", "train.seed", [1, 2, 3]),
+        ("seed=1, 2,3", "seed", [1, 2, 3]),
         ("train.optimizer=adamw,sgd", "train.optimizer", ["adamw", "sgd"]),
         ('train.optimizer="adamw"', "train.optimizer", ["adamw"]),
         ("train.betas=[0.9, 0.95],[0.9, 0.99]", "train.betas", [[0.9, 0.95], [0.9, 0.99]]),
@@ -58,7 +58,9 @@ def test_every_combination_has_a_directory_a_name_and_a_number() -> None:
 @pytest.mark.parametrize(
     ("sweep", "count", "sentence"),
     [
-        ({"train.sead": [1]}, None, "sweep: train.sead: unknown key; did you mean "),
+        ({"train.stepz": [1]}, None, "sweep: train.stepz: unknown key; did you mean train.steps?"),
+        ({"train.seed": [1]}, None, "sweep: train.seed: unknown key; did you mean seed?"),
+        ({"train.lr": [1]}, None, "unknown key; did you mean train.learning_rate?"),
         ({"x\n": [1]}, None, "unknown key"),
         (
             {"output_dir": ["/a"]},

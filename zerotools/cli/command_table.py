@@ -318,7 +318,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "submit": (
         "zerotools submit --follow job.toml",
         "zerotools submit job.toml --priority 5",
-        "zerotools submit job.toml --sweep train.learning_rate=1e-4,3e-4 --sweep train.seed=1,2",
+        "zerotools submit job.toml --sweep train.learning_rate=1e-4,3e-4 --sweep seed=1,2",
         "zerotools submit second.toml --after first --begin 22:30",
         "zerotools submit first.toml second.toml",
         "zerotools submit job.toml --deepspeed ds_config.json --dry-run",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import itertools
 import math
 import tomllib
@@ -13,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.bind import dotted_keys, format_value
+from zerotools.jobs.binding.bind import dotted_keys, format_value, key_meant
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 MOST_MEMBERS = 1000
@@ -47,7 +46,7 @@ def values_of(text: str) -> tuple[str, list[Any]]:
     """
     key, equals, given = text.partition("=")
     if not equals or not key.strip() or not given.strip():
-        raise BadRequest(f"--sweep {text}: must be KEY=VALUE,VALUE,... such as train.seed=1,2,3")
+        raise BadRequest(f"--sweep {text}: must be KEY=VALUE,VALUE,... such as seed=1,2,3")
     key, plain = key.strip(), [part.strip() for part in given.split(",")]
     try:
         values = tomllib.loads(f"v = [{given}]")["v"]
@@ -144,8 +143,12 @@ def check_key(key: str, what: str, own: frozenset[str]) -> None:
     if key in own:
         raise BadRequest(f"{what}: {key}: cannot be set here; leave it out")
     if key not in known:
-        near = difflib.get_close_matches(key[:80], known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        table, dot, name = key.rpartition(".")
+        where = table + dot
+        near = key_meant(
+            name, where, [k[len(where) :] for k in known if k.startswith(where)], known
+        )
+        hint = f"; did you mean {near}?" if near else ""
         raise BadRequest(f"{what}: {format_value(key, bare=True)}: unknown key{hint}")
 
 

@@ -52,7 +52,7 @@ KEYS: Mapping[str, str] = {
     **dict.fromkeys(("optim", "optimiser"), "train.optimizer"),
     **dict.fromkeys(("gradient_clipping", "grad_clip", "clip_grad_norm"), "train.max_grad_norm"),
     **dict.fromkeys(("gradient_checkpointing", "checkpointing"), "train.activation_checkpointing"),
-    **dict.fromkeys(("dtype", "torch_dtype", "mixed_precision", "bf16"), "train.precision"),
+    **dict.fromkeys(("dtype", "torch_dtype", "mixed_precision", "bf16", "fp16"), "train.precision"),
     **dict.fromkeys(("torch_compile", "compiled"), "train.compile"),
     **dict.fromkeys(("num_gpus", "ngpus", "n_gpus", "gpu", "nproc_per_node"), "gpus"),
     **dict.fromkeys(("world_size", "nproc", "num_processes", "workers"), "ranks"),
