@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import os
 import threading
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from zerotools.io.files.crc32 import crc32
 from zerotools.io.output.preallocate_on_ext4 import reserve_blocks
 
 TILE = 2**20
@@ -68,7 +68,7 @@ def main() -> None:
                 return
             data = buffer[: tile.length]
             os.preadv(tile.source, [data], tile.begin)
-            crc = zlib.crc32(data, crc)
+            crc = crc32(data, crc)
             if tile.output >= 0:
                 for at in range(0, tile.length, WRITE):
                     os.pwrite(tile.output, data[at : at + WRITE], tile.offset + at)

@@ -7,7 +7,6 @@ The CRC-32 of a record is combined from the CRC-32s of its parts, because severa
 from __future__ import annotations
 
 import os
-import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -21,6 +20,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, Target
 from zerotools.io.files.combine_crc32 import combine_crc32, of_zeros
 from zerotools.io.files.copy_bytes import copy_bytes
+from zerotools.io.files.crc32 import crc32
 from zerotools.io.files.open_files import NeededRange, OpenFiles
 from zerotools.io.files.open_source import LocalSource
 from zerotools.io.files.reflinks import SharedBlocks, whole_blocks
@@ -100,7 +100,7 @@ class Writer:
         is_weight = tile.role == "param"
         data, losses = fill_tile(self._reads, tile, scratch, counting=is_weight, cast=self._cast)
         losses = of_weights(tile, losses)
-        crc = zlib.crc32(data) if self._target.files[tile.file].checksums else 0
+        crc = crc32(data) if self._target.files[tile.file].checksums else 0
         shared = self._write(tile, data)
         return _Written(tile.file, tile.offset, tile.nbytes, crc, losses, shared)
 
@@ -254,7 +254,7 @@ def complete_file(path: Path, file_plan: FilePlan) -> None:
             output.seek(offset)
             while offset < end:
                 part = output.read(min(_READ_BYTES, end - offset))
-                crc, offset = zlib.crc32(part, crc), offset + len(part)
+                crc, offset = crc32(part, crc), offset + len(part)
             return crc
 
         for offset, data in checksum_bytes(file_plan.checksums, known_parts(file_plan, crc_of)):
@@ -287,7 +287,7 @@ def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[C
             yield ChecksummedRange(zeros.offset, zeros.length, of_zeros(zeros.length))
     for literal in plan.literals:
         if is_covered(literal.offset):
-            yield ChecksummedRange(literal.offset, len(literal.data), zlib.crc32(literal.data))
+            yield ChecksummedRange(literal.offset, len(literal.data), crc32(literal.data))
     for carried in plan.carried:
         if is_covered(carried.offset):
             crc = crc_of(carried.offset, carried.length)
@@ -316,7 +316,7 @@ def crc_of(files: OpenFiles, file: str, offset: int, length: int) -> int:
     for done in range(0, length, _READ_BYTES):
         part = buffer[: min(_READ_BYTES, length - done)]
         files.read_into(file, offset + done, part)
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
     return crc
 
 

@@ -12,7 +12,6 @@ at a time, and a larger record is made twice: for its CRC-32, and to be sent.
 from __future__ import annotations
 
 import hashlib
-import zlib
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -26,6 +25,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import Checksum, FilePlan, Target
 from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.io.files.crc32 import crc32
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import NONE_LOST, LostValues
 from zerotools.io.numeric.torch_float16_cast import cast_for
@@ -284,7 +284,7 @@ def file_stream(
             large = ordered[first]
             crc = 0
             for data in source.read(file, large.start, large.start + large.length):
-                crc = zlib.crc32(data, crc)
+                crc = crc32(data, crc)
             patches.add(large, crc)
             first += 1
             continue
@@ -295,7 +295,7 @@ def file_stream(
         view = memoryview(made)
         for each in ordered[first:following]:
             start = each.start - begin
-            patches.add(each, zlib.crc32(view[start : start + each.length]))
+            patches.add(each, crc32(view[start : start + each.length]))
         view.release()
         yield from patches.put(iter((bytes(made),)), begin)
         at, first = end, following

@@ -7,7 +7,6 @@ has millions of byte ranges, which are kept as rows of integers to save memory.
 
 from __future__ import annotations
 
-import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import Ranges
 from zerotools.io.files.combine_crc32 import combine_crc32
+from zerotools.io.files.crc32 import crc32
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.compare_values import NOTHING_ODD, ValueCounts, count_values
@@ -253,7 +253,7 @@ class _Reader:
             first, stop = max(begin, record.begin), min(end, record.begin + record.length)
             crc, length = seen.crcs.get(number, (0, 0))
             part = data[first - begin : stop - begin].data
-            seen.crcs[number] = (zlib.crc32(part, crc), length + stop - first)
+            seen.crcs[number] = (crc32(part, crc), length + stop - first)
         if file.claimed_as is not None:
             for first, stop, number in self._claims.within(file.claimed_as, begin, end):
                 found = self._count(number, first, stop, begin, end, data)
