@@ -67,6 +67,16 @@ def test_a_language_model_that_is_tied_by_its_class_is_untied_too(tmp_path: Path
     assert found["tie_word_embeddings"] is found["text_config"]["tie_word_embeddings"] is False
 
 
+@pytest.mark.parametrize("kind", ["t5", "longt5"])
+def test_a_config_that_also_scales_the_outputs_is_kept(kind: str, tmp_path: Path) -> None:
+    config = {"model_type": kind, "tie_word_embeddings": True}
+    source = saved(tmp_path / "in", noise(200, 4, seed=1), config)
+    done = zerotools.consolidate(source, tmp_path / "out", no_check_names=True)
+    assert any("keeps tie_word_embeddings, which also scales" in note for note in done.notes)
+    found = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert found["tie_word_embeddings"] is True
+
+
 @pytest.mark.parametrize(
     ("head", "config"),
     [

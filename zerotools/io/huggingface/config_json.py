@@ -216,6 +216,12 @@ Types that do so only in 5.23 are omitted: a superfluous copy of the output laye
 an output layer that a loader initialises randomly is not.
 """
 
+SCALED_BY_TIE = frozenset(
+    {"longt5", "mt5", "pop2piano", "switch_transformers", "t5", "udop", "umt5"}
+)
+"""The model types in which `tie_word_embeddings` also decides whether the input of the output layer
+is scaled."""
+
 
 def ties_embeddings(config: Mapping[str, Any]) -> bool:
     """Return whether a loader of a model with this config uses the embedding also as the output

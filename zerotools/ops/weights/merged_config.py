@@ -15,7 +15,12 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.core.target import Target
 from zerotools.io.files.read_json import read_json
-from zerotools.io.huggingface.config_json import LARGEST_CONFIG, config_of_model, ties_embeddings
+from zerotools.io.huggingface.config_json import (
+    LARGEST_CONFIG,
+    SCALED_BY_TIE,
+    config_of_model,
+    ties_embeddings,
+)
 from zerotools.io.huggingface.model_sidecars import CONFIG, model_sidecars, of_other_kinds
 from zerotools.io.output.files_without_tensors import file_of_bytes
 
@@ -54,6 +59,13 @@ def with_changed_config(
     written = target.files[CONFIG].literals
     tree: dict[str, Any] = json.loads(written[0].data) if written else model_config(path)
     changed = changes(tree)
+    if TIES in changed and tree.get("model_type") in SCALED_BY_TIE:
+        del changed[TIES]
+        note = (
+            f"{CONFIG} keeps {TIES}, which also scales the outputs of {tree['model_type']} models; "
+            "transformers before 5 ignores the output layer, which differs from the embedding"
+        )
+        target = replace(target, notes=(*target.notes, note))
     if not changed:
         return target
     tree = _with_changes(tree, changed)
