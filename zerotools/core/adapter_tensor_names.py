@@ -14,8 +14,8 @@ has other words for the two matrices:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.counts_and_sizes import count_text
@@ -44,12 +44,20 @@ _OF_BRIDGE = {"linear_in": A, "linear_out": B}
 # The names under which layers with an adapter hold the original layer.
 _INSIDE = ("base_layer", "token_adapter", "original_module", "to_wrap")
 # Names of tensors of other kinds of adapters, and of rare forms of LoRA.
-_OTHERS = re.compile(
-    r"\.(ia3_l|hada_w\w+|lokr_w\w+|oft_[A-Za-z]+|boft_[A-Za-z]+|vera_lambda_\w+|vblora_\w+"
+_OF_OTHER_KINDS = (
+    r"ia3_l|hada_w\w+|lokr_w\w+|oft_[A-Za-z]+|boft_[A-Za-z]+|vera_lambda_\w+|vblora_\w+"
     r"|fourierft_spectrum|randlora_\w+|hra_u|bone_\w*|miss_\w*|shira_\w+|c3a_kernel|road_\w+"
-    r"|ln_tuning_layers|waveft_\w+|lora_[A-Za-z]\w*)\."
+    r"|ln_tuning_layers|waveft_\w+"
+)
+_OTHERS = re.compile(
+    rf"\.({_OF_OTHER_KINDS}|lora_[A-Za-z]\w*)\."
     r"|(^|\.)(prompt_encoder|adaption_prompt|adaption_gate)[._]"
     r"|\.adapter\.(adapter_\w+\.|weight_magnitude)"
+)
+# Whole models of PEFT without LoRA: the names of adapters, and of the layers that they wrap.
+_NOT_LORA = re.compile(
+    rf"(.*\.)?({_OF_OTHER_KINDS}|base_layer|lora_E|{TOKENS}|prompt_encoder|prompt_embeddings"
+    r"|adaption_prompt)(\..*)?"
 )
 
 
@@ -80,6 +88,7 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
             adapters exist but no `default`.
         Unsupported: the adapter is not a LoRA adapter.
     """
+    keys = list(keys)
     found: dict[str, list[AdapterTensor]] = {}
     others = []
     for key in keys:
@@ -88,6 +97,7 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
             found.setdefault(parsed[0], []).append(parsed[1])
         elif _OTHERS.search(key.name):
             others.append(key.name)
+    others = others or [*filter(None, [tensor_of_other_kind(keys)])]
     if others:
         raise Unsupported(
             f"{path} has {others[0]}, which is not part of a LoRA adapter, and zerotools reads "
@@ -114,6 +124,14 @@ def adapter_names(keys: Iterable[Key]) -> list[str]:
     `default`."""
     parsed = (_parsed(key) for key in keys)
     return list(dict.fromkeys(each[0] for each in parsed if each and _is_lora(each[1])))
+
+
+def tensor_of_other_kind(keys: Iterable[Key]) -> str | None:
+    """Return the name of a tensor that shows an adapter of PEFT, if none of the tensors `keys` is
+    of a LoRA adapter; else None."""
+    keys = list(keys)
+    name = next((key.name for key in keys if _NOT_LORA.fullmatch(key.name)), None)
+    return None if name is None or adapter_names(keys) else name
 
 
 def is_adapter_checkpoint(keys: Iterable[Key]) -> bool:
@@ -147,6 +165,15 @@ def adapter_tensor(key: Key) -> AdapterTensor | None:
     """Return the adapter tensor that `key` identifies, or None if `key` belongs to no adapter."""
     parsed = _parsed(key)
     return None if parsed is None else parsed[1]
+
+
+def saved_whole_twice(aliases: Mapping[str, str], adapter: str) -> Iterator[AdapterTensor]:
+    """Yield the tensors of tied modules that the adapter has as a whole, if they are `aliases` of
+    other tensors of the adapter. PEFT saves each of them."""
+    for alias, holder in aliases.items():
+        parsed = _parsed(Key(alias, "param"))
+        if parsed is not None and parsed[0] == adapter and parsed[1].part == SAVED_WHOLE:
+            yield replace(parsed[1], key=Key(holder, "param"))
 
 
 def _is_lora(each: AdapterTensor) -> bool:

@@ -141,7 +141,12 @@ def with_(**keys: Any) -> dict[str, Any]:
 
 
 REFUSED: dict[str, tuple[dict[str, Array], dict[str, Any], type[Exception], str]] = {
-    "no adapter": (base(Q), CONFIG, BadRequest, "has no tensor of a LoRA adapter"),
+    "no adapter": (
+        {f"{Q}.weight": noise(4, 6)},
+        CONFIG,
+        BadRequest,
+        "has no tensor of a LoRA adapter",
+    ),
     "IA3": ({f"{Q}.ia3_l.default": noise(4)}, CONFIG, Unsupported, "not part of a LoRA"),
     "AdaLoRA": (
         {**half(Q), f"{Q}.lora_E.default": noise(2, 1)},

@@ -11,9 +11,9 @@ import pytest
 from safetensors.numpy import load
 
 import zerotools
-from tests.ops.exports import BF16, weights_of
+from tests.ops.exports import BF16, model, weights_of
 from tests.ops.weights.test_add_base_model_weights import PREFIX, WEIGHTS, adapter, base
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, Unsupported
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -98,3 +98,35 @@ def test_serve_merges_and_exports_alike(tmp_path: Path, given: Path) -> None:
     with zerotools.serve(run, adapter_only=True) as served:
         assert set(served.files) == {ADAPTER, "adapter_config.json"}
         assert len(load(fetched(served, ADAPTER))) == 2
+
+
+IA3 = {
+    "base_model.model.layers.0.q.base_layer.weight": WEIGHTS["layers.0.q.weight"],
+    "base_model.model.layers.0.q.ia3_l.default": np.ones((6, 1), np.float32),
+}
+NOT_LORA = {
+    "a run of IA3": IA3,
+    "an adapter of IA3": {"base_model.model.layers.0.q.ia3_l": np.ones((6, 1), np.float32)},
+    "a kind without a known name": {
+        "base_model.model.layers.0.q.base_layer.weight": WEIGHTS["layers.0.q.weight"],
+        "base_model.model.layers.0.q.new_kind.default": np.ones(6, np.float32),
+    },
+    "AdaLoRA": {
+        f"base_model.model.layers.0.q.lora_{half}": np.ones((2, 2), np.float32) for half in "ABE"
+    },
+    "prompt tuning": {"prompt_embeddings": np.ones((3, 6), np.float32)},
+}
+
+
+@pytest.mark.parametrize("kind", NOT_LORA)
+def test_an_adapter_that_is_not_lora_is_refused(kind: str, tmp_path: Path, given: Path) -> None:
+    run = model(tmp_path / "run", NOT_LORA[kind])
+    refused = r"is not LoRA, and .*; merge the adapter with PEFT's merge_and_unload"
+    for more in ({}, {"base": given}):
+        with pytest.raises(Unsupported, match=refused):
+            zerotools.consolidate(run, tmp_path / "out", **more)
+        with pytest.raises(Unsupported, match=refused):
+            convert(run, tmp_path / "out", **more)
+    with pytest.raises(Unsupported, match="not part of a LoRA adapter"):
+        zerotools.consolidate(run, tmp_path / "out", adapter_only=True)
+    assert not (tmp_path / "out").exists()

@@ -71,6 +71,21 @@ CASES: dict[str, Case] = {
         {"r": 2, "target_modules": ["o_proj"], "modules_to_save": ["lm_head", "embed_tokens"]},
         second={"r": 3, "lora_alpha": 20, "target_modules": ["o_proj"]},
     ),
+    "one of two tied layers": Case(TIED, {"r": 2, "target_modules": ["v_proj", "embed_tokens"]}),
+    "a tied layer that is saved whole": Case(
+        TIED, {"r": 2, "target_modules": ["v_proj"], "modules_to_save": ["embed_tokens"]}
+    ),
+    "two layers that are tied and saved whole": Case(
+        TIED,
+        {
+            "r": 2, "target_modules": ["v_proj"], "modules_to_save": ["embed_tokens"],
+            "ensure_weight_tying": True,
+        },
+    ),
+    "an adapter of two tied layers": Case(
+        TIED,
+        {"r": 2, "target_modules": ["v_proj", "embed_tokens"], "ensure_weight_tying": True},
+    ),
     "a larger vocabulary": Case(
         LLAMA, {"r": 2, "target_modules": ["down_proj"], "init_lora_weights": False}, rows=44
     ),
@@ -117,9 +132,21 @@ def train(case: Case, directory: Path) -> Trained:
         model.save_pretrained(adapter)
         run.mkdir()
         torch.save(model.state_dict(), run / "pytorch_model.bin")
+        _untie(model)
         whole = model.merge_and_unload()
         whole.save_pretrained(directory / "merged")
     return Trained(base, run, adapter, directory / "merged", whole.state_dict(), before)
+
+
+def _untie(model: Any) -> None:
+    """Give tied layers of which one has an adapter weights of their own, as each of them computes
+    with its own sum. PEFT would add both adapters to one weight."""
+    import torch
+
+    layers = model.get_input_embeddings(), model.get_output_embeddings()
+    inner, head = (getattr(layer, "base_layer", layer) for layer in layers)
+    if (inner, head) != layers and inner.weight is head.weight:
+        head.weight = torch.nn.Parameter(head.weight.clone())
 
 
 def drawn(seed: int) -> Case:

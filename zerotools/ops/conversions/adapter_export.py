@@ -23,6 +23,7 @@ from zerotools.core.adapter_tensor_names import (
     full_name,
     is_adapter_checkpoint,
     plain_name,
+    saved_whole_twice,
     trained_biases,
 )
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
@@ -105,6 +106,7 @@ def prepare_adapter(
     around, _ = with_sidecars(checkpoint, config_dir, {})
     names = adapter_names(held.tensors)
     name = asked.name or (DEFAULT if DEFAULT in names else names[0])
+    tensors += saved_whole_twice(held.aliases, name)
     others = [each for each in names if each != name]
     tree, notes = choose_config(around, asked.config, lora, tensors, name, others)
     held, said = with_saved_embeddings(held, tensors, name, table)

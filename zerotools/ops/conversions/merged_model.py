@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from zerotools.core.adapter_tensor_names import tensor_of_other_kind
 from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.dtypes import PRECISIONS, DType
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Target
 from zerotools.formats import FormatTable
 from zerotools.formats.format import option_flag
@@ -93,9 +94,11 @@ def merged_model(
 
     Raises:
         BadFile, BadRequest, Unsupported: as `merge_adapters`.
+        Unsupported: the checkpoint has an adapter of PEFT that is not LoRA.
     """
     merged, found = None, dict(fallback_sidecars or {})
     if is_merged:
+        _refuse_other_kinds(checkpoint)
         around, _ = with_sidecars(checkpoint, config_dir, found)
         request = replace(request, model_config=around.model_sidecars.get(CONFIG))
         scratch = destination.with_name(f".{destination.name}.sums")
@@ -106,6 +109,16 @@ def merged_model(
         checkpoint, more = with_base_config(checkpoint, merged.base)
         notes += more
     return MergedModel(checkpoint, tuple(notes), merged)
+
+
+def _refuse_other_kinds(checkpoint: Checkpoint) -> None:
+    name = tensor_of_other_kind(checkpoint.tensors)
+    if name is not None:
+        raise Unsupported(
+            f"{checkpoint.origin.path} has {name}, a tensor of an adapter that is not LoRA, and "
+            "zerotools merges only LoRA (also with DoRA, modules_to_save and trainable tokens); "
+            "merge the adapter with PEFT's merge_and_unload"
+        )
 
 
 def refuse_with_adapter(options: Collection[str]) -> None:

@@ -76,6 +76,7 @@ def adapted_weights(
         Unsupported: this kind of adapter cannot be expressed as a sum of weights.
     """
     _refuse_no_sum(config, adapter)
+    weights, tensors = _untied(weights, tensors, config)
     model = _Model(weights, adapter, tensors, config, is_transposed)
     changes: dict[Key, list[Change]] = {}
     for parts in _layers(tensors):
@@ -83,10 +84,7 @@ def adapted_weights(
             known = changes.setdefault(key, [])
             if not isinstance(change, Rows) or not any(isinstance(each, Rows) for each in known):
                 known.append(change)
-    # For a tied weight PEFT merges the embedding's adapter first, because it comes first in a
-    # model.
-    found = {key: tuple(sorted(each, key=_is_of_a_layer)) for key, each in changes.items()}
-    return AdaptedModel(weights, found, adapter)
+    return AdaptedModel(weights, {key: tuple(each) for key, each in changes.items()}, adapter)
 
 
 def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
@@ -97,14 +95,14 @@ def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
     tensors: dict[Key, Tensor] = {}
     dropped: set[str] = set()
     saved = {
-        key.name.partition(f".{SAVED_WHOLE}.")[0]
-        for key in held.tensors
-        if f".{SAVED_WHOLE}." in key.name and adapter_of(key) == name
+        each.partition(f".{SAVED_WHOLE}.")[0]
+        for each in (*(key.name for key in held.tensors), *held.aliases)
+        if _is_saved_whole(each, name)
     }
     for key, tensor in held.tensors.items():
         plain = Key(plain_name(key.name), key.role)
         adapter = adapter_of(key)
-        if adapter == name and f".{SAVED_WHOLE}." in key.name:
+        if _is_saved_whole(key.name, name):
             whole[plain] = tensor
         elif adapter is not None or is_replaced(key.name, saved):
             dropped.add(key.name)
@@ -115,14 +113,47 @@ def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
     aliases: dict[str, str] = {}
     for alias, holder in held.aliases.items():
         own, other = plain_name(alias), plain_name(holder)
-        if own in names or adapter_of(Key(alias, "param")) is not None:
+        if _is_saved_whole(alias, name):
+            aliases[own] = other
+        elif own in names or adapter_of(Key(alias, "param")) is not None:
             continue
-        if holder in dropped:
+        elif holder in dropped:
             if not is_replaced(alias, saved) and Key(holder, "param") in held.tensors:
                 tensors[Key(own, "param")] = held.tensors[Key(holder, "param")]
         elif own != other:
             aliases[own] = other
     return replace(held, tensors=tensors, aliases=aliases)
+
+
+def _is_saved_whole(tensor: str, adapter: str) -> bool:
+    return f".{SAVED_WHOLE}." in tensor and adapter_of(Key(tensor, "param")) == adapter
+
+
+def _untied(
+    weights: Checkpoint, tensors: Sequence[AdapterTensor], config: Mapping[str, Any]
+) -> tuple[Checkpoint, Sequence[AdapterTensor]]:
+    """Return the weights and the adapter tensors for a merge. Tied layers get weights of their own
+    if one of them has an adapter, because each of them then computes with its own sum.
+
+    With `ensure_weight_tying` in the config they stay tied, and have one adapter.
+    """
+    modules = {each.module for each in tensors if each.part in (A, EMBEDDING_A)}
+    tied = {
+        alias: name
+        for alias, name in weights.aliases.items()
+        if not modules.isdisjoint((_module(alias), _module(name)))
+        and Key(name, "param") in weights.tensors
+    }
+    if config.get("ensure_weight_tying"):
+        twice = {_module(alias) for alias, name in tied.items() if _module(name) in modules}
+        return weights, [each for each in tensors if each.module not in twice]
+    own = {Key(a, "param"): weights.tensors[Key(name, "param")] for a, name in tied.items()}
+    aliases = {a: name for a, name in weights.aliases.items() if a not in tied}
+    return replace(weights, tensors={**weights.tensors, **own}, aliases=aliases), tensors
+
+
+def _module(weight: str) -> str:
+    return weight.removesuffix(".weight")
 
 
 def _layers(tensors: Iterable[AdapterTensor]) -> list[list[AdapterTensor]]:
@@ -364,10 +395,6 @@ class _Model:
                 f"{list(wanted)}: this is not the base model of the adapter; name the right one "
                 "with --base"
             )
-
-
-def _is_of_a_layer(change: Change) -> bool:
-    return isinstance(change, Product) and change.layout is not Layout.TRANSPOSED
 
 
 def _release(config: Mapping[str, Any]) -> tuple[int, ...]:

@@ -60,15 +60,21 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
 
 
 def with_given_base(
-    own: Checkpoint, held: Checkpoint, base: Checkpoint, copies: Collection[str]
+    own: Checkpoint,
+    held: Checkpoint,
+    base: Checkpoint,
+    copies: Collection[str],
+    *,
+    is_tied: bool,
 ) -> tuple[Checkpoint, Checkpoint]:
     """Return two checkpoints for a merge: the whole model (base weights and trained weights), and
     the tensors of the run, which include the adapter.
 
     `held` are the tensors of the run, and `own` are its weights under the names of the model.
     Weights of the run replace those of `base`, except weights in 4 bits, and tied weights in
-    `copies`, which were not trained. The file names in the two returned checkpoints are relative to
-    the same root directory.
+    `copies`, which were not trained. If `is_tied` is False, training did not keep weights tied: a
+    tied weight of `base` then keeps its values where the run has another value for its holder. The
+    file names in the two returned checkpoints are relative to the same root directory.
 
     Raises:
         Unsupported: run and base model are in different stores.
@@ -94,7 +100,15 @@ def with_given_base(
         for key, tensor in base.tensors.items()
         if key.name not in names or key.role not in ("param", "buffer")
     }
-    tensors |= {key: moved_below(tensor, of_run) for key, tensor in taken.items()}
+    untied = {
+        Key(alias, "param"): moved_below(shapes[name], of_base)
+        for alias, name in base.aliases.items()
+        if not is_tied
+        and name not in copies
+        and (own_tensor := taken.get(Key(name, "param"))) is not None
+        and own_tensor.shape == shapes[name].shape
+    }
+    tensors |= untied | {key: moved_below(tensor, of_run) for key, tensor in taken.items()}
     aliases = {a: n for a, n in {**base.aliases, **own.aliases}.items() if _is_weight(n, tensors)}
     weights = replace(
         own,

@@ -73,6 +73,7 @@ from zerotools.runs.training_record import JobRecord, LoraRecord
 
 _MAX_NAMED = 3
 _FUSED = "hf-fused"
+_WITH_HEAD = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _TO_HUB = " --map-to hf --config-dir MODEL_DIR"
 
 
@@ -302,12 +303,29 @@ def _with_names_of(
 ) -> AdaptedModel:
     named = {f"{each.module}.weight" for each in tensors}
     named |= {*(key.name for key in own.tensors), *own.aliases}
+    if any(map(is_token_embedding, named)) and _has_head(config, base):
+        named.add(HEADS[0])
     copies = () if head_differs(base) else HEADS
     base = with_tied_head(base, base.model_sidecars.get(CONFIG), copies, named)
-    weights, halves = with_given_base(own, held, base, _not_trained(held, config))
+    # PEFT trains a copy of a module in modules_to_save, and ties no other module to the copy.
+    weights, halves = with_given_base(
+        own,
+        held,
+        base,
+        _not_trained(held, config),
+        is_tied=bool(config.get("ensure_weight_tying")),
+    )
     return adapted_weights(
         weights, halves, tensors, config, _experts_of(base.model_sidecars.get(CONFIG))
     )
+
+
+def _has_head(config: Mapping[str, Any], base: Checkpoint) -> bool:
+    """Return whether the model of an adapter has an output layer over the vocabulary."""
+    task = config.get("task_type")
+    classes = model_config(base.model_sidecars.get(CONFIG)).get("architectures")
+    name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    return task == "CAUSAL_LM" or (task is None and name.endswith(_WITH_HEAD))
 
 
 def _experts_of(config_json: Path | None) -> Callable[[str], bool | None]:
