@@ -2,7 +2,8 @@
 functions do no I/O.
 
 `cause_of` returns the cause. `why_not_again` decides whether a restart would end in the same way,
-and `mistake_of` finds a mistake of the user. `with_xids` adds GPU errors to the record of the
+and `mistake_of` finds a mistake of the user. `with_shutdown` recognises a restart of the machine,
+`with_xids` adds GPU errors to the record of the
 attempt, and `with_explained_cause` adds the program's error with advice.
 """
 
@@ -19,6 +20,8 @@ from zerotoolsd.queue import lifecycle, retries_by_cause
 from zerotoolsd.queue.gpu_fault_fences import XidsByGpu, codes_text
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.sql_values import one_line
+from zerotoolsd.supervisor import procfs
+from zerotoolsd.supervisor.attempt_plan import OUTSIDE
 from zerotoolsd.supervisor.exit_record.first_failure import LONGEST, error_line, last_error
 from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
@@ -235,6 +238,21 @@ def _whole(value: object) -> int:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def with_shutdown(record: Mapping[str, Any], boot_id: str | None) -> Mapping[str, Any]:
+    """Return `record`, changed to the end by a restart of the machine if the attempt got a SIGTERM
+    that the daemon did not send, and the machine was restarted after the attempt began.
+
+    At a shutdown systemd sends this SIGTERM. `boot_id` is the boot in which the attempt began; None
+    if unknown.
+    """
+    if record.get("stop_reason") != OUTSIDE or boot_id in (None, procfs.boot_id()):
+        return record
+    if record.get("outcome") not in (lifecycle.CRASHED, lifecycle.KILLED):
+        return record
+    cause = f"the machine was restarted: {record.get('cause')}"
+    return {**record, "outcome": lifecycle.LOST, "rebooted": True, "cause": cause}
 
 
 def with_xids(

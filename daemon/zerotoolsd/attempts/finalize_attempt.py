@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotools.jobs import states
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts import cause_of_end, crash_points, end_event, orphan_processes
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.attempts.cause_of_end import cause_of, saved_step, with_xids
+from zerotoolsd.attempts.cause_of_end import cause_of, saved_step, with_shutdown, with_xids
 from zerotoolsd.attempts.job_environment import unshown_values
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.queue import clocks, fault_isolation, lifecycle, retries_by_cause, time_limit
@@ -133,6 +134,8 @@ class AttemptFinalizer:
         asked = attempt.token in self.expired
         left = end_event.survivors_sentence(record, attempt.gpu_uuids, self._faults.name)
         xids = self._reported_xids(row)
+        if job.state not in states.GIVING_WAY:
+            record = with_shutdown(record, row.boot_id)
         record = with_xids(record, xids, self._faults.name)
         reported = [each for found in xids.values() for each in found]
         cause = cause_of(record, reported, on_gpus=bool(row.gpu_uuids))

@@ -16,9 +16,12 @@ from zerotoolsd.attempts.cause_of_end import (
     same_before,
     why_not_again,
     with_explained_cause,
+    with_shutdown,
     with_xids,
 )
 from zerotoolsd.queue import retries_by_cause
+from zerotoolsd.supervisor.attempt_plan import OUTSIDE
+from zerotoolsd.supervisor.procfs import boot_id
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
@@ -46,6 +49,17 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 )
 def test_the_cause_of_each_end(record: dict[str, Any], cause: str | None) -> None:
     assert cause_of({"outcome": "crashed", **record}) == cause
+
+
+def test_a_sigterm_at_the_shutdown_of_the_machine_is_its_restart() -> None:
+    record = {"outcome": "crashed", "stop_reason": OUTSIDE, "cause": "saved at step 3"}
+    found = with_shutdown(record, "another boot")
+    assert cause_of(found) == "reboot"
+    assert found["cause"] == "the machine was restarted: saved at step 3"
+    for boot in (boot_id(), None):
+        assert with_shutdown(record, boot) is record
+    for other in ({"outcome": "finished"}, {"stop_reason": "cancel"}):
+        assert with_shutdown(record | other, "another boot") == record | other
 
 
 def test_what_has_no_gpu_ran_out_of_no_gpu_memory() -> None:
