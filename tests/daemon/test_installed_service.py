@@ -34,6 +34,7 @@ echo "seven: $?"
 grep -h -E 'NoNewPrivs|CapBnd|Seccomp:' /proc/self/status
 echo "cgroup: $(cat /proc/self/cgroup | grep ^0::)"
 new=/usr/local/zerotools-was-here
+echo "umask: $(umask)"
 echo "writes: $(touch $new && rm $new && echo yes)"
 if [ -n "$STRAY" ]; then
     setsid env -i sleep 1000 &
@@ -249,6 +250,7 @@ def _a_job_outlives_its_daemon(machine: Machine) -> None:
     assert "from home" in said
     assert "seven: 7" in said
     assert "writes: yes" in said
+    assert "umask: 0022" in said  # as that of a login, not of the daemon's own files
     (unit,) = machine.units()
     assert unit.startswith(f"zerotools-job-{job}-1-")
     assert f"/zerotools.slice/{unit}/zerotools-{job}-1-" in said  # delegated to its supervisor

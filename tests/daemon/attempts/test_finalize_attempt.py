@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from zerotoolsd.config.config_tables import RetryConfig
-from zerotoolsd.supervisor import procfs
+from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.supervisor.attempt_plan import OUTSIDE
 
 SOON = replace(CONFIG, retry=RetryConfig(first_seconds=0.01))
 
 
-def test_a_shutdown_of_the_machine_costs_no_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shutdown_of_the_machine_costs_no_restart(tmp_path: Path) -> None:
     """systemd ends jobs with SIGTERM then, and their supervisors record that."""
 
     async def story() -> None:
@@ -28,13 +25,14 @@ def test_a_shutdown_of_the_machine_costs_no_restart(
             spec = make_job("attempt=1:release exit=0", max_restarts=1)
             view, _ = await it.service.submit(spec, uid=os.geteuid(), idempotency_key=None)
             await it.reach(view.id, "running")
-            attempt = it.engine.store.attempts(view.id)[0]
+            store, before = it.engine.store, Moment(time.time(), 1.0, "before the restart")
+            job, attempt = store.job(view.id), store.attempts(view.id)[0]
+            with store.change(job, job.standing, "started", now=1.0, attempt=1) as change:
+                change.attempt_started(1, before)
             record = {"outcome": "crashed", "stop_reason": OUTSIDE, "cause": "saved"}
-            with monkeypatch.context() as after:
-                after.setattr(procfs, "boot_id", lambda: "the next boot")
-                it.engine._ends.record_end(attempt, {**record, "token": attempt.token})
-            job = await it.reach(view.id, "succeeded")
-            assert job.attempts[0].cause == "the machine was restarted: saved"
+            it.engine._ends.record_end(attempt, {**record, "token": attempt.token})
+            after = await it.reach(view.id, "succeeded")
+            assert after.attempts[0].cause == "the machine was restarted: saved"
             assert it.engine.store.job(view.id).standing.restarts_used == 0
             (Path(attempt.run_dir) / "release").touch()
 
