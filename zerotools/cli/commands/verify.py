@@ -23,6 +23,7 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
 from zerotools.formats.torch_optimizers import notes_on_weights
+from zerotools.ops.inspection.group_faults import grouped_faults
 from zerotools.ops.verification.checkpoint_files import NO_CHECKSUMS
 from zerotools.ops.verification.verification_result import Check, Soundness, Verification
 from zerotools.ops.verification.verify import OF_ANY_SAVE
@@ -125,10 +126,13 @@ def describe(found: Verification) -> Iterator[str]:
         )
     else:
         yield f"{path} is whole: {tensors} ({files})"
-    for finding in found.findings[:MAX_FINDINGS]:
+    own, consequences = grouped_faults(found.findings)
+    for finding in own[:MAX_FINDINGS]:
         yield f"{finding.check.value}: {render.clean(finding.message)}"
-    if len(found.findings) > MAX_FINDINGS:
-        yield f"... and {len(found.findings) - MAX_FINDINGS} more findings (--json lists all)"
+    if len(own) > MAX_FINDINGS:
+        yield f"... and {len(own) - MAX_FINDINGS} more findings (--json lists all)"
+    if consequences is not None:
+        yield f"affected: {render.clean(consequences)}"
     yield from _compared(found)
     yield from _unchecked(found)
     if portion.part.of > 1:

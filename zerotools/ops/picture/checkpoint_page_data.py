@@ -16,6 +16,7 @@ from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.formats import files_written_apart
 from zerotools.io.files.source_stamps import WrittenApart
 from zerotools.ops.inspection.checkpoint_summary import frozen_weights, json_value
+from zerotools.ops.inspection.group_faults import Fault, grouped_faults
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.loss_curves import loss_curves
 from zerotools.ops.weights.merged_config import HEADS, is_token_embedding, model_config
@@ -83,8 +84,7 @@ def picture_contents(
         "doubt": None if inspection.problems else "; ".join(_doubts(apart, statistics)) or None,
         "facts": _facts(inspection, statistics),
         "notes": list(inspection.notes),
-        "problems": [problem.message for problem in inspection.problems[:MOST_PROBLEMS]],
-        "problem_count": len(inspection.problems),
+        **head_problems(inspection.problems),
         "roles": roles,
         "dtypes": dtypes,
         "groups": [
@@ -242,6 +242,15 @@ def _tied_by_config(checkpoint: Checkpoint) -> list[list[str]]:
     if len(embeddings) != 1 or not {*names, *checkpoint.aliases}.isdisjoint(HEADS):
         return []
     return [["the output layer (config.json)", embeddings[0]]]
+
+
+def head_problems(faults: Sequence[Fault]) -> dict[str, Any]:
+    """Return the problems in the head of the page, and their number. The tensors that a faulty file
+    makes incomplete are one problem.
+    """
+    own, consequences = grouped_faults(faults)
+    texts = [*(fault.message for fault in own), *([consequences] if consequences else [])]
+    return {"problems": texts[:MOST_PROBLEMS], "problem_count": len(texts)}
 
 
 def _verdict(inspection: Inspection) -> str:

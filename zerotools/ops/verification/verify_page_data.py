@@ -17,6 +17,7 @@ from zerotools.ops.picture.checkpoint_page_data import (
     FEWEST_CELLS,
     MOST_PROBLEMS,
     UNCLAIMED,
+    head_problems,
     picture_contents,
     run_lengths,
 )
@@ -93,8 +94,7 @@ def verification_contents(found: Verification, inspection: Inspection) -> dict[s
         "is_whole": found.verdict is Soundness.WHOLE,
         "doubt": None if found.verdict is Soundness.FAULTY else contents["doubt"],
         "is_unknown": found.verdict is Soundness.UNCHECKED,
-        "problems": [each.message for each in found.findings[:MOST_PROBLEMS]],
-        "problem_count": len(found.findings),
+        **head_problems(found.findings),
         "notes": [
             *contents["notes"],
             *(f"{name}: {why}" for name, why in found.unchecked.items()),

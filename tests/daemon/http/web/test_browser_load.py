@@ -46,7 +46,7 @@ def test_of_a_long_queue_only_what_changes_is_asked_for_and_drawn(
         assert {each for each in asked if each.startswith("jobs?")} <= {
             "jobs?limit=100&state=running"
         }
-        visit.page.get_by_role("button", name="Show more jobs").click()
+        visit.page.get_by_role("button", name="show more").click()
         visit.wait_for_text(".strip", f"{WAITING}")
         assert visit.page.locator(".jobs tbody tr").count() == WAITING + 1
 

@@ -46,7 +46,7 @@ export class JobsView {
   #wanted;
   #rows = h("tbody");
   #empty = h("p", { class: "empty" });
-  #more = h("button", { type: "button", class: "plain", onclick: () => this.#page.store.showMore() }, "Show more jobs");
+  #more = h("button", { type: "button", class: "plain", onclick: () => this.#page.store.showMore() }, "Older jobs are not listed: show more");
   #compare = h("a", { class: "button primary", hidden: true });
   #strip = h("dl", { class: "strip" });
   #curves;
