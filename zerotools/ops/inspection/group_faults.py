@@ -11,7 +11,7 @@ from zerotools.core.counts_and_sizes import count_text
 MOST_NAMES = 8
 
 
-class Fault(Protocol):
+class CheckpointFault(Protocol):
     """A fault of a file, or of a tensor."""
 
     @property
@@ -22,7 +22,7 @@ class Fault(Protocol):
     def tensor(self) -> object | None: ...
 
 
-F = TypeVar("F", bound=Fault)
+F = TypeVar("F", bound=CheckpointFault)
 
 
 def grouped_faults(faults: Sequence[F]) -> tuple[list[F], str | None]:

@@ -16,7 +16,7 @@ from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.formats import files_written_apart
 from zerotools.io.files.source_stamps import WrittenApart
 from zerotools.ops.inspection.checkpoint_summary import frozen_weights, json_value
-from zerotools.ops.inspection.group_faults import Fault, grouped_faults
+from zerotools.ops.inspection.group_faults import CheckpointFault, grouped_faults
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.loss_curves import loss_curves
 from zerotools.ops.weights.merged_config import HEADS, is_token_embedding, model_config
@@ -244,7 +244,7 @@ def _tied_by_config(checkpoint: Checkpoint) -> list[list[str]]:
     return [["the output layer (config.json)", embeddings[0]]]
 
 
-def head_problems(faults: Sequence[Fault]) -> dict[str, Any]:
+def head_problems(faults: Sequence[CheckpointFault]) -> dict[str, Any]:
     """Return the problems in the head of the page, and their number. The tensors that a faulty file
     makes incomplete are one problem.
     """
