@@ -11,6 +11,7 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs import states
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.change_state import StateChanger
@@ -40,7 +41,7 @@ def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float
     open_ones = [each.words for each in after if not each.is_met]
     if open_ones:
         more = len(open_ones) - _MOST_SAID
-        listed = open_ones[:_MOST_SAID] + ([f"{more} more jobs"] if more > 0 else [])
+        listed = open_ones[:_MOST_SAID] + ([count_text(more, "more job")] if more > 0 else [])
         said.append(f"waits for {', and for '.join(listed)}")
     return "; ".join(said) or None
 

@@ -148,3 +148,4 @@ def test_of_many_jobs_that_one_waits_for_a_few_are_named() -> None:
         "waits for job 1 (queued) to end, and for job 2 (queued) to end, and for job 3 (queued) to "
         "end, and for 997 more jobs"
     )
+    assert str(why_it_waits(None, rows[:4], now=0.0)).endswith("and for 1 more job")

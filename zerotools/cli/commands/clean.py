@@ -22,6 +22,7 @@ from zerotools.cli.options.click_options import (
     socket_option,
 )
 from zerotools.cli.output import render
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
@@ -155,7 +156,8 @@ def _show(found: Answer, logs_only: bool) -> None:
     for job in found["kept"][:MAX_KEPT]:
         click.echo(f"kept: {_named(job)}: {render.clean(job['why'])}")
     if len(found["kept"]) > MAX_KEPT:
-        click.echo(f"kept: {len(found['kept']) - MAX_KEPT} more jobs; --json lists them all")
+        more = count_text(len(found["kept"]) - MAX_KEPT, "more job")
+        click.echo(f"kept: {more}; --json lists them all")
 
 
 def _row(job: Answer, logs_only: bool) -> tuple[str, ...]:
@@ -217,5 +219,5 @@ def _refuse(stayed: Sequence[Answer]) -> None:
     if stayed:
         said = [f"{_named(job)} was kept: {job['why']}" for job in stayed[:MAX_KEPT]]
         if len(stayed) > MAX_KEPT:
-            said.append(f"{len(stayed) - MAX_KEPT} more jobs were kept")
+            said.append(f"and {count_text(len(stayed) - MAX_KEPT, 'more job')}")
         raise DaemonRefused("; ".join(said), status=409, code="conflict")
