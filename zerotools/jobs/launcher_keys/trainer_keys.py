@@ -275,8 +275,6 @@ IGNORED: Mapping[str, str] = {
     "data_seed": "the key seed also determines the order of the data",
     "dataloader_drop_last": "every batch of a job is full",
     "auto_find_batch_size": "the job always uses the given batch size",
-    "load_best_model_at_end": "see checkpoint.best",
-    "metric_for_best_model": "see checkpoint.best",
     "greater_is_better": "see checkpoint.best",
     "test_datasets": "see eval.files",
     **dict.fromkeys(

@@ -43,6 +43,7 @@ def test_a_launcher_that_takes_every_gpu_is_said(line: str) -> None:
     assert "uses every GPU, but the job has one rank" in rows(imported, "default")["ranks"]
 
 
+BEST = "--validation_file v.txt --eval_strategy steps --eval_steps 20 --load_best_model_at_end"
 ARGUMENTS: list[tuple[str, str, Any]] = [
     ("--learning_rate 1e-4", "train.learning_rate", 1e-4),
     ("--learning-rate=1e-4", "train.learning_rate", 1e-4),
@@ -79,6 +80,12 @@ ARGUMENTS: list[tuple[str, str, Any]] = [
     ("--validation_file v.txt --eval_strategy steps --logging_steps 7", "eval.every", 7),
     ("--validation_file v.txt --eval_strategy steps", "eval.every", 500),
     ("--validation_file v.txt --logging_steps 7", "eval.every", None),
+    (f"{BEST} --save_steps 40", "checkpoint.best", "eval_loss"),
+    (f"{BEST} --save_steps 40 --metric_for_best_model eval_loss", "checkpoint.best", "eval_loss"),
+    (f"{BEST} --save_steps 40 --metric_for_best_model accuracy", "checkpoint.best", None),
+    (f"{BEST} --save_steps 30", "checkpoint.best", None),
+    (f"{BEST} False", "checkpoint.best", None),
+    ("--load_best_model_at_end", "checkpoint.best", None),
     ("--per_device_eval_batch_size 3", "eval.batch_size", None),
     ("--lora_rank 16 --lora_alpha 32", "lora.rank", 16),
     ("--use_lora True --lora_target_modules q_proj v_proj", "lora.target_modules", None),

@@ -81,6 +81,7 @@ def translate_settings(run: RunSettings, claims: Claims, findings: Findings) -> 
     read_schedule(reading)
     _read_saving(reading)
     _read_eval(reading)
+    _read_best(reading)
     read_adapters(reading)
     read_trackers(reading)
     read_sharding(reading)
@@ -285,6 +286,28 @@ def _read_eval(reading: ArgumentReading) -> None:
             config.map(given, key, given.value)
         elif given is not None:
             config.row(KeyOutcome.IGNORED, given, None, none)
+
+
+def _read_best(reading: ArgumentReading) -> None:
+    """Keep the best checkpoint if the program loads it at the end, and the job can find it."""
+    config = reading.config
+    asked = reading.typed("load_best_model_at_end", ValueKind.BOOL)
+    metric = config.pop("metric_for_best_model")
+    every, evaluated = map(config.claims.of, ("checkpoint.every", "eval.every"))
+    by_loss = metric is None or metric.value in ("loss", "eval_loss", None)
+    is_on = asked is not None and asked.value is True
+    finds = every is not None and evaluated is not None and _divides(evaluated.value, every.value)
+    if asked is not None and is_on and by_loss and finds:
+        config.map(asked, "checkpoint.best", "eval_loss", "the job keeps it, and does not load it")
+    elif asked is not None:
+        why = "see checkpoint.best" if is_on else "is off"
+        config.row(KeyOutcome.IGNORED, asked, None, why)
+    if metric is not None:
+        config.row(KeyOutcome.IGNORED, metric, None, "see checkpoint.best")
+
+
+def _divides(divisor: Any, number: Any) -> bool:
+    return isinstance(divisor, int) and isinstance(number, int) and not number % max(1, divisor)
 
 
 def _judge_rest(reading: ArgumentReading, name: str) -> None:
