@@ -156,6 +156,7 @@ def test_what_a_job_has_not_is_ignored(nowhere: str) -> None:
     ("given", "said"),
     [
         ("--optim adafactor", "Adafactor: the job multiplies the learning rate"),
+        ("--save_steps 0.1", "checkpoints: only after the last step"),
         ("--save_strategy epoch", "checkpoints: only after the last step"),
         ("--validation_file v.txt --eval_strategy epoch", "evaluations: only after the last step"),
         ("", "in windows of 8 tokens"),

@@ -47,10 +47,10 @@ _ADAFACTOR = (
     "does; the Trainer does not, so the job may need a larger train.learning_rate"
 )
 _SAVED_AT_END = (
-    "checkpoints: only after the last step; the program saves after each epoch (checkpoint.every)"
+    "checkpoints: only after the last step; the program also saves earlier (checkpoint.every)"
 )
 _EVALUATED_AT_END = (
-    "evaluations: only after the last step; the program evaluates after each epoch (eval.every)"
+    "evaluations: only after the last step; the program also evaluates earlier (eval.every)"
 )
 _OFF = ("none", "null", "false", "0", "0.0", "", "no")
 _STAGES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "true": 3}
@@ -244,16 +244,30 @@ def _read_saving(reading: ArgumentReading) -> None:
             "no": "a checkpoint is written only at the end",
         }.get(kind, "checkpoints are counted in steps; set checkpoint.every")
         config.row(KeyOutcome.IGNORED, strategy, None, why)
-    if kind == "epoch":
-        config.findings.differences.append(_SAVED_AT_END)
-    if steps is not None and kind == "steps" and steps.value == int(steps.value) >= 1:
-        config.map(steps, "checkpoint.every", int(steps.value))
+    every = None if steps is None or kind != "steps" else _count(reading, steps)
+    if steps is not None and every is not None:
+        config.map(steps, "checkpoint.every", every)
     elif steps is not None:
         why = "is a fraction of all steps; set checkpoint.every"
         why = why if kind == "steps" else "is not used"
         config.row(KeyOutcome.IGNORED, steps, None, why)
     elif kind == "steps":
         reading.default("save_steps", "checkpoint.every")
+    asked = kind != "no" and (strategy is not None or steps is not None)
+    if asked and config.claims.of("checkpoint.every") is None:
+        config.findings.differences.append(_SAVED_AT_END)
+
+
+def _count(reading: ArgumentReading, given: ConfigValue) -> int | None:
+    """Return the number of steps in an argument, which may be a fraction of all steps. Return None
+    if it is not a number of steps, or if the number of all steps is unknown.
+    """
+    if given.value >= 1:
+        return int(given.value) if given.value == int(given.value) else None
+    steps = reading.config.claims.of(STEPS)
+    if given.value <= 0 or steps is None or not isinstance(steps.value, int):
+        return None
+    return math.ceil(given.value * steps.value)
 
 
 def _read_eval(reading: ArgumentReading) -> None:
@@ -271,15 +285,15 @@ def _read_eval(reading: ArgumentReading) -> None:
         known = {"steps": "by eval_steps", "no": "the job evaluates only after the last step"}
         text = none or known.get(kind, "evaluations are counted in steps; set eval.every")
         config.row(KeyOutcome.IGNORED, strategy, None, text)
-    if kind == "epoch" and evaluates:
-        config.findings.differences.append(_EVALUATED_AT_END)
     if steps is not None:
-        whole = steps.value == int(steps.value) and steps.value >= 1
-        if evaluates and kind == "steps" and whole:
-            config.map(steps, "eval.every", int(steps.value))
+        every = _count(reading, steps)
+        if evaluates and kind == "steps" and every is not None:
+            config.map(steps, "eval.every", every)
         else:
-            why = none or ("is not used" if whole else "is a fraction of all steps; set eval.every")
-            config.row(KeyOutcome.IGNORED, steps, None, why)
+            why = "is not used" if kind != "steps" else "is a fraction of all steps; set eval.every"
+            config.row(KeyOutcome.IGNORED, steps, None, none or why)
+    if evaluates and kind != "no" and config.claims.of("eval.every") is None:
+        config.findings.differences.append(_EVALUATED_AT_END)
     for name, (key, kind_of) in OF_EVAL.items():
         given = reading.typed(name, kind_of)
         if given is not None and evaluates:
