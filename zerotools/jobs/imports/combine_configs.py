@@ -23,7 +23,11 @@ from zerotools.jobs.imports.accelerate_yaml import Launched, read_accelerate
 from zerotools.jobs.imports.deepspeed_json import read_deepspeed
 from zerotools.jobs.imports.deepspeed_optimizer_and_schedule import read_missing
 from zerotools.jobs.imports.programs.run_settings import RunSettings
-from zerotools.jobs.imports.programs.trainer_arguments import read_batch_of, translate_settings
+from zerotools.jobs.imports.programs.trainer_arguments import (
+    RATIO,
+    read_batch_of,
+    translate_settings,
+)
 from zerotools.jobs.imports.reading.batch_size import JOB_TOTAL, STEPS
 from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
@@ -247,7 +251,10 @@ def _leave_schedule(
     uses that scheduler."""
     given = run.given.get("lr_scheduler_type")
     kind = look_up(deepspeed.tree, "scheduler.type")
-    if given is None or kind is None:
+    if kind is None:
+        return
+    claims.claims[:] = [each for each in claims.claims if not (each.key == RATIO and each.weak)]
+    if given is None:
         return
     claims.claims[:] = [
         each for each in claims.claims if (each.key, each.place) != ("train.schedule", given.label)

@@ -241,7 +241,8 @@ AXOLOTL_NAMES: Mapping[str, str] = {
     "sequence_parallel_degree": "sequence_ranks",
 }
 AXOLOTL_DEFAULTS: Mapping[str, object] = {
-    **TRAINER_DEFAULTS,
+    **{name: each for name, each in TRAINER_DEFAULTS.items() if name != "warmup_steps"},
+    "warmup_ratio": 0.03,
     "per_device_train_batch_size": 1,
     "num_train_epochs": 1.0,
     "lr_scheduler_type": "cosine",

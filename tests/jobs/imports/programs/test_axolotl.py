@@ -7,6 +7,7 @@ from tests.jobs.imports.programs.told import key, of, rows
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.combine_configs import Imported, import_configs
 from zerotools.jobs.imports.programs.axolotl import read_axolotl
+from zerotools.jobs.text.config_document import Document
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.yaml_parser import parse_yaml
 
@@ -147,6 +148,35 @@ def test_a_size_that_does_not_divide_the_ranks_is_named_by_its_place(tmp_path: P
     assert "sequence_parallel_degree) = 2: must divide the 1 rank" in said
     both = "sequence_parallel_degree: 2\ncontext_parallel_size: 2\n"
     assert "say the same; remove one of them" in str(imported(tmp_path, CONFIG + both).problem)
+
+
+@pytest.mark.parametrize(
+    ("written", "key_of", "value"),
+    [
+        ("", "train.warmup_ratio", 0.03),
+        ("max_steps: 1000", "train.warmup_steps", 30),
+        ("max_steps: 9000", "train.warmup_steps", 100),
+        ("warmup_ratio: 0.1", "train.warmup_ratio", 0.1),
+    ],
+)
+def test_a_warm_up_that_is_not_written_is_axolotls(
+    tmp_path: Path, written: str, key_of: str, value: float
+) -> None:
+    job = imported(tmp_path, CONFIG.replace("warmup_steps: 10", written))
+    assert key(job, key_of) == value
+    longer = "warm-up: 3 % of all steps" in "".join(job.findings.differences)
+    assert longer == (not written)
+
+
+def test_the_scheduler_of_deepspeed_has_its_own_warm_up(tmp_path: Path) -> None:
+    text = CONFIG.replace("warmup_steps: 10", "").replace("lora_target_linear: true", "")
+    scheduler = {"type": "WarmupLR", "params": {"warmup_num_steps": 7, "warmup_type": "linear"}}
+    document = parse_yaml(text.replace("{root}", str(tmp_path)), source="x.yml")
+    run = read_axolotl(document, tmp_path)
+    deepspeed = Document("ds.json", {"scheduler": scheduler, "zero_optimization": {"stage": 2}}, {})
+    job = import_configs(None, run=run, deepspeed=deepspeed)
+    assert key(job, "train.warmup_steps") == 7
+    assert key(job, "train.warmup_ratio") is None
 
 
 def test_plain_text_and_a_floor_of_the_cosine(tmp_path: Path) -> None:

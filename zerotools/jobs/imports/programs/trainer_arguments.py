@@ -52,6 +52,9 @@ _SAVED_AT_END = (
 _EVALUATED_AT_END = (
     "evaluations: only after the last step; the program also evaluates earlier (eval.every)"
 )
+_LONGEST_WARMUP = (
+    "warm-up: 3 % of all steps; the program takes at most 100 steps (train.warmup_steps)"
+)
 _OFF = ("none", "null", "false", "0", "0.0", "", "no")
 _STAGES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "true": 3}
 STAGE = "zero.stage"
@@ -267,7 +270,8 @@ def _count(reading: ArgumentReading, given: ConfigValue) -> int | None:
     steps = reading.config.claims.of(STEPS)
     if given.value <= 0 or steps is None or not isinstance(steps.value, int):
         return None
-    return math.ceil(given.value * steps.value)
+    count: int = math.ceil(given.value * steps.value)
+    return count
 
 
 def _read_eval(reading: ArgumentReading) -> None:
@@ -479,8 +483,20 @@ def _read_warmup(reading: ArgumentReading, steps: int | None, kind: str) -> None
         _part(reading, ratio, steps)
     elif ratio is not None:
         config.row(KeyOutcome.MAPPED, ratio, WARMUP)
+    elif given is None and "warmup_ratio" in reading.run.defaults:
+        _default_part(reading, steps)
     elif given is None:
         reading.default("warmup_steps", WARMUP)
+
+
+def _default_part(reading: ArgumentReading, steps: int | None) -> None:
+    """Use axolotl's default of the warm-up: a fraction of all steps, but at most 100 steps."""
+    if steps is not None:
+        part = float(str(reading.run.defaults["warmup_ratio"]))
+        reading.weak("warmup_steps", WARMUP, min(int(part * steps), 100))
+    elif reading.config.claims.of(WARMUP) is None:
+        reading.default("warmup_ratio", RATIO)
+        reading.config.findings.differences.append(_LONGEST_WARMUP)
 
 
 def _whole(reading: ArgumentReading, given: ConfigValue) -> None:
