@@ -166,8 +166,9 @@ def import_configs(
     findings.wrong += claims.contradictions()
     origins = _write(tree, claims, findings)
     findings.rows[:] = [_as_written(row, tree) for row in findings.rows]
-    if run is not None and run.program is not None:
-        findings.differences += training_differences(tree, findings.rows, run.program.name)
+    if run is not None:
+        program = run.who if run.program is None else run.program.name
+        findings.differences += training_differences(tree, findings.rows, program)
     spec: JobSpec | None = None
     data_key = "data.text" if run is None else run.data_key
     missing = tuple(_missing(tree, data_key)) if job is None else ()

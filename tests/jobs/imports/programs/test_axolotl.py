@@ -179,6 +179,12 @@ def test_the_scheduler_of_deepspeed_has_its_own_warm_up(tmp_path: Path) -> None:
     assert key(job, "train.warmup_ratio") is None
 
 
+def test_what_axolotl_does_otherwise_is_said(tmp_path: Path) -> None:
+    said = "; ".join(imported(tmp_path, CONFIG + "train_on_inputs: true\n").findings.differences)
+    assert "loss: only on responses, never on prompts" in said
+    assert "axolotl cannot read them" in said
+
+
 def test_plain_text_and_a_floor_of_the_cosine(tmp_path: Path) -> None:
     text = CONFIG.replace("type: alpaca", "type: completion") + "cosine_min_lr_ratio: 0.1\n"
     job = imported(tmp_path, text.replace("sample_packing: true", "sample_packing: false"))
