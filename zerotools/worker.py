@@ -234,7 +234,8 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     try:
-        return float(value)
+        # torch warns about a conversion that would lose the gradients.
+        return float(value.detach() if hasattr(value, "detach") else value)
     except Exception:  # a user's type may raise any exception
         return str(value)[:200]
 
