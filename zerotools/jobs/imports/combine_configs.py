@@ -452,6 +452,10 @@ def _size(config: Mapping[str, Any]) -> int | None:
     return found[0] if type(config.get("hidden_size")) is int else max(found, default=None)
 
 
+_SAMPLES = ("max_samples", "max_train_samples")
+"""Arguments of programs that read only a part of the data."""
+
+
 def training_differences(
     tree: Mapping[str, Any], rows: list[ReportRow], program: str
 ) -> Iterator[str]:
@@ -469,6 +473,9 @@ def training_differences(
     elif look_up(tree, "data.text") is not None:
         length = look_up(tree, "data.sequence_length") or STREAM_LENGTH
         yield f"text: one stream of all files, in windows of {length} tokens (data.sequence_length)"
+    for row in rows:
+        if row.key.lstrip("-") in _SAMPLES and row.value:
+            yield f"data: all of it; {program} reads at most {row.value} examples of a file"
     if look_up(tree, "eval.predict_with_generate"):
         beams = look_up(tree, "eval.num_beams") or 1
         if beams > 1:

@@ -96,6 +96,8 @@ def test_a_recipe_of_the_project_is_a_job(root: Path) -> None:
     assert (key(job, "train.batch_size"), key(job, "train.precision")) == (8, "bf16")
     assert "template of the tokenizer" in rows(job, "ignored")["template"]
     assert not rows(job, "unknown")
+    said = "data: all of it; LLaMA-Factory reads at most 1000 examples of a file"
+    assert said in job.findings.differences
 
 
 @pytest.mark.parametrize(
