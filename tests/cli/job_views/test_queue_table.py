@@ -170,3 +170,4 @@ def test_every_holder_of_a_gpu_is_shown() -> None:
     assert whole[0].startswith("GPUs 0 a/job-0-ablation, 1 b/job-1-ablation")
     assert short[0].startswith("GPUs 0 a/job-0-a…, 1 b/job-1-a…")
     assert len(shown(16, 80)) == 4
+    assert "a/job-0-abl…" in shown(16, 100)[0], "no shorter than the lines need"

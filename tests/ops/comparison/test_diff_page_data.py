@@ -97,11 +97,13 @@ def test_fractions_of_the_run_are_rounded_if_they_still_differ() -> None:
     differences = [RunDifference("step", 40, 80)]
     differences += [RunDifference("lr", *pair) for pair in (rates, close)]
     found = zerotools.diff(JOB, JOB, changes=True)
-    run = RunComparison(tuple(differences))
+    run = RunComparison(tuple(differences), only_a=("config.json",), only_b=("scheduler",))
     assert shown(replace(found, run=run).to_html())["pairs"][0]["run"] == [
         ["step", "40", "80"],
         ["lr", "0.00189101", "1e-05"],
         ["lr", "0.1", "0.100000000001"],
+        ["config.json", "recorded", "-"],
+        ["scheduler", "-", "recorded"],
     ]
 
 

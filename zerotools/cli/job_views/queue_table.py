@@ -44,7 +44,7 @@ GIVING_WAY: Sequence[tuple[str, int]] = (
 """The columns that become narrower, in this order, with their new largest width (0: left out)."""
 FEWEST_WHY = 12
 """A waiting job has its reason on a second line if the line of the job has fewer columns for it."""
-HOLDER_NAMES = (16, 10)
+HOLDER_NAMES = (24, 16, 12, 10)
 """The widths to which the names of holders of GPUs are cut, in this order, if two lines do not have
 space for the whole names.
 """
@@ -292,18 +292,20 @@ def gpu_holders(
 
 def _listed(head: str, holders: Mapping[str, str], columns: int) -> list[str]:
     """Return lines with the GPUs of all holders. If two lines are not enough, names are shortened
-    by the widths in `HOLDER_NAMES`, and further lines are added only if even short names do not
-    fit."""
-    lines = list[str]()
-    for longest in (columns, *HOLDER_NAMES):
-        texts = [f"{where} {render.shorten(who, longest)}" for who, where in holders.items()]
-        lines = [head + texts[0]]
-        for text in texts[1:]:
-            if render.width(f"{lines[-1]}, {text},") > columns:
-                lines[-1] += ","
-                lines.append(" " * len(head) + text)
-            else:
-                lines[-1] += f", {text}"
-        if len(lines) <= 2:
-            break
+    by the widths in `HOLDER_NAMES`, as little as the smallest number of lines allows."""
+    shown = [_joined(head, holders, columns, longest) for longest in (columns, *HOLDER_NAMES)]
+    most = max(2, min(map(len, shown)))
+    lines = next(lines for lines in shown if len(lines) <= most)
     return [render.shorten(line, columns) for line in lines]
+
+
+def _joined(head: str, holders: Mapping[str, str], columns: int, longest: int) -> list[str]:
+    texts = [f"{where} {render.shorten(who, longest)}" for who, where in holders.items()]
+    lines = [head + texts[0]]
+    for text in texts[1:]:
+        if render.width(f"{lines[-1]}, {text},") > columns:
+            lines[-1] += ","
+            lines.append(" " * len(head) + text)
+        else:
+            lines[-1] += f", {text}"
+    return lines

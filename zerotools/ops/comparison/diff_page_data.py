@@ -22,6 +22,7 @@ from zerotools.ops.comparison.diff_result import (
     SHAPE,
     UNREADABLE,
     CheckpointDiff,
+    RunComparison,
     RunDifference,
     TensorDifference,
 )
@@ -111,9 +112,7 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
                         if each.status in _UNMEASURED
                     }
                 ),
-                "run": []
-                if pair.run is None
-                else [[each.what, *_sides(each)] for each in pair.run.differences],
+                "run": _run_rows(pair.run),
             }
             for number, pair in enumerate(pairs)
         ],
@@ -131,6 +130,15 @@ def diff_contents(pairs: Sequence[CheckpointDiff]) -> dict[str, Any]:
         if len(pairs) == 1
         else None,
     }
+
+
+def _run_rows(run: RunComparison | None) -> list[list[str]]:
+    """Return rows `[what, value in A, value in B]`. What only one side records has no value."""
+    if run is None:
+        return []
+    rows = [[each.what, *_sides(each)] for each in run.differences]
+    rows += [[what, "recorded", "-"] for what in run.only_a]
+    return [*rows, *([what, "-", "recorded"] for what in run.only_b)]
 
 
 def _sides(each: RunDifference) -> list[str]:
