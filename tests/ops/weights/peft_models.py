@@ -82,6 +82,11 @@ CASES: dict[str, Case] = {
             "ensure_weight_tying": True,
         },
     ),
+    "a tied layer that is larger and saved whole": Case(
+        TIED,
+        {"r": 2, "target_modules": ["v_proj"], "modules_to_save": ["embed_tokens"]},
+        rows=44,
+    ),
     "an adapter of two tied layers": Case(
         TIED,
         {"r": 2, "target_modules": ["v_proj", "embed_tokens"], "ensure_weight_tying": True},

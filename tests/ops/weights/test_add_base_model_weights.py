@@ -152,6 +152,25 @@ def test_only_a_model_with_such_a_head_gets_it(head: str, tmp_path: Path) -> Non
     assert ("lm_head.weight" in merged) == (head == "lm_head")
 
 
+def test_both_of_two_tied_layers_get_the_rows_that_peft_saved_once(tmp_path: Path) -> None:
+    tied = json.dumps({"model_type": "bert", "tie_word_embeddings": True})
+    embedding, row = noise(5, 4, seed=4), noise(1, 4, seed=7)
+    up, down = noise(5, 2, seed=5), noise(2, 4, seed=6)
+    parts = {"lm_head.lora_A.weight": down, "lm_head.lora_B.weight": up}
+    parts |= {"embed_tokens.token_adapter.trainable_tokens_delta": row}
+    run = adapter(tmp_path / "run", **{f"base_model.model.{n}": t for n, t in parts.items()})
+    config = {**CONFIG, "trainable_token_indices": {"embed_tokens": [3]}}
+    (run / "adapter_config.json").write_text(json.dumps(config))
+    given = model(
+        tmp_path / "base", {**WEIGHTS, "embed_tokens.weight": embedding}, config__json=tied
+    )
+    merged = export(run, tmp_path / "out", base=given, check_names=False, dtype="fp32")
+    embedding[3] = row
+    np.testing.assert_array_equal(merged["embed_tokens.weight"], embedding)
+    scale = CONFIG["lora_alpha"] / CONFIG["r"]
+    np.testing.assert_allclose(merged["lm_head.weight"], embedding + scale * up @ down, rtol=1e-6)
+
+
 def test_a_base_of_hub_names_gets_an_adapter_of_names_in_memory(tmp_path: Path) -> None:
     prefix = "base_model.model.model.language_model.layers.0.q.lora_"
     run = model(

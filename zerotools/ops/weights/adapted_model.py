@@ -76,6 +76,7 @@ def adapted_weights(
         Unsupported: this kind of adapter cannot be expressed as a sum of weights.
     """
     _refuse_no_sum(config, adapter)
+    before = weights.aliases
     weights, tensors = _untied(weights, tensors, config)
     model = _Model(weights, adapter, tensors, config, is_transposed)
     changes: dict[Key, list[Change]] = {}
@@ -84,7 +85,25 @@ def adapted_weights(
             known = changes.setdefault(key, [])
             if not isinstance(change, Rows) or not any(isinstance(each, Rows) for each in known):
                 known.append(change)
-    return AdaptedModel(weights, {key: tuple(each) for key, each in changes.items()}, adapter)
+    untied = {alias: name for alias, name in before.items() if alias not in weights.aliases}
+    return AdaptedModel(weights, _with_rows_of_untied(changes, untied), adapter)
+
+
+def _with_rows_of_untied(
+    changes: Mapping[Key, Sequence[Change]], untied: Mapping[str, str]
+) -> dict[Key, tuple[Change, ...]]:
+    """Return the changes in the order of PEFT, which first replaces rows. A weight in `untied` gets
+    the rows of the weight to which it was tied, because PEFT saves them once."""
+    found = {key: [*each] for key, each in changes.items()}
+    for alias, name in untied.items():
+        own = found.setdefault(Key(alias, "param"), [])
+        if not any(isinstance(each, Rows) for each in own):
+            own += [c for c in found.get(Key(name, "param"), ()) if isinstance(c, Rows)]
+    return {
+        key: tuple(sorted(each, key=lambda change: not isinstance(change, Rows)))
+        for key, each in found.items()
+        if each
+    }
 
 
 def plain_weights(held: Checkpoint, name: str) -> Checkpoint:

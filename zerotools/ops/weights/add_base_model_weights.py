@@ -93,7 +93,13 @@ def with_given_base(
         if (key.name in shapes and _is_same_kind(tensor, shapes[key.name]))
         or (key.name not in shapes and not _belongs_to(key.name, packed))
     }
-    taken = {k: t for k, t in taken.items() if not (k.name in copies and k.name in base.aliases)}
+    apart = {
+        alias
+        for alias, name in base.aliases.items()
+        if not is_tied and name not in copies and Key(name, "param") in taken
+    }
+    tied = base.aliases.keys() - apart
+    taken = {k: t for k, t in taken.items() if not (k.name in copies and k.name in tied)}
     names = {key.name for key in taken}
     tensors = {
         key: moved_below(tensor, of_base)
@@ -101,12 +107,7 @@ def with_given_base(
         if key.name not in names or key.role not in ("param", "buffer")
     }
     untied = {
-        Key(alias, "param"): moved_below(shapes[name], of_base)
-        for alias, name in base.aliases.items()
-        if not is_tied
-        and name not in copies
-        and (own_tensor := taken.get(Key(name, "param"))) is not None
-        and own_tensor.shape == shapes[name].shape
+        Key(alias, "param"): moved_below(shapes[base.aliases[alias]], of_base) for alias in apart
     }
     tensors |= untied | {key: moved_below(tensor, of_run) for key, tensor in taken.items()}
     aliases = {a: n for a, n in {**base.aliases, **own.aliases}.items() if _is_weight(n, tensors)}
