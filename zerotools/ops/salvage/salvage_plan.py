@@ -14,6 +14,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, WriteOptions
 from zerotools.io.files.read_json import read_json
+from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.conversions.consolidate import (
     cast_types,
     choose_dtype,
@@ -35,6 +36,7 @@ from zerotools.ops.salvage.fill_holes import (
     joined_parts,
 )
 from zerotools.ops.weights.lora_merge import AdapterRequest
+from zerotools.ops.weights.merged_config import with_base_config
 from zerotools.ops.weights.name_check import named_for_model
 from zerotools.ops.weights.select_and_rename import (
     describe_output,
@@ -169,12 +171,13 @@ def plan_salvage(
     """
     naming, table = options.naming(), examined.given.table
     scratch = destination.with_name(f".{destination.name}.sums")
+    around, _ = with_sidecars(examined.checkpoint, config_dir, {})
     own = weights_of(
         examined.checkpoint,
         naming,
         scratch,
         table,
-        request=options.adapter,
+        request=replace(options.adapter, model_config=around.model_sidecars.get(CONFIG)),
         lost_names=examined.given.remains.lost_names,
     )
     if other is not None:
@@ -266,8 +269,14 @@ def _exported(
         **dict.fromkeys(dangling, "it is tied to a weight that is lost"),
     }
     beside = {} if other is None else other.checkpoint.model_sidecars
-    sound, unread = _sound_sidecars(examined.checkpoint)
+    model = examined.checkpoint
+    if own.merged is not None:
+        model = replace(model, model_sidecars=own.merged.checkpoint.model_sidecars)
+    sound, unread = _sound_sidecars(model)
     checkpoint, found = with_sidecars(sound, config_dir, beside)
+    if own.merged is not None:
+        checkpoint, more = with_base_config(checkpoint, own.merged.base)
+        found += more
     checkpoint, _ = _sound_sidecars(checkpoint)  # it reports omitted files
     quantisation = refuse_quantised(checkpoint)
     dtype, why = choose_dtype(checkpoint, options.dtype)
