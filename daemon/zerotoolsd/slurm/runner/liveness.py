@@ -52,10 +52,13 @@ class LivenessFile:
         }
 
     def refresh(self) -> None:
-        """Write the file again. Errors are ignored."""
+        """Write the file again. If the disk is full, only set its modification time."""
         self._count += 1
-        with suppress(OSError):
+        try:
             write_record(self._path, {**self._who, "count": self._count})
+        except OSError:
+            with suppress(OSError):
+                os.utime(self._path)
 
 
 class LivenessReader:

@@ -47,6 +47,7 @@ from zerotoolsd.supervisor.spawn_child import handle_until_exit
 from zerotoolsd.supervisor.start_ranks import become_subreaper
 from zerotoolsd.supervisor.stop.kill_descendants import kill_all
 from zerotoolsd.supervisor.stop.stop_request_file import write_request
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
 
 SETTINGS = "attempt.json"
 """Name of the file in the attempt's directory with the settings that are the same for all
@@ -84,7 +85,8 @@ def main(arguments: Sequence[str]) -> int:
     except ZerotoolsError as error:
         return _not_begun(run_dir, lifecycle.BAD_JOB, str(error))
     except OSError as error:
-        return _not_begun(run_dir, lifecycle.CRASHED, f"{error.filename}: {error.strerror}")
+        outcome = NOT_READY if is_transient(error) else lifecycle.CRASHED
+        return _not_begun(run_dir, outcome, f"{error.filename}: {error.strerror}")
     return NodeRunner(directory, attempt, run_dir, beat).run()
 
 

@@ -20,9 +20,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
@@ -45,7 +46,9 @@ from zerotoolsd.slurm.runner.srun_all_nodes import (
 )
 from zerotoolsd.supervisor.attempt_plan import OUTSIDE, TIME_LIMIT
 from zerotoolsd.supervisor.spawn_child import handle_until_exit
-from zerotoolsd.supervisor.transient_os_errors import NOT_READY
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
+
+Value = TypeVar("Value")
 
 LOOK_SECONDS = 0.5
 BY_SLURM = "Slurm reclaims its nodes"
@@ -103,9 +106,10 @@ class AttemptRunner:
         Returns 0 if the job has succeeded, else 1.
         """
         handle_until_exit(self._on_signal, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        self._directory.record_number(self._submission, self._allocation.job_id)
+        number_of = self._allocation.job_id
+        self._when_writable(lambda: self._directory.record_number(self._submission, number_of))
         while True:
-            number = self._turns.next_attempt()
+            number = self._when_writable(self._turns.next_attempt)
             if number is None:
                 return self._without_turn()
             # An earlier copy of this process may have continued since this copy began.
@@ -131,6 +135,21 @@ class AttemptRunner:
     def _on_signal(self, *_: object) -> None:
         self._signalled = True
 
+    def _when_writable(self, action: Callable[[], Value]) -> Value:
+        """Return the result of `action`. After an error that may pass, such as a full disk of the
+        records, repeat it until it succeeds, or until Slurm takes back the nodes.
+        """
+        told: object = None
+        while True:
+            try:
+                return action()
+            except OSError as error:
+                if self._signalled or not is_transient(error):
+                    raise
+                if told != (told := error.errno):
+                    _log_line(f"waits: the records of the job cannot be written: {error}")
+            time.sleep(BEAT_SECONDS)
+
     def _is_stopped(self) -> bool:
         return self._directory.stop() is not None
 
@@ -138,7 +157,7 @@ class AttemptRunner:
         return self._state.standing.state in states.TERMINAL
 
     def _ended(self) -> int:
-        self._state.finish()
+        self._when_writable(self._state.finish)
         standing = self._state.standing
         _log_line(f"the job {standing.state}: {standing.reason or 'all its steps are done'}")
         return 0 if standing.state == states.SUCCEEDED else 1
@@ -205,21 +224,21 @@ class AttemptRunner:
         if self._state.standing.state != states.QUEUED:
             self._state.wait_again("")
         self._state.begin(row, len(names))
+        self._when_writable(self._state.store)
         step = NodeStep(self._directory, number, names)
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        step.begin(
-            {
-                "token": row.token,
-                "submission": self._submission,
-                "job_id": self._allocation.job_id,
-                "address": f"{_bracketed(self._allocation.address)}:{port}",
-                "reported": reported,
-                "by_program": last_report.reported_by_program(before),
-            },
-            step_environment(self._environment),
-        )
+        settings = {
+            "token": row.token,
+            "submission": self._submission,
+            "job_id": self._allocation.job_id,
+            "address": f"{_bracketed(self._allocation.address)}:{port}",
+            "reported": reported,
+            "by_program": last_report.reported_by_program(before),
+        }
+        environment = step_environment(self._environment)
+        self._when_writable(lambda: step.begin(settings, environment))
         where = ", ".join(names)
         _log_line(f"attempt {number}: {len(names)} x {spec.world_size} ranks on {where}")
         expired = self._watch(step, number, beat)
@@ -409,4 +428,5 @@ def _bracketed(host: str) -> str:
 
 
 def _log_line(text: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
+    with suppress(OSError):  # the log of the batch script may be on a full disk
+        os.write(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode())

@@ -36,6 +36,7 @@ from zerotoolsd.queue.clocks import began_of
 from zerotoolsd.queue.lifecycle import JobStatus, LifecycleEvent
 from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, JobRow
 from zerotoolsd.service import make_job_view
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 
 _POLICY = policy_of(Config().retry)
 _QUIET_SECONDS = Config().watch.no_progress_seconds
@@ -82,6 +83,7 @@ class JobState:
         if kept.get("submission") == submission:
             standing = JobStatus(**kept["standing"])
         self.job = replace(self.job, standing=standing, started=started).with_reading(self.job.spec)
+        self._is_stored = True
 
     @property
     def standing(self) -> JobStatus:
@@ -178,9 +180,10 @@ class JobState:
         return time_limit.seconds_left(here, self.attempts, clocks.read_clocks())
 
     def finish(self) -> None:
-        """Record that the submission has ended, with its final state."""
+        """Record that the submission has ended, with its final state. Raises OSError."""
         standing = self.standing
-        self.show()
+        self.store()
+        self._write_view(None)
         write_record(
             self._directory.submission_path(self._submission) / END,
             {"state": standing.state, "reason": standing.reason, "time": time.time()},
@@ -189,8 +192,17 @@ class JobState:
     def show(self, reason: str | None = None) -> None:
         """Write the file with the state of the job, which the commands of users read.
 
-        If `reason` is given, it replaces the reason of the state in the file.
+        If `reason` is given, it replaces the reason of the state in the file. After an error that
+        may pass, such as a full disk, the next call writes the file.
         """
+        try:
+            self.store()
+            self._write_view(reason)
+        except OSError as error:
+            if not is_transient(error):
+                raise
+
+    def _write_view(self, reason: str | None) -> None:
         view = make_job_view.job_view(self.job, self.attempts, reason, quiet_seconds=_QUIET_SECONDS)
         tree = view.to_json()
         nodes = self._nodes[-1] if self._nodes else self.job.spec.fewest_nodes
@@ -207,17 +219,24 @@ class JobState:
 
     def _set(self, standing: JobStatus, **more: Any) -> None:
         self.job = replace(self.job, standing=standing, **more).with_reading(self.job.spec)
+        self._is_stored = False
+        self.show()
+
+    def store(self) -> None:
+        """Write the state of the job and its attempts, if they have changed. Raises OSError."""
+        if self._is_stored:
+            return
         write_record(
             self._directory.path / STATE,
             {
                 "submission": self._submission,
-                "standing": asdict(standing),
+                "standing": asdict(self.standing),
                 "started": self.job.started,
                 "attempts": [asdict(each) for each in self.attempts],
                 "nodes": self._nodes,
             },
         )
-        self.show()
+        self._is_stored = True
 
 
 def _attempt_of(tree: Mapping[str, Any]) -> AttemptRow:

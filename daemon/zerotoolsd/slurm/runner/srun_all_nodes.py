@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class NodeStep:
         self._attempt_directory = directory.attempt_path(attempt)
         self._srun: subprocess.Popen[bytes] | None = None
         self._ending_since: float | None = None
+        self._wanted: dict[str, Any] | None = None
         self._asked: dict[str, Any] | None = None
         self._killed_at: float | None = None
 
@@ -85,6 +87,7 @@ class NodeStep:
         if self._srun.poll() is not None:
             return True
         self._end_peers()
+        self._write_request()
         return False
 
     def _end_peers(self) -> None:
@@ -101,19 +104,25 @@ class NodeStep:
 
     def ask(self, reason: str, grace_seconds: float | None = None) -> None:
         """Ask all nodes to save and end, within `grace_seconds`. `reason` is the reason of the
-        stop. Raises OSError.
+        stop. If the request cannot be written, `is_over` tries again.
         """
-        wanted: dict[str, Any] = {"reason": reason}
+        self._wanted = {"reason": reason}
         if grace_seconds is not None:
-            wanted["grace_seconds"] = grace_seconds
-        if self._asked != wanted:
-            write_record(self._attempt_directory / STOP, wanted)
-            self._asked = wanted
+            self._wanted["grace_seconds"] = grace_seconds
+        self._write_request()
 
     def kill(self) -> None:
         """End the attempt on all nodes at once, without saving."""
         self._killed_at = time.monotonic()
-        write_record(self._attempt_directory / STOP, {"reason": "killed", "kill": True})
+        self._wanted = {"reason": "killed", "kill": True}
+        self._write_request()
+
+    def _write_request(self) -> None:
+        if self._asked == self._wanted or self._wanted is None:
+            return
+        with suppress(OSError):
+            write_record(self._attempt_directory / STOP, self._wanted)
+            self._asked = self._wanted
 
     def records(self) -> list[dict[str, Any]]:
         """Return the records of the nodes, in the order of their numbers, after srun has ended."""

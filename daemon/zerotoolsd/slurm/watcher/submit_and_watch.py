@@ -37,7 +37,7 @@ from zerotoolsd.supervisor.attempt_plan import EXIT, OWN, SLURM_NAME
 from zerotoolsd.supervisor.exit_record.decide_outcome import EXIT_STOPPED
 from zerotoolsd.supervisor.exit_record.first_failure import EXIT_BAD_JOB, EXIT_NOT_READY
 from zerotoolsd.supervisor.spawn_child import SignalWaker
-from zerotoolsd.supervisor.transient_os_errors import NOT_READY
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
 
 LOOK_SECONDS = 3.0
 SPEC = "spec.json"
@@ -58,6 +58,11 @@ def main() -> int:
     except ZerotoolsError as error:
         attendant.report_failure(str(error))
         return EXIT_BAD_JOB
+    except OSError as error:
+        if not is_transient(error):
+            raise
+        attendant.report_failure(f"{error.strerror}: {error.filename}", kind=NOT_READY)
+        return EXIT_NOT_READY
 
 
 class SlurmWatcher:
@@ -140,7 +145,7 @@ class SlurmWatcher:
         elif asked:
             self._log_line(f"the job has ended: {reason}")
         else:
-            self.report_failure(f"under Slurm it {state}: {reason}")
+            self.report_failure(f"its state under Slurm is {states.display_text(state)}: {reason}")
         note_end_reported(directory, self._run_dir, status)
         return status
 
@@ -242,14 +247,16 @@ the daemon.
 
 
 def key_of(job_dir: Path, name: str | None) -> str:
-    """Return a unique name by which a job of this daemon can be found in Slurm. Raises
-    BadRequest.
+    """Return a unique name by which a job of this daemon can be found in Slurm. Raises BadRequest,
+    and OSError for a transient error of the disk.
 
     The name stays unique even if a daemon has lost its state and uses job numbers again.
     """
     try:
         own = _word_of(job_dir)
     except OSError as error:
+        if is_transient(error):
+            raise
         raise BadRequest(f"{job_dir} cannot be written: {error.strerror}") from None
     place = f"{socket.gethostname()}:{job_dir}:{own}"
     return f"{(name or 'job')[:30]}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"

@@ -8,7 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.daemon.slurm.runner.fake_allocation import FakeAllocation
+from tests.daemon.small_disks import SmallDisk
 from zerotoolsd.slurm.runner.run_attempts import is_in_vain
 
 TELL = ["sh", "-c", 'echo "$RANK of $WORLD_SIZE"; echo done']
@@ -39,6 +42,50 @@ def test_the_ranks_of_all_nodes_are_counted_and_the_job_is_over(tmp_path: Path) 
     view = found.jobs.job("4711")
     assert (view["state"], view["world_size"], len(view["attempts"])) == ("succeeded", 2, 1)
     assert found.jobs.logs("4711", rank=1).data == b"1 of 2\ndone\n"
+
+
+def is_waiting(found: FakeAllocation) -> bool:
+    return "waits: the records of the job cannot be written" in found.log()
+
+
+@pytest.fixture
+def records(tmp_path: Path, small_disk: SmallDisk) -> SmallDisk:
+    """The disk of the records of jobs."""
+    (tmp_path / "home").symlink_to(small_disk.path)
+    return small_disk
+
+
+def test_a_full_disk_of_the_records_ends_no_training(tmp_path: Path, records: SmallDisk) -> None:
+    program = ["sh", "-c", "touch begun; until test -e go; do sleep 0.1; done"]
+    found = FakeAllocation(tmp_path, program)
+    copy = found.begin()
+    found.wait_for((tmp_path / "begun").exists, "the rank")
+    records.fill()
+    beat, seen = found.job.attempt_path(1) / "beat-master", set[int]()
+
+    def has_tried() -> bool:
+        records.take_inodes()  # again, as files are removed, too
+        seen.add(beat.stat().st_mtime_ns)
+        return len(seen) > 2 or copy.poll() is not None
+
+    found.wait_for(has_tried, "a sign of life, and the state to be written")
+    assert copy.poll() is None, found.log()
+    records.free()
+    (tmp_path / "go").touch()
+    assert copy.wait(60) == 0, found.log()
+    assert end_of(found) == ("succeeded", None)
+    assert found.jobs.job("4711")["state"] == "succeeded"
+
+
+def test_a_job_begins_when_its_records_can_be_written(tmp_path: Path, records: SmallDisk) -> None:
+    found = FakeAllocation(tmp_path, TELL)
+    records.fill()
+    copy = found.begin()
+    found.wait_for(lambda: is_waiting(found), "the start to be put off")
+    assert copy.poll() is None
+    records.free()
+    assert copy.wait(60) == 0, found.log()
+    assert found.lines() == ["0 of 1", "done"]
 
 
 def test_a_copy_that_comes_after_the_end_has_nothing_to_do(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.small_disks import SmallDisk
 from tests.jobs.jobfile_tables.test_slurm import job
 from tests.jobs.slurm.fake_programs import calls, programs
 from zerotools.io.telemetry.datagram_sender import Sender
@@ -118,3 +119,9 @@ def test_the_word_of_a_job_of_another_user_is_where_that_user_may_write(tmp_path
     key = key_of(tmp_path, "x")
     assert [path.name for path in tmp_path.iterdir()] == [OWN]
     assert key_of(tmp_path, "x") == key
+
+
+def test_a_full_disk_is_no_fault_of_the_job(small_disk: SmallDisk) -> None:
+    small_disk.fill()
+    with pytest.raises(OSError, match="No space left"):
+        key_of(small_disk.path, "x")
