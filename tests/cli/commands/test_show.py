@@ -140,6 +140,18 @@ def test_at_80_columns_why_attempts_ended_stands_whole_below_them(
     assert "  go on       zerotools retry 1" in lines
 
 
+def test_the_kind_of_a_cause_stands_once(zerotools: Command, service: FakeService) -> None:
+    ends = {"lost": "lost: its supervisor was killed", "reboot": "lost: the machine was restarted"}
+    attempts = tuple(
+        an_attempt(number, state="ended", cause=cause, cause_kind=kind)
+        for number, (kind, cause) in enumerate(ends.items(), 1)
+    )
+    service.add(state="running", reason=None, attempts=attempts)
+    said = zerotools("show", "1").out
+    assert "  lost: its supervisor was killed" in said
+    assert "  reboot: the machine was restarted" in said
+
+
 def test_a_job_whose_export_failed_can_go_on(service: FakeService, client: DaemonClient) -> None:
     newest = {"step": 10, "path": "/o/step-10"}
     service.add(state="succeeded", reason=None, latest_checkpoint=newest)

@@ -298,7 +298,7 @@ def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _cause(attempt: Mapping[str, Any]) -> str:
     kind, sentence = attempt.get("cause_kind"), attempt["cause"] or ""
-    return f"{str(kind).replace('_', ' ')}: {sentence}" if kind else sentence
+    return f"{str(kind).replace('_', ' ')}: {sentence.removeprefix('lost: ')}" if kind else sentence
 
 
 def _without_year(unix_seconds: float | None) -> str:
