@@ -32,6 +32,15 @@ def test_a_submission_is_made_by_one_alone(tmp_path: Path) -> None:
     assert (found.submission(3) or {})["job_id"] == "17"
 
 
+def test_a_record_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        write_record(path, {})
+    assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_damaged_records_are_not_there(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     for text in ("", '{"a": 1', "[]", "null", "\x00"):

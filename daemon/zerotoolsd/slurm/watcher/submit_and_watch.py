@@ -102,16 +102,22 @@ class SlurmWatcher:
             waiting.poll(LOOK_SECONDS * 1000)
             signals.clear()
             if signals.asked and not asked:
-                asked = True
-                self._cancel(name)
+                asked = self._cancel(name)
 
-    def _cancel(self, name: str) -> None:
+    def _cancel(self, name: str) -> bool:
+        """Ask the job to end. Return False if the request cannot be written now."""
         try:
             self._jobs.cancel(name)
         except SlurmUnreachable as error:  # it reads in its directory that it is to end
             self._log_line(str(error))
         except BadRequest:
             pass  # it has ended meanwhile
+        except OSError as error:
+            if not is_transient(error):
+                raise
+            self._log_line(f"{error.filename} cannot be written: {error.strerror}")
+            return False
+        return True
 
     def _lift_wait(self, view: dict[str, Any]) -> None:
         """Let Slurm restart the job at once, instead of after its usual two minutes."""

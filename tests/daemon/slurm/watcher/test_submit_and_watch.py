@@ -16,6 +16,7 @@ from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_job
 from zerotoolsd.slurm.watcher.submit_and_watch import (
     ReportRelay,
+    SlurmWatcher,
     is_end_reported,
     key_of,
     note_end_reported,
@@ -125,3 +126,18 @@ def test_a_full_disk_is_no_fault_of_the_job(small_disk: SmallDisk) -> None:
     small_disk.fill()
     with pytest.raises(OSError, match="No space left"):
         key_of(small_disk.path, "x")
+
+
+def test_a_cancel_waits_for_room_on_the_disk(
+    tmp_path: Path, small_disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = small_disk.path
+    monkeypatch.setenv("ZEROTOOLS_SLURM_DIR", str(home))
+    commands = programs(tmp_path, squeue="exit 0")
+    watcher = SlurmWatcher(tmp_path, Kept(), job({}), commands)
+    directory = submit_once(commands, SlurmJobs(commands, home), home, job({}), "key")
+    small_disk.fill()
+    assert not watcher._cancel(directory.path.name)
+    small_disk.free()
+    assert watcher._cancel(directory.path.name)
+    assert directory.stop() is not None
