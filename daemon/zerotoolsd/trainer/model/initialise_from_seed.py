@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from zerotools.core.errors import Unsupported
 from zerotoolsd.trainer.allocate_tensors import START, MemoryTier
@@ -178,7 +179,7 @@ def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
         if is_adapter(f"{name}."):
             init_adapter(f"{name}.", module)
         else:
-            model._init_weights(module)
+            _owner(model, name)._init_weights(module)
 
 
 def _run_rules_above(model: Any, prefix: str, unit: nn.Module) -> None:
@@ -192,8 +193,20 @@ def _run_rules_above(model: Any, prefix: str, unit: nn.Module) -> None:
     for depth in reversed(range(len(names))):
         outer = copy.copy(model.get_submodule(".".join(names[:depth])))
         outer._modules = {**outer._modules, names[depth]: inner}
-        model._init_weights(outer)
+        _owner(model, ".".join(names[:depth]))._init_weights(outer)
         inner = outer
+
+
+def _owner(model: Any, name: str) -> Any:
+    """Return the innermost model of transformers that contains the module `name` or is this module.
+
+    A model may contain models with other configs and rules, such as that of images.
+    """
+    owner = part = model
+    for each in name.split(".") if name else []:
+        part = getattr(part, each)
+        owner = part if isinstance(part, PreTrainedModel) else owner
+    return owner
 
 
 def _keep(parameter: torch.Tensor, value: torch.Tensor) -> None:

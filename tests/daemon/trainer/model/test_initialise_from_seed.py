@@ -50,6 +50,35 @@ def test_the_rules_of_modules_around_a_block_are_asked_too() -> None:
         assert torch.equal(found[name], wanted[name])
 
 
+def test_a_model_inside_a_model_has_its_own_rule() -> None:
+    """The rule of Gemma 3n's inner model reads an attribute that the outer model lacks, and a model
+    of images has its own range of first values."""
+    from transformers import AutoConfig
+
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
+
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "head_dim": 8}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    own = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 32, "laurel_rank": 4}
+    layers = {"layer_types": ["full_attention"] * 2, "activation_sparsity_pattern": [0.0] * 2}
+    gemma = {**sizes, **heads, **own, **layers, "num_kv_shared_layers": 0}
+    meta_model = make_meta_model(AutoConfig.for_model("gemma3n_text", **gemma))
+    found = values(meta_model, {name for name, _ in meta_model.model.named_parameters()}, set())
+    assert float(found["model.per_layer_projection_scale"]) == 16**-0.5
+
+    seen = {"image_size": 8, "patch_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
+    seen |= {"hidden_size": 16, "intermediate_size": 16, "initializer_range": 0.5}
+    text = {**sizes, **heads, "initializer_range": 0.001}
+    config = AutoConfig.for_model("gemma3", text_config=text, vision_config=seen)
+    meta_model = make_meta_model(config)
+    found = values(meta_model, {name for name, _ in meta_model.model.named_parameters()}, set())
+    [images] = [
+        v for n, v in found.items() if n.endswith("vision_tower.encoder.layers.0.mlp.fc1.weight")
+    ]
+    [words] = [v for n, v in found.items() if n.endswith("layers.0.mlp.up_proj.weight")]
+    assert float(words.std()) < 0.01 < float(images.std())
+
+
 def test_values_that_a_directory_has_need_no_rule() -> None:
     """Apertus has weights and buffers that only its constructor sets."""
     from zerotools.core.errors import Unsupported
