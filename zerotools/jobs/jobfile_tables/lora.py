@@ -22,7 +22,11 @@ class LoraSpec:
         default=None,
         above=0,
     )
-    dropout: float = key("Dropout before the adapters, below 1.", default=0.0, minimum=0)
+    dropout: float = key(
+        "Dropout before the adapters, below 1; off in a job with `data.preferences`.",
+        default=0.0,
+        minimum=0,
+    )
     frozen_precision: str = key(
         "Type of the frozen weights. `train`: the type of `train.precision`; weights of another "
         "type are rounded once. `fp32`: 4 bytes per weight, without rounding. `nf4` (QLoRA): "
