@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -290,11 +291,23 @@ def test_data_is_text_or_examples_as_its_file_says(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
     (tmp_path / "b.json").write_text('[{"instruction": "x", "output": "y"}]')
     (tmp_path / "c.csv").write_text("id,text\n1,a\n")
-    for name, kind in (("a.jsonl", "text"), ("b.json", "examples"), ("c.csv", "text")):
+    turn = {"role": "user", "content": [{"type": "text", "text": "x"}]}
+    (tmp_path / "d.jsonl").write_text(json.dumps({"messages": [turn]}) + "\n")
+    kinds = {"a.jsonl": "text", "b.json": "examples", "c.csv": "text", "d.jsonl": "examples"}
+    (tmp_path / "e.json").write_text('[{"text": "x"}]')
+    for name, kind in (kinds | {"e.json": "text"}).items():
         line = f"python x.py --output_dir o --train_file {tmp_path / name}"
         assert key(of_line(line), f"data.{kind}") == [str(tmp_path / name)]
     line = f"python x.py --output_dir o --train_file {tmp_path / 'a.jsonl'} --prompt_column text"
     assert key(of_line(line), "data.examples") == [str(tmp_path / "a.jsonl")]
+
+
+def test_trl_trains_on_the_column_text_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
+    (tmp_path / "b.jsonl").write_text('{"messages": []}\n')
+    for name, kind in {"a.jsonl": "text", "b.jsonl": "examples"}.items():
+        line = f"trl sft --model_name_or_path m --dataset_name {tmp_path / name} --output_dir o"
+        assert key(of_line(line), f"data.{kind}") == [str(tmp_path / name)]
 
 
 def test_bitsandbytes_adamw_is_the_jobs_own() -> None:

@@ -148,6 +148,9 @@ def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
     hub = reading.config.pop("dataset_name")
     if hub is not None:
         names = hub.value if isinstance(hub.value, list) else str(hub.value).split(",")
+        is_file = bool(names) and reading.run.found(str(names[0])).is_file()
+        if is_file and reading.run.who == "TRL" and not reading.run.preferences:
+            examples = _contains_examples(reading, replace(hub, value=names))
         _name_hub_data(reading, hub, names, replace(reading.run, examples=examples).data_key)
     held_out = reading.config.pop("eval_dataset_name")
     if held_out is not None:
@@ -206,6 +209,12 @@ def _contains_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
         return True
     if kind in (".csv", ".tsv"):
         return b"text" not in re.split(rb'[,\t"\r]+', begin.partition(b"\n")[0])
+    try:
+        first = json.loads(begin.partition(b"\n")[0])
+    except (ValueError, RecursionError):  # an array of several lines, or a line that was cut
+        first = None
+    if isinstance(first, dict):
+        return "text" not in first
     return re.search(rb'"text"\s*:', begin) is None
 
 
