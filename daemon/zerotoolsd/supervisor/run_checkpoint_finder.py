@@ -26,6 +26,8 @@ from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.spawn_child import die_with
 
+LAST = "last"
+"""Argument of a finder that only reports all complete checkpoints of the job, and ends."""
 LAST_LOOK_SECONDS = 30.0
 _SLICE_SECONDS = 0.2
 _KILLS = (signal.SIGKILL, signal.SIGTERM)
@@ -69,13 +71,17 @@ class Finder:
 
     def __init__(self, plan: Plan) -> None:
         """Start the process of the checkpoint finder. Raises OSError."""
+        self._plan = plan
+        self._start()
+
+    def _start(self, *more: str) -> None:
         self._process = subprocess.Popen(
-            plan.finder,
-            env={**os.environ, "ZEROTOOLS_TOKEN": plan.token},
+            (*self._plan.finder, *more),
+            env={**os.environ, "ZEROTOOLS_TOKEN": self._plan.token},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            preexec_fn=die_with(os.getpid(), plan.umask),
+            preexec_fn=die_with(os.getpid(), self._plan.umask),
         )
         assert self._process.stdout is not None
         self.pid = self._process.pid
@@ -129,8 +135,14 @@ class Finder:
 
     def finish(self, progress: Progress) -> None:
         """Ask the finder for a last search, and wait for its end, at most LAST_LOOK_SECONDS. Call
-        this after all ranks have ended.
+        this after all ranks have ended. If the finder was killed, another one searches.
         """
+        if self._over:
+            try:
+                self._start(LAST)
+            except OSError as error:
+                log_line(f"{self._plan.finder[0]} cannot be started: {error.strerror}")
+                return
         assert self._process.stdin is not None
         self._process.stdin.close()
         deadline = time.monotonic() + LAST_LOOK_SECONDS

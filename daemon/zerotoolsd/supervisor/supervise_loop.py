@@ -145,7 +145,7 @@ class RankMonitor:
     def _read_finder(self) -> None:
         if self.finder is not None and not self.finder.drain(self.progress):
             self._selector.unregister(self.finder.stdout)
-            log_line("the search for checkpoints has ended: later checkpoints will not be found")
+            log_line("the search for checkpoints has ended; another follows after the ranks")
 
     @property
     def helpers(self) -> list[int]:

@@ -389,6 +389,17 @@ def test_a_search_for_checkpoints_that_is_killed_is_not_the_job_s_fault(
     assert record["ranks"] == []
 
 
+def test_another_search_finds_what_a_killed_one_has_not(tmp_path: Path) -> None:
+    first = json.dumps({"resume_from": None, "passed_over": []})
+    last = json.dumps({"path": "/ck/2", "step": 2})
+    script = f"test \"$1\" = last && exec echo '{last}'; echo '{first}'; kill -KILL $$"
+    finder = ("/bin/sh", "-c", script, "finder")
+    run = make_attempt(tmp_path / "run", "exit=0", finder=finder)
+    record = finish(run, supervise(run))
+    assert record["outcome"] == "finished"
+    assert (record["checkpoint"]["path"], record["checkpoint"]["step"]) == ("/ck/2", 2)
+
+
 def test_limits_that_are_only_wished_keep_no_attempt_from_running(tmp_path: Path) -> None:
     run = make_attempt(tmp_path / "run", "exit=0", wished_limits={"memory": 2**31})
     assert finish(run, supervise(run))["outcome"] == "finished"

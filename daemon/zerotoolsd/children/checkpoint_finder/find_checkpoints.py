@@ -33,6 +33,7 @@ from zerotoolsd.children.checkpoint_finder.candidate_checkpoints import (
     without_incomplete,
 )
 from zerotoolsd.supervisor.durable_files import read_json, write_json
+from zerotoolsd.supervisor.run_checkpoint_finder import LAST
 from zerotoolsd.supervisor.transient_os_errors import is_transient
 
 POLL_SECONDS = 2.0
@@ -240,9 +241,16 @@ def start_search(settings: Mapping[str, Any]) -> tuple[CheckpointSearch | None, 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Search as the file `arguments[0]` says, until standard input ends. Return the exit status."""
+    """Search as the file `arguments[0]` says, until standard input ends. Return the exit status.
+
+    With LAST as the second argument, report all complete checkpoints once, and end.
+    """
     settings = read_json(Path(arguments[0]))
     assert settings is not None, f"{arguments[0]} does not exist"
+    if arguments[1:] == [LAST]:
+        for found in CheckpointSearch(settings).news(at_rest=True):
+            _print_message(found)
+        return 0
     search, answer = start_search(settings)
     _print_message(answer)
     if search is None:

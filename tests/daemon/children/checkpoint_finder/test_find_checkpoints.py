@@ -14,7 +14,12 @@ import pytest
 
 from tests.golden_files import DEEPSPEED, GOLDEN, JOB
 from zerotoolsd.children.checkpoint_finder.candidate_checkpoints import candidates_in
-from zerotoolsd.children.checkpoint_finder.find_checkpoints import CheckpointSearch, start_search
+from zerotoolsd.children.checkpoint_finder.find_checkpoints import (
+    CheckpointSearch,
+    main,
+    start_search,
+)
+from zerotoolsd.supervisor.run_checkpoint_finder import LAST
 
 TRAINER = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint" / "checkpoint-2"
 TAG = DEEPSPEED / "z1-bf16-w2-offload" / "checkpoint"
@@ -28,17 +33,20 @@ def out(tmp_path: Path) -> Path:
     return directory
 
 
-def search(
+def settings_of(
     out: Path, *told: Path, given: str | None = None, reported: Sequence[Path] = ()
-) -> CheckpointSearch:
-    settings = {
+) -> dict[str, Any]:
+    return {
         "checkpoint_dir": str(out),
         "before": str(out.parent / "before.json"),
         "told": [str(path) for path in told],
         "reported": [str(path) for path in reported],
         "given": given,
     }
-    return CheckpointSearch(settings)
+
+
+def search(out: Path, *told: Path, **more: Any) -> CheckpointSearch:
+    return CheckpointSearch(settings_of(out, *told, **more))
 
 
 def put(source: Path, target: Path, seconds: int) -> Path:
@@ -66,6 +74,17 @@ def test_checkpoints_of_every_kind_are_found_with_their_steps(out: Path) -> None
     (out / "runs" / "events.out").write_text("x")
     assert news(one) == [("checkpoint-2", 2), ("step_40", 40), ("step-00000003", 3)]
     assert news(one) == []
+
+
+def test_a_last_search_reports_what_is_there_and_ends(
+    out: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    search(out)
+    put(TRAINER, out / "checkpoint-2", 1)
+    (out.parent / "finder.json").write_text(json.dumps(settings_of(out)))
+    assert main([str(out.parent / "finder.json"), LAST]) == 0
+    said = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert said == [{"path": str(out / "checkpoint-2"), "step": 2}]
 
 
 def test_a_save_directory_of_deepspeed_is_found_by_its_tags(out: Path) -> None:
