@@ -54,11 +54,13 @@ _OTHERS = re.compile(
     r"|(^|\.)(prompt_encoder|adaption_prompt|adaption_gate)[._]"
     r"|\.adapter\.(adapter_\w+\.|weight_magnitude)"
 )
-# Whole models of PEFT without LoRA: the names of adapters, and of the layers that they wrap.
+# Names that only PEFT gives to tensors of other kinds of adapters, in a model or a file of its own.
 _NOT_LORA = re.compile(
-    rf"(.*\.)?({_OF_OTHER_KINDS}|base_layer|lora_E|{TOKENS}|prompt_encoder|prompt_embeddings"
-    r"|adaption_prompt)(\..*)?"
+    rf"(.+\.)?{re.escape(PREFIX)}.+\.({_OF_OTHER_KINDS}|lora_E)(\..*)?"
+    rf"|.+\.token_adapter\.{TOKENS}(\..*)?|prompt_encoder\.{DEFAULT}\..+"
 )
+_WRAPPED = re.compile(r"(?P<stem>.+)\.base_layer\.(weight|bias)")
+_PROMPTS = "prompt_embeddings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,20 @@ def tensor_of_other_kind(keys: Iterable[Key]) -> str | None:
     """Return the name of a tensor that shows an adapter of PEFT, if none of the tensors `keys` is
     of a LoRA adapter; else None."""
     keys = list(keys)
-    name = next((key.name for key in keys if _NOT_LORA.fullmatch(key.name)), None)
-    return None if name is None or adapter_names(keys) else name
+    if adapter_names(keys):
+        return None
+    names = sorted({key.name for key in keys})
+    if names == [_PROMPTS]:
+        return _PROMPTS
+    wrapped = {match["stem"] for match in map(_WRAPPED.fullmatch, names) if match}
+    return next((n for n in names if _NOT_LORA.fullmatch(n) or _is_inside(n, wrapped)), None)
+
+
+def _is_inside(name: str, wrapped: Collection[str]) -> bool:
+    """Return whether a tensor is in a layer of `wrapped`, but not in the original layer there."""
+    words = name.split(".")
+    stems = (".".join(words[:count]) for count in range(1, len(words)))
+    return any(stem in wrapped and words[stem.count(".") + 1] != "base_layer" for stem in stems)
 
 
 def is_adapter_checkpoint(keys: Iterable[Key]) -> bool:

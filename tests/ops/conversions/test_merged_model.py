@@ -130,3 +130,22 @@ def test_an_adapter_that_is_not_lora_is_refused(kind: str, tmp_path: Path, given
     with pytest.raises(Unsupported, match="not part of a LoRA adapter"):
         zerotools.consolidate(run, tmp_path / "out", adapter_only=True)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["prompt_encoder.mask_embed.weight", "shared_embedding.weight"],
+        ["base_layer.0.weight", "level0.0.weight"],
+        ["body.base_layer.weight", "prompt_embeddings"],
+        [
+            "road_net.weight",
+            "base_model.model.layers.0.weight",
+            "base_model.head.base_layer.weight",
+        ],
+    ],
+)
+def test_a_model_that_is_no_adapter_is_exported(names: list[str], tmp_path: Path) -> None:
+    run = model(tmp_path / "run", {name: np.ones((2, 2), np.float32) for name in names})
+    zerotools.consolidate(run, tmp_path / "out")
+    assert weights_of(tmp_path / "out").keys() == {*names}
