@@ -38,7 +38,7 @@ from zerotools.public.command_options.part_and_memory_options import (
 )
 from zerotools.public.command_options.read_options import CheckingOptions, ConfigDirOption
 from zerotools.public.progress import ProgressWanted, metering
-from zerotools.public.run_conversion import PartResult, no_parts_in_store
+from zerotools.public.run_conversion import PartResult, no_parts_in_store, no_proof_of_parts
 
 
 class OverwriteOption(CheckingOptions, total=False):
@@ -72,6 +72,14 @@ class DeltaKeywords(NamingOptions, PartOptions, total=False):
 class ApplyKeywords(NamingOptions, PartOptions, total=False):
     """The options of `zerotools apply`."""
 
+    verify: Annotated[
+        bool,
+        Option(
+            group=OUTPUT,
+            help="Read the output back, compare it with the digests in the delta, and record its "
+            "digests.",
+        ),
+    ]
     resume: Annotated[
         bool, Option(group=OUTPUT, help="Continue an interrupted run of the same command.")
     ]
@@ -165,6 +173,8 @@ class ApplyResult:
         tensors, files: the numbers of tensors and files of the model.
         notes: sentences for the user.
         part: the result of the part, if the options select a part.
+        verified: True if the output was read back.
+        manifest: the file of digests that `verify=True` wrote; None after a change in place.
     """
 
     destination: Path
@@ -174,6 +184,8 @@ class ApplyResult:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     part: PartResult | None = None
+    verified: bool = False
+    manifest: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values, as `--json` prints it."""
@@ -184,6 +196,8 @@ class ApplyResult:
             "files": self.files,
             "notes": list(self.notes),
             "seconds": self.seconds,
+            "verified": self.verified,
+            "manifest": None if self.manifest is None else str(self.manifest),
         }
         return found if self.part is None else {**found, "part": self.part.to_json()}
 
@@ -291,6 +305,8 @@ def apply(
         raise BadRequest("the model is a directory, so OUT cannot be -; name a directory")
     part = chosen_part(given)
     _check_way(destination, part, is_in_place=out is None, resume=given["resume"])
+    if part is not None and given["verify"]:
+        raise no_proof_of_parts(destination)
     given_deltas = [_path_or_file(each, "read") for each in _listed(deltas)]
     if not given_deltas:
         raise BadRequest("name at least one delta")
@@ -305,11 +321,13 @@ def apply(
         header = chain.header
         planned = None if part is None else plan_apply_part(chain, destination, part)
         nbytes = header.nbytes if planned is None else sum(planned.tensor_bytes.values())
+        nbytes *= 2 if given["verify"] else 1
         with meter(nbytes, "apply" if part is None else f"apply {part}") as on_bytes:
             request = ApplyRequest(
                 budget=budget,
                 overwrite=given["overwrite"],
                 resume=given["resume"],
+                verify=given["verify"],
                 on_bytes=on_bytes,
             )
             if planned is None:
@@ -327,6 +345,8 @@ def apply(
         time.monotonic() - begun,
         tuple(found.notes),
         done,
+        given["verify"],
+        found.manifest if done is None else None,
     )
 
 

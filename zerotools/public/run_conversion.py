@@ -318,6 +318,14 @@ def no_parts_in_store(destination: Path) -> Unsupported:
     )
 
 
+def no_proof_of_parts(destination: Path) -> BadRequest:
+    """Return the error for the options --part and --verify together."""
+    return BadRequest(
+        "--verify reads the whole output back, but each part has only some of it; leave --verify "
+        f"out, and run zerotools verify {destination} when all parts are done"
+    )
+
+
 def _carry_out_part(
     conversion: Conversion,
     part: OutputPart,
@@ -329,11 +337,7 @@ def _carry_out_part(
     if isinstance(conversion.destination, RemotePath):
         raise no_parts_in_store(conversion.destination)
     if given["verify"]:
-        raise BadRequest(
-            "--verify reads the whole output back, but each part has only some of it; leave "
-            f"--verify out, and run zerotools verify {conversion.destination} when all parts are "
-            "done"
-        )
+        raise no_proof_of_parts(conversion.destination)
     copies, planned = prove_part(conversion, part)
     if given["dry_run"]:
         check_part(conversion, planned, overwrite=given["overwrite"])

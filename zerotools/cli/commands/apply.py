@@ -71,4 +71,6 @@ def command(a: Path, paths: tuple[Path, ...], in_place: bool, as_json: bool, **g
     click.echo(
         f"{found.destination}: {count_text(found.tensors, 'tensor')} in {files}, "
         f"{render.size(found.bytes_written)}; the digest of each block is the same as in model B"
+        + ", also when read back" * found.verified
+        + (f"; digests in {found.manifest}" if found.manifest else "")
     )

@@ -28,6 +28,7 @@ from zerotools.ops.delta.delta_chain import COMMAND, ApplyRequest, DeltaChain
 from zerotools.ops.delta.delta_file import DeltaTensor
 from zerotools.ops.delta.make_delta import block_workers, in_order
 from zerotools.ops.delta.models_of_delta import is_model_directory
+from zerotools.ops.delta.prove_applied import AppliedProof
 from zerotools.ops.execution.divide_output import (
     ByteRange,
     Extent,
@@ -78,15 +79,18 @@ def apply_deltas(
         from zerotools.ops.delta.apply_into_store import apply_into_store
 
         return apply_into_store(chain, conversion, request)
+    proof = AppliedProof(chain, conversion, request) if request.verify else None
     if in_place is None:
         there = allocated_bytes(partial_of(destination)) if request.resume else 0
         check_output(conversion, overwrite=request.overwrite, there=there)
-        publication = Publication(command=COMMAND, overwrite=request.overwrite)
+        publication = Publication(command=COMMAND, overwrite=request.overwrite, read_back=proof)
     else:
         others = _entries_in_place(in_place, destination)
         written = {MARKER, *conversion.target.files}
         finish = partial(_carry_others, in_place, others, written=written)
-        publication = Publication(command=COMMAND, replaces=others.check_unchanged, finish=finish)
+        publication = Publication(
+            command=COMMAND, read_back=proof, replaces=others.check_unchanged, finish=finish
+        )
     report = write_target(
         conversion.target,
         _filling(chain, conversion, request),
@@ -96,7 +100,8 @@ def apply_deltas(
         resume=request.resume,
     )
     if in_place is None:
-        put_sidecar(None, destination)
+        manifest = None if proof is None else proof.manifest
+        report.manifest = put_sidecar(manifest, destination)
     else:  # a manifest next to the directory has the digests of the old files
         sidecar_of_path(destination).unlink(missing_ok=True)
     return report

@@ -11,10 +11,16 @@ from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.delta_chain import ApplyRequest, DeltaChain
 from zerotools.ops.delta.delta_file import DeltaTensor
 from zerotools.ops.delta.make_delta import block_workers, in_order
+from zerotools.ops.delta.prove_applied import AppliedProof
 from zerotools.ops.execution.execute import ReadBack, WriteReport
 from zerotools.ops.prove_source_and_output import put_sidecar
 from zerotools.ops.serving.byte_source import Note
-from zerotools.ops.store_output.convert_into_store import FileUpload, check_upload, marker_of
+from zerotools.ops.store_output.convert_into_store import (
+    FileUpload,
+    check_upload,
+    marker_of,
+    read_stored_back,
+)
 from zerotools.ops.store_output.upload_memory import UploadMemory
 
 
@@ -47,9 +53,14 @@ def apply_into_store(
             on_bytes=request.on_bytes,
             table=conversion.table,
         ).run()
+        found, proof = ReadBack(0), None
+        if request.verify:
+            proof = AppliedProof(chain, conversion, request)
+            found = read_stored_back(proof, destination)
+        report.bytes_verified = found.nbytes
         chain.check_sources()
-        staging.commit(marker_of(conversion.command, staging, ReadBack(0)))
-    put_sidecar(None, destination)
+        staging.commit(marker_of(conversion.command, staging, found))
+    report.manifest = put_sidecar(None if proof is None else proof.manifest, destination)
     return report
 
 

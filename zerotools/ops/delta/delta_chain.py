@@ -51,12 +51,14 @@ class ApplyRequest:
         budget: the memory and the threads.
         overwrite: replace an earlier output of `apply` at the destination.
         resume: keep the files that an interrupted run with the same deltas completed.
+        verify: read the output back, and compare it with the digests in the last delta.
         on_bytes: called with the number of bytes of tensors that were made since its last call.
     """
 
     budget: MemoryBudget
     overwrite: bool = False
     resume: bool = False
+    verify: bool = False
     on_bytes: Callable[[int], None] = lambda _: None
 
 
@@ -209,6 +211,11 @@ class DeltaChain:
             before = _cast(found, source, steps[-1].dtype)
             found = self._after(place, steps.pop(), number, before)
         return found
+
+    def digest_after(self, tensor: DeltaTensor, number: int) -> bytes:
+        """Return the digest that block `number` of `tensor` has in the result."""
+        with self._lock:
+            return self._deltas[-1].block(tensor.name, number).after
 
     def _after(
         self, place: int, tensor: DeltaTensor, number: int, before: Elements | None

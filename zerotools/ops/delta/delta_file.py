@@ -75,7 +75,7 @@ def read_made_of(path: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def digest_of(data: Elements) -> bytes:
+def digest_of(data: Elements | bytearray) -> bytes:
     """Return the XXH3-128 of `data`, 16 bytes."""
     return xxhash.xxh3_128_digest(data)
 

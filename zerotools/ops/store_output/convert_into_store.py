@@ -16,7 +16,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import astuple
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from threading import Event, Lock
 from typing import Any, Protocol
 
@@ -115,22 +115,28 @@ def perform_upload(
         upload.put_manifest()
         found, proof = ReadBack(0), None
         if verify:
-            forget_path(conversion.destination)
             cast = cast_for(cast_to_fp16(conversion), budget.workers)
             sources, near = Sources(conversion.stamps), budget.reading(conversion.destination)
             proof = OutputProof(source, target, near, on_bytes, cast, sources, conversion.table)
-            try:
-                found = proof(conversion.destination)
-            except FileNotFoundError as error:
-                raise BadFile(
-                    f"{error.filename} was written, but the store does not list it; no output is "
-                    "kept: run the command again"
-                ) from None
+            found = read_stored_back(proof, conversion.destination)
         report.bytes_verified = found.nbytes
         made.check_all()
         staging.commit(marker_of(conversion.command, staging, found))
     report.manifest = put_sidecar(None if proof is None else proof.manifest, conversion.destination)
     return report
+
+
+def read_stored_back(proof: Callable[[Path], ReadBack], destination: Path) -> ReadBack:
+    """Prove the output at `destination` in a store. Raises BadFile if the store does not list a
+    file."""
+    forget_path(destination)
+    try:
+        return proof(destination)
+    except FileNotFoundError as error:
+        raise BadFile(
+            f"{error.filename} was written, but the store does not list it; no output is kept: "
+            "run the command again"
+        ) from None
 
 
 class MadeFiles(Protocol):
