@@ -76,8 +76,7 @@ class ApplyKeywords(NamingOptions, PartOptions, total=False):
         bool,
         Option(
             group=OUTPUT,
-            help="Read the output back, compare it with the digests in the delta, and record its "
-            "digests.",
+            help="Check the source, read the output back, compare, and record its digests.",
         ),
     ]
     resume: Annotated[

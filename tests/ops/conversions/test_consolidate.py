@@ -75,6 +75,27 @@ def test_a_bias_of_scores_is_not_rounded(dtype: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(exports.weights_of(tmp_path / "salvaged")[BIAS], near)
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("mamba2", "bfloat16"), ("qwen3_next", "bfloat16"), ("ernie4_5_moe", "float16")],
+)
+def test_what_transformers_rounds_is_rounded(name: str, dtype: str, tmp_path: Path) -> None:
+    """`A_log` and `dt_bias` of state-space models too: only their classes name what stays fp32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from benchmarks.architectures.configs import tiny_config
+
+    source, theirs, ours = tmp_path / "fp32", tmp_path / "theirs", tmp_path / "ours"
+    AutoModelForCausalLM.from_config(tiny_config(name)).float().save_pretrained(source)
+    loaded = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
+    loaded.save_pretrained(theirs)
+    zerotools.consolidate(source, ours, dtype={"bfloat16": "bf16", "float16": "fp16"}[dtype])
+    found = {name: values.dtype for name, values in exports.weights_of(ours).items()}
+    assert found == {name: values.dtype for name, values in exports.weights_of(theirs).items()}
+
+
 @pytest.mark.parametrize("form", ["safetensors", "torch"])
 @pytest.mark.parametrize("most", [10**6, 32])
 def test_a_model_of_diffusers_has_the_names_that_it_reads(
