@@ -40,7 +40,8 @@ class ItemValues:
     """The stored values of the item in `directory`, by key. Several threads may read them.
 
     `files` has the status of every file of the item, keyed by relative name. `stamp` identifies the
-    file `signed_by`, which changes whenever the item is saved again.
+    file `signed_by`, which changes whenever the item is saved again. `is_complete` is False if a
+    part of the database's index was lost, and lost bytes are tolerated.
 
     Raises:
         FileNotFoundError: the item does not exist any more.
@@ -53,7 +54,7 @@ class ItemValues:
         self.directory = directory
         self.root = root = directory.absolute()
         self._sources = Sources({root / name: stamp_of(each) for name, each in files.items()})
-        self._has_database = DATABASE in files
+        self._has_database, self.is_complete = DATABASE in files, True
         self.signed_by = DATABASE if self._has_database else TREE
         if self.signed_by not in files:
             raise FileNotFoundError(2, os.strerror(2), str(root / self.signed_by))
@@ -63,7 +64,9 @@ class ItemValues:
         if self._has_database:
             memory = metadata_limit(sum(map(bytes_on_disk, files.values())))
             with self._files() as opened:
-                self._values: Mapping[str, Value] = find_values(opened, directory, memory)
+                found = find_values(opened, directory, memory)
+            self._values: Mapping[str, Value] = found
+            self.is_complete = found.is_complete
         else:
             self._values = {
                 name: NeededRange(name, 0, status.st_size) for name, status in files.items()

@@ -22,13 +22,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.orbax.file_names import DATABASE
 from zerotools.io.files.directory_entries import names_in, stays_below_root
 from zerotools.io.files.open_files import NeededRange, OpenFiles
 from zerotools.io.files.optional_packages import package_not_installed
+from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record
 
 Value = NeededRange | bytes
 """A value: the range of a file, or the bytes themselves."""
@@ -155,8 +156,15 @@ class _Body:
         return found
 
 
-def find_values(files: OpenFiles, root: Path, memory_bytes: int) -> dict[str, Value]:
-    """Return the values of the newest version of the database in the directory `root`, by key.
+class FoundValues(dict[str, Value]):
+    """The values of a database by key. If lost bytes are tolerated, the values under a damaged node
+    are left out, and `is_complete` is False."""
+
+    is_complete = True
+
+
+def find_values(files: OpenFiles, root: Path, memory_bytes: int) -> FoundValues:
+    """Return the values of the newest version of the database in the directory `root`.
 
     `files` are the files in `root`. The index may use `memory_bytes` bytes of memory.
 
@@ -166,24 +174,55 @@ def find_values(files: OpenFiles, root: Path, memory_bytes: int) -> dict[str, Va
         BadRequest: the database is compressed, and zstandard is not installed.
     """
     memory = _Memory(memory_bytes)
-    found: dict[str, Value] = {}
+    found = FoundValues()
     level = list(_newest_root(files, root, memory))
     while level:
         below: list[_Node] = []
         with _named(root / DATABASE):
             memory.take(sum(each.at.end - each.at.begin for each in level))
-        for node, data in zip(level, files.read_ranges([each.at for each in level]), strict=True):
-            place = f" at byte {node.at.begin}, in a node of the database"
-            with _named(root / node.at.file, place):
-                body = _open(bytes(data), _NODE, memory)
-                if body.byte() != node.height:
-                    raise _Damaged("its height in the tree is not the one that its parent gives")
-                if node.height:
-                    below += _children(body, node)
-                else:
-                    found.update(_leaf_values(body, node))
+        for node, data in _read_nodes(files, level):
+            try:
+                if isinstance(data, BadFile):
+                    raise data
+                inside = _decoded_node(data, node, root, memory)
+            except BadFile as error:
+                raise_or_record(root / node.at.file, error)
+                found.is_complete = False
+                continue
+            if node.height:
+                below += cast("list[_Node]", inside)
+            else:
+                found.update(cast("dict[str, Value]", inside))
         level = below
     return found
+
+
+def _read_nodes(
+    files: OpenFiles, level: Sequence[_Node]
+) -> Iterator[tuple[_Node, bytearray | BadFile]]:
+    """Yield each node with its bytes. If lost bytes are tolerated, the nodes are read one at a
+    time, and a node that cannot be read has the error in place of its bytes."""
+    if not is_tolerated():
+        yield from zip(level, files.read_ranges([each.at for each in level]), strict=True)
+        return
+    for node in level:
+        try:
+            (data,) = files.read_ranges([node.at])
+        except BadFile as error:
+            yield node, error
+        else:
+            yield node, data
+
+
+def _decoded_node(
+    data: bytearray, node: _Node, root: Path, memory: _Memory
+) -> list[_Node] | dict[str, Value]:
+    """Return the children of an inner node, or the values in a leaf."""
+    with _named(root / node.at.file, f" at byte {node.at.begin}, in a node of the database"):
+        body = _open(bytes(data), _NODE, memory)
+        if body.byte() != node.height:
+            raise _Damaged("its height in the tree is not the one that its parent gives")
+        return [*_children(body, node)] if node.height else dict(_leaf_values(body, node))
 
 
 def _newest_root(files: OpenFiles, root: Path, memory: _Memory) -> Iterator[_Node]:

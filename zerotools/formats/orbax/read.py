@@ -54,10 +54,12 @@ def read(directory: Path, format_name: str) -> Checkpoint:
     coded = [value for value in tree.arrays if value not in plain]
     path = array_path(directory) if coded else directory
     found = {value: _of_plain(array, sizes) for value, array in plain.items()}
+    is_complete = True
     if coded:
         values = ItemValues(directory, files)
         keep_values(values)
         found |= _coded_arrays(values, coded, tree)
+        is_complete = values.is_complete
     arrays = {value: found[value] for value in tree.arrays if value in found}
     return Checkpoint(
         root=path,
@@ -65,7 +67,7 @@ def read(directory: Path, format_name: str) -> Checkpoint:
         origin=Origin(format_name, path, step=step_of(directory), notes=tuple(_notes(tree.others))),
         files={file: size for array in arrays.values() for file, size in array.files.items()},
         model_sidecars=find_model_sidecars(directory),
-        problems=[*_problems(path, arrays)],
+        problems=[*_problems(path, arrays, is_complete)],
         native=names,
     )
 
@@ -87,13 +89,13 @@ def _of_plain(array: PlainArray, sizes: Mapping[str, int]) -> _FoundArray:
 def _coded_arrays(
     values: ItemValues, wanted: Sequence[TreeValue], tree: SavedTree
 ) -> dict[TreeValue, _FoundArray]:
-    """Return the arrays that TensorStore decodes. Absent chunks are lost if
-    `tree.has_all_chunks`.
+    """Return the arrays that TensorStore decodes. Absent chunks are lost if `tree.has_all_chunks`,
+    or if the index of the values is not complete.
     """
     found = {}
     for value, decoder in _decoders(values, wanted, tree.zarr):
         array, file = decoder.array, array_file(value.name, tree.zarr)
-        if tree.has_all_chunks:
+        if tree.has_all_chunks or not values.is_complete:
             keys = ((index, f"{value.name}/{decoder.key(index)}") for index in array.indices())
             missing = frozenset(index for index, key in keys if key not in values)
             array = replace(array, missing=missing)
@@ -119,12 +121,19 @@ def _decoders(
             record_lost_tensor(values.directory / value.name, value.name)
 
 
-def _problems(path: Path, arrays: Mapping[TreeValue, _FoundArray]) -> Iterator[Problem]:
+def _problems(
+    path: Path, arrays: Mapping[TreeValue, _FoundArray], is_complete: bool
+) -> Iterator[Problem]:
+    why = (
+        "but Orbax wrote all of them"
+        if is_complete
+        else "which a damaged node of the database may list"
+    )
     for value, array in arrays.items():
         if array.lost:
             yield Problem(
                 f"{path}: the array {value.name} lacks {count_text(len(array.lost), 'chunk')} "
-                f"({array.lost[0]}, ...), but Orbax wrote all of them; copy or download it again",
+                f"({array.lost[0]}, ...), {why}; copy or download it again",
                 next(iter(array.files), value.name),
                 is_loss=True,
             )
