@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from tests.ops.serving.served import SMALL, conversion_of
 from tests.ops.verification.damage import copy
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.ops.conversions.conversion import perform_conversion
+from zerotools.ops.execution.fill_tile import fill_tile
 from zerotools.ops.serving.byte_source import AHEAD, ByteSource
 
 CASES = {
@@ -35,12 +38,14 @@ def written(path: Path, out: Path, **options: object) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_every_range_is_that_of_the_written_file(tmp_path: Path, case: str, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "in_caller"), [("bf16", False), ("fp32", False), ("fp32", True)])
+def test_every_range_is_that_of_the_written_file(
+    tmp_path: Path, case: str, dtype: str, in_caller: bool
+) -> None:
     options: dict[str, object] = {"dtype": dtype, "max_shard_bytes": 5000}
     files = written(CASES[case], tmp_path / "out", **options)
     draw = random.Random(1)
-    with ByteSource(conversion_of(CASES[case], **options), SMALL) as source:
+    with ByteSource(conversion_of(CASES[case], **options), SMALL, in_caller=in_caller) as source:
         for name, data in files.items():
             assert b"".join(source.read(name, 0, len(data))) == data
             edges = {0, 1, 7, 8, 9, len(data) - 1, len(data)}
@@ -50,6 +55,21 @@ def test_every_range_is_that_of_the_written_file(tmp_path: Path, case: str, dtyp
                     if begin < end:
                         assert b"".join(source.read(name, begin, end)) == data[begin:end]
     assert set(files) == set(conversion_of(CASES[case], **options).target.files)
+
+
+def test_a_caller_with_threads_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = set()
+
+    def noted(*args: Any, **options: Any) -> Any:
+        readers.add(threading.current_thread())
+        return fill_tile(*args, **options)
+
+    monkeypatch.setattr("zerotools.ops.serving.byte_source.fill_tile", noted)
+    for in_caller in (False, True):
+        readers.clear()
+        with ByteSource(conversion_of(JOB), SMALL, in_caller=in_caller) as source:
+            assert b"".join(source.read("model.safetensors", 0, 50_000))
+        assert ({threading.current_thread()} == readers) == in_caller
 
 
 def test_every_golden_checkpoint_can_be_served(tmp_path: Path) -> None:

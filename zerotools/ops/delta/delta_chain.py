@@ -149,7 +149,7 @@ class DeltaChain:
         first = deltas[0].header
         sizes = {file.name: file.size for file in first.files}
         base, self._known = in_layout(a, first.tensors, sizes)
-        self._base = ByteSource(base, budget, strict=False)
+        self._base = ByteSource(base, budget, strict=False, in_caller=True)
         self.header = deltas[-1].header
         for file in self.header.files:
             if file.digest is not None:

@@ -235,7 +235,10 @@ def write_blocks(
     compression = Compression()
     a, b = plan.a.source.origin.path, plan.b.source.origin.path
     changed = 0
-    with ByteSource(plan.b, budget) as theirs, ByteSource(plan.base, budget, strict=False) as ours:
+    with (
+        ByteSource(plan.b, budget, in_caller=True) as theirs,
+        ByteSource(plan.base, budget, strict=False, in_caller=True) as ours,
+    ):
         if part is None or part.index == 1:
             files, plain = _plain_files(plan, theirs, budget)
             header = DeltaHeader(files, plan.tensors, str(a), str(b), made_of=made_of)

@@ -75,7 +75,8 @@ class ByteSource:
     """Reads ranges of the files of `conversion`, from any number of threads. A context manager.
 
     With `strict`, `read` raises an error if a cast makes finite values infinite. With `unsigned`,
-    the checksums in the output are zeros.
+    the checksums in the output are zeros. With `in_caller`, the calling thread itself reads from a
+    disk: a caller with several threads then waits for no other thread.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class ByteSource:
         *,
         strict: bool = True,
         unsigned: bool = False,
+        in_caller: bool = False,
     ) -> None:
         self._conversion = conversion
         self._target: Target = conversion.target
@@ -93,6 +95,7 @@ class ByteSource:
         self._most_ahead = FAR_AHEAD if budget.is_far else AHEAD
         self._strict = strict
         self._unsigned = unsigned
+        self._in_caller = in_caller and not budget.is_far
         self._places = _places(self._target)
         self._starts = {
             file: [each.extent.offset for each in placed] for file, placed in self._places.items()
@@ -219,6 +222,9 @@ class ByteSource:
         """Yield the tiles of the range, in the order of the file."""
         copies = clip_copies(self._copies(file, begin, end), {file: self._whole(file, begin, end)})
         tiles = chain.from_iterable(map(self._cut, _grouped_by_kind(copies)))
+        if self._in_caller:
+            yield from ((tile.offset, self._fill(tile, note)) for tile in tiles)
+            return
         going: deque[tuple[Tile, Future[bytes]]] = deque()
         ahead = 0
         try:
