@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import zerotools
-from tests.io.stores.far import served
+from harness.stores.trouble import Call
+from tests.io.stores.far import troubled
 from tests.ops.delta.pairs import loaded, stepped, weights, write_model
 from zerotools.io.output.output_marker import MARKER
-from zerotools.ops.delta.prove_applied import AppliedProof
-from zerotools.ops.execution.execute import ReadBack
+from zerotools.io.output.staging import partial_of
 from zerotools.ops.verification.digest_manifest import sidecar_of_path
+from zerotools.public.progress import ProgressUpdate
 
 MODEL = "model.safetensors"
 
@@ -28,15 +28,18 @@ def pair(tmp_path: Path) -> tuple[Path, Path, Path]:
     return a, b, tmp_path / "ab.delta"
 
 
-def damaged(monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]) -> None:
-    """Let `damage` change the written files before they are read back."""
-    prove = AppliedProof.__call__
+class DamageOnceWritten:
+    """Flips a bit of a file as soon as all bytes of tensors are written, and before they are read
+    back."""
 
-    def damage_first(proof: AppliedProof, directory: Path) -> ReadBack:
-        damage(directory)
-        return prove(proof, directory)
+    def __init__(self, path: Path, at: int) -> None:
+        self.path, self.at, self.is_done = path, at, False
 
-    monkeypatch.setattr(AppliedProof, "__call__", damage_first)
+    def __call__(self, update: ProgressUpdate) -> None:
+        if not self.is_done and 2 * update.done >= update.total:
+            assert 2 * update.done == update.total
+            self.path.write_bytes(flipped(self.path.read_bytes(), self.at))
+            self.is_done = True
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -76,39 +79,40 @@ def test_a_change_in_place_is_read_back(pair: tuple[Path, Path, Path]) -> None:
 def test_a_flipped_bit_keeps_the_output_from_its_name(
     pair: tuple[Path, Path, Path],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     file: str,
     at: int,
     said: str,
     in_place: bool,
 ) -> None:
     a, _, delta = pair
-    before = loaded(a)
-
-    def damage(directory: Path) -> None:
-        (directory / file).write_bytes(flipped((directory / file).read_bytes(), at))
-
-    damaged(monkeypatch, damage)
+    before, out = loaded(a), tmp_path / "out"
+    damage = DamageOnceWritten(partial_of(a if in_place else out) / file, at)
     with pytest.raises(zerotools.BadFile, match=said):
-        zerotools.apply(a, delta, None if in_place else tmp_path / "out", verify=True)
+        zerotools.apply(a, delta, None if in_place else out, verify=True, progress=damage)
+    assert damage.is_done
     assert loaded(a) == before
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
 def test_objects_are_read_back(
     pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b, delta = pair
-    with served(monkeypatch) as store:
+    with troubled(monkeypatch) as (store, proxy):
         done = zerotools.apply(a, delta, "gs://checkpoints/out", verify=True)
         assert done.verified
         assert zerotools.diff("gs://checkpoints/out", b).is_equal
         marker = json.loads(store.get(f"out/{MARKER}"))
         assert all("digest" in each for each in marker["files"].values())
-        damaged(
-            monkeypatch,
-            lambda _: store.put(f"bad/{MODEL}", flipped(store.get(f"bad/{MODEL}"), -1)),
-        )
+
+        damaged: list[bytes] = []
+
+        def damage() -> None:
+            if f"bad/{MODEL}" in store.sizes("bad/") and not damaged:
+                damaged.append(flipped(store.get(f"bad/{MODEL}"), -1))
+                store.put(f"bad/{MODEL}", damaged[0])
+
+        proxy.add(Call(damage), kind="list", times=20)
         with pytest.raises(zerotools.BadFile, match="has another digest than the delta records"):
             zerotools.apply(a, delta, "gs://checkpoints/bad", verify=True)
         assert not [name for name in store.sizes("bad/") if name.endswith(MODEL)]
