@@ -248,7 +248,12 @@ def test_all_gradients_are_those_of_one_rank(
     moments = [name for name in wanted if name.endswith(("exp_avg", "momentum_buffer"))]
     assert moments
     for name in moments:
-        error = (found[name] - wanted[name]).abs().max() / wanted[name].abs().max()
+        largest = wanted[name].abs().max()
+        if largest == 0:  # lora_A has no gradient while lora_B is 0
+            assert "lora_A" in name
+            assert not found[name].any(), name
+            continue
+        error = (found[name] - wanted[name]).abs().max() / largest
         assert torch.isfinite(error), name
         assert error < 1e-4, name
 
