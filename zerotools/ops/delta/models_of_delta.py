@@ -129,7 +129,8 @@ def in_layout(
     if not placed:
         raise BadRequest(
             f"{model.source.origin.path} has no tensor of the other model, so a delta between "
-            "them is not possible; compare them with zerotools diff"
+            "them is not possible; if only their names differ, make these equal with --map-to hf, "
+            "--rename or --strip-prefix"
         )
     origin = model.target.checkpoint.origin
     whole = Checkpoint(model.destination, placed, origin, files=dict(sizes))
