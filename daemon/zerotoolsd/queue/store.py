@@ -395,24 +395,34 @@ class Store:
         name: str | None = None,
         array: int | None = None,
         uid: int | None = None,
+        by_priority: bool = False,
         seconds: float = math.inf,
     ) -> list[JobRow]:
-        """Return jobs, sorted by number, the highest number first.
+        """Return jobs, sorted by number, the highest number first. With `by_priority`, the highest
+        priority is first, and of equal priorities the lowest number.
 
         `wanted` are the states (default: all states), and `limit` is the largest number of jobs.
-        With `after`, return only jobs with numbers below it. `name`, `uid` and `array` select the
-        jobs with this name, of this user, and of this array. After `seconds` no more jobs are read,
-        but at least one job is read if any matches.
+        With `after`, return only jobs that follow the job with this number. `name`, `uid` and
+        `array` select the jobs with this name, of this user, and of this array. After `seconds` no
+        more jobs are read, but at least one job is read if any matches.
         """
         wanted = tuple(states.STATES if wanted is None else wanted)
-        where = f"state IN ({', '.join('?' * len(wanted))}) AND id < ?"
-        values = [*wanted, 2**63 - 1 if after is None else after]
+        where = f"state IN ({', '.join('?' * len(wanted))})"
+        values: list[str | int] = [*wanted]
+        if after is not None:
+            following = (
+                "(-priority, id) > (SELECT -priority, id FROM job WHERE id = ?)"
+                if by_priority
+                else "id < ?"
+            )
+            where, values = f"{where} AND {following}", [*values, after]
         for column, value in (("name", name), ("uid", uid), ("array_id", array)):
             if value is not None:
                 where, values = f"{where} AND {column} = ?", [*values, value]
         # The texts of jobs are read once it is known which jobs are listed.
-        found = f"SELECT id FROM job WHERE {where} ORDER BY id DESC LIMIT ?"
-        rows = self._sql(f"{JOBS} WHERE id IN ({found}) ORDER BY id DESC", (*values, limit))
+        order = "priority DESC, id" if by_priority else "id DESC"
+        found = f"SELECT id FROM job WHERE {where} ORDER BY {order} LIMIT ?"
+        rows = self._sql(f"{JOBS} WHERE id IN ({found}) ORDER BY {order}", (*values, limit))
         jobs, until = list[JobRow](), time.monotonic() + seconds
         for row in rows:
             jobs.append(job_row(row))

@@ -173,13 +173,15 @@ class JobRequests:
         array: int | None = None,
         uid: int | None = None,
         whole: Callable[[int], bool] | None = None,
+        by_priority: bool = False,
     ) -> list[JobView]:
-        """Return up to `limit` jobs, the highest id first.
+        """Return up to `limit` jobs, the highest id first. With `by_priority`, the highest priority
+        is first, and of equal priorities the lowest id.
 
         Args:
-            states, after, name, array, uid: select the jobs that are in one of `states`, have an id
-                below `after`, have this name, are in this array, and belong to this user. None: no
-                condition.
+            states, after, name, array, uid: select the jobs that are in one of `states`, follow the
+                job `after` in this order, have this name, are in this array, and belong to this
+                user. None: no condition.
             whole: takes the uid of a job's owner, and returns whether the caller may see everything
                 of that job. None: the caller may see everything of all jobs. Of a job that the
                 caller may not see, only the public part is returned, and none of its files is
@@ -190,9 +192,16 @@ class JobRequests:
         if unknown := sorted(set(states or ()) - set(STATES)):
             raise BadRequest(f"state = {unknown[0]}: must be one of {', '.join(STATES)}")
         wanted = None if states is None else list(states)
-        below = None if after is None else min(after, _LARGEST_ID)
+        after = None if after is None else min(after, _LARGEST_ID)
         return await self._views.listed(
-            wanted, limit, below, name=name, array=array, uid=uid, whole=whole
+            wanted,
+            limit,
+            after,
+            name=name,
+            array=array,
+            uid=uid,
+            whole=whole,
+            by_priority=by_priority,
         )
 
     async def job(self, job_id: int) -> JobView:

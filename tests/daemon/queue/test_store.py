@@ -176,6 +176,15 @@ def test_jobs_are_listed_from_the_newest_in_pages(tmp_path: Path, opened: Open) 
     assert store.jobs(["running"], seconds=0.0) == []
 
 
+def test_jobs_are_listed_by_priority_in_pages(tmp_path: Path, opened: Open) -> None:
+    store = opened(tmp_path)
+    for priority in (0, 5, 0, -1, 5):
+        submit(store, priority=priority)
+    assert [job.id for job in store.jobs(by_priority=True)] == [2, 5, 1, 3, 4]
+    assert [job.id for job in store.jobs(by_priority=True, limit=2, after=5)] == [1, 3]
+    assert store.jobs(by_priority=True, after=4) == []
+
+
 def test_the_database_is_readable_by_its_owner_alone(tmp_path: Path, opened: Open) -> None:
     opened(tmp_path)
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())

@@ -310,13 +310,17 @@ class DaemonClient(DaemonRequests):
         after: int | None = None,
         name: str | None = None,
         user: str | None = None,
+        by_priority: bool = False,
     ) -> list[dict[str, Any]]:
-        """Return at most `limit` jobs, the newest first.
+        """Return at most `limit` jobs, the newest first. With `by_priority`, the highest priority
+        is first, and of equal priorities the oldest job. A daemon of an older version ignores it.
 
-        Optional filters: only jobs in this `state`, with ids below `after`, with this `name`, or of
-        this `user` (a name, a uid, or `me`).
+        Optional filters: only jobs in this `state`, that follow the job `after`, with this `name`,
+        or of this `user` (a name, a uid, or `me`).
         """
         query = {"state": state, "limit": limit, "after": after, "name": name, "user": user}
+        if by_priority:
+            query["order"] = "priority"
         try:
             jobs: list[dict[str, Any]] = self._object("GET", "/v1/jobs", query)["jobs"]
         except BadRequest:

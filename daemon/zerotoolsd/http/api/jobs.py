@@ -18,7 +18,12 @@ from zerotools.jobs.text.mask_secrets import HIDDEN
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.aiohttp_app_keys import PEOPLE, SERVICE
 from zerotoolsd.http.api.authorize import AuthorizedRequest, authorized_request
-from zerotoolsd.http.api.openapi.request_schemas import LARGEST_PID, LONGEST_SPAN, MOST_SHOWN
+from zerotoolsd.http.api.openapi.request_schemas import (
+    JOB_ORDERS,
+    LARGEST_PID,
+    LONGEST_SPAN,
+    MOST_SHOWN,
+)
 from zerotoolsd.http.api.responses import (
     answer_unless_known,
     json_response,
@@ -217,7 +222,7 @@ async def check(request: web.Request) -> web.Response:
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    """Handle GET /v1/jobs?state=&state_word=&limit=&after=&name=&array=&user=: list jobs."""
+    """Handle GET /v1/jobs?state=&state_word=&limit=&after=&name=&array=&user=&order=: list jobs."""
     wanted = _states(request)
     limit = request_validation.query_integer(
         request.query, "limit", 100, minimum=1, maximum=MAX_JOBS
@@ -227,6 +232,9 @@ async def list_jobs(request: web.Request) -> web.Response:
     by, name = authorized_request(request), request.query.get("name")
     array = request_validation.query_integer(request.query, "array", None, minimum=1)
     of = await _user(request, by)
+    order = request.query.get("order", "newest")
+    if order not in JOB_ORDERS:
+        raise BadRequest(f"order={order[:40]!r}: must be one of {', '.join(JOB_ORDERS)}")
     # A filter by name or array must not reveal what the caller may not see.
     if (name, array) != (None, None) and by.access is not Access.ALLOWED:
         if of not in (None, by.uid):
@@ -235,7 +243,14 @@ async def list_jobs(request: web.Request) -> web.Response:
     word, views, is_more = request.query.get("state_word"), list[JobView](), True
     while is_more and len(views) < limit:
         found = await request.app[SERVICE].jobs(
-            states=wanted, limit=limit, after=after, name=name, array=array, uid=of, whole=by.sees
+            states=wanted,
+            limit=limit,
+            after=after,
+            name=name,
+            array=array,
+            uid=of,
+            whole=by.sees,
+            by_priority=order == "priority",
         )
         is_more, after = len(found) == limit, found[-1].id if found else None
         views += [each for each in found if word in (None, view_for(each, by).state_word)]

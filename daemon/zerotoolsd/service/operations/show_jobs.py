@@ -70,24 +70,26 @@ class JobViews:
         self,
         states: Sequence[str] | None,
         limit: int,
-        below: int | None,
+        after: int | None,
         *,
         name: str | None,
         array: int | None,
         uid: int | None,
         whole: Callable[[int], bool] | None,
+        by_priority: bool,
     ) -> list[JobView]:
-        """Return views of jobs, as `JobRequests.jobs` does (`below` is its argument `after`)."""
+        """Return views of jobs, as `JobRequests.jobs` does."""
         time_slice, views = TimeSlice(), list[JobView]()
         while len(views) < limit:
             most = min(limit - len(views), ROWS_AT_ONCE)
             found = self._store.jobs(
                 states,
                 limit=most,
-                after=below,
+                after=after,
                 name=name,
                 array=array,
                 uid=uid,
+                by_priority=by_priority,
                 seconds=READ_SECONDS,
             )
             for job in found:
@@ -98,7 +100,7 @@ class JobViews:
                     views.append(public_view(job, self._store.attempts(job.id)))
             if not found:
                 break
-            below = found[-1].id
+            after = found[-1].id
         return views
 
     async def _made(self, job: JobRow, time_slice: TimeSlice, *, short: bool) -> JobView:

@@ -181,12 +181,16 @@ class FakeService:
         array: int | None = None,
         uid: int | None = None,
         whole: Callable[[int], bool] | None = None,
+        by_priority: bool = False,
     ) -> list[JobView]:
+        def place(view: JobView) -> tuple[int, int]:
+            return (-view.priority, view.id) if by_priority else (0, -view.id)
+
         found = [
             view
-            for job_id, view in sorted(self.views.items(), reverse=True)
+            for view in sorted(self.views.values(), key=place)
             if (states is None or view.state in states)
-            and (after is None or job_id < after)
+            and (after is None or place(view) > place(self.views[after]))
             and (name is None or view.name == name)
             and (array is None or (view.array or {}).get("id") == array)
             and (uid is None or view.uid == uid)

@@ -39,6 +39,15 @@ def test_jobs_are_listed_newest_first_in_pages(service: FakeService, client: Dae
     assert [job["id"] for job in client.jobs(state="running")] == [2]
 
 
+def test_jobs_are_listed_by_priority_in_pages(service: FakeService, client: DaemonClient) -> None:
+    for priority in (0, 5, 0, 5):
+        service.add(priority=priority)
+    assert [job["id"] for job in client.jobs(by_priority=True)] == [2, 4, 1, 3]
+    assert [job["id"] for job in client.jobs(by_priority=True, limit=2, after=4)] == [1, 3]
+    with pytest.raises(BadRequest, match=r"order='age': must be one of newest, priority"):
+        client._object("GET", "/v1/jobs", {"order": "age"})
+
+
 def test_a_page_of_a_state_word_is_full_where_there_are_more(
     service: FakeService, client: DaemonClient
 ) -> None:

@@ -35,7 +35,9 @@ def test_of_a_long_queue_only_what_changes_is_asked_for_and_drawn(
         submit(daemon, "exit=0", name=f"waits-{number}")
     with visiting(browser, daemon) as visit:
         visit.wait_for_text(".strip", "100 or more")
-        assert visit.page.locator(".jobs tbody tr").count() == 101
+        rows = visit.page.locator(".jobs tbody tr")
+        assert rows.count() == 101
+        assert rows.nth(1).get_attribute("data-key") == str(job + 1), "the next to start"
         visit.wait_for_text(f".jobs tr[data-key='{job}'] .progress", "1 of")
         visit.page.evaluate(WATCH)
         asked: list[str] = []

@@ -120,8 +120,13 @@ class JobList:
         newest = self._client.jobs(limit=MOST)
         is_cut, pages = False, [newest]
         if len(newest) == MOST:
-            pages += [self._client.jobs(state=state, limit=MOST) for state in OPEN_STATES]
-            is_cut = any(len(page) == MOST for page in pages[1:])
+            # Of a long queue, the jobs that start next, and not those that start last.
+            opened = [
+                self._client.jobs(state=state, limit=MOST, by_priority=state not in ACTIVE)
+                for state in OPEN_STATES
+            ]
+            pages = [[job for job in newest if job["state"] in TERMINAL], *opened]
+            is_cut = any(len(page) == MOST for page in opened)
         now = self._now()
         self._jobs = {
             job["id"]: job

@@ -27,7 +27,7 @@ from zerotoolsd.http.api.openapi.json_schemas import (
     query_of,
     ref,
 )
-from zerotoolsd.http.api.openapi.request_schemas import MOST_SHOWN
+from zerotoolsd.http.api.openapi.request_schemas import JOB_ORDERS, MOST_SHOWN
 from zerotoolsd.http.api.request_validation import (
     MOST_HISTORY_POINTS,
     MOST_HISTORY_SECONDS,
@@ -60,7 +60,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
             **get(
                 "listJobs",
                 _JOBS,
-                "Jobs, the newest first; 304: none has changed since the `ETag`",
+                "Jobs, the newest first by default; 304: none has changed since the `ETag`",
                 {"200": ref("JobPage"), "304": None},
                 query_of(
                     "state", {"type": "string", "enum": list(STATES)}, "only jobs in this state"
@@ -71,7 +71,12 @@ def job_paths() -> dict[str, dict[str, Schema]]:
                     "in the states with this word: `held` finds every kind of hold",
                 ),
                 query_of("limit", {**NUMBER, "maximum": 1000}, "default: 100"),
-                query_of("after", COUNT, "only ids below this: `next` of the previous page"),
+                query_of("after", COUNT, "only jobs after this: `next` of the previous page"),
+                query_of(
+                    "order",
+                    {"type": "string", "enum": list(JOB_ORDERS)},
+                    "`priority`: the highest first, and of equal ones the oldest job",
+                ),
                 query_of("name", TEXT, "only jobs of this name"),
                 query_of("array", NUMBER, "only jobs of this array"),
                 query_of("user", TEXT, "only jobs of this user: a name, a uid, or `me`"),

@@ -26,6 +26,8 @@ from zerotoolsd.interface.start_conditions import CONDITIONS
 LARGEST_PID = 2**22
 """The largest value of `/proc/sys/kernel/pid_max` on 64-bit Linux (proc(5))."""
 LONGEST_SPAN = 40
+JOB_ORDERS = ("newest", "priority")
+"""The orders in which jobs are listed, the default first."""
 MOST_SHOWN = 20
 """The largest number of training examples that a check returns."""
 

@@ -4,7 +4,7 @@
 // every few seconds. While nobody looks nothing is asked for and nothing is drawn.
 
 import { later } from "./dom.js";
-import { OPEN, RUNS, titleOf } from "./format.js";
+import { OPEN, OVER, RUNS, titleOf } from "./format.js";
 import { Away, LIVE } from "./session.js";
 
 const RUNNING_MS = 3000;
@@ -243,18 +243,19 @@ class JobLists {
   /** Read all that is shown. */
   async readAll() {
     const newest = await this.#list("");
-    const found = [newest];
+    let found = [newest.jobs];
     const cut = new Set();
     if (newest.next !== null) {
-      // A long queue has these on no first page.
+      // Of a long queue: what starts next, which the newest are not.
+      found = [newest.jobs.filter((job) => OVER.has(job.state))];
       for (const state of OPEN) {
-        const list = await this.#list(`&state=${state}`);
-        found.push(list);
+        const list = await this.#list(`&state=${state}${RUNS.has(state) ? "" : "&order=priority"}`);
+        found.push(list.jobs);
         if (list.next !== null) cut.add(state);
       }
     }
     const jobs = new Map();
-    for (const list of found) for (const job of list.jobs) jobs.set(job.id, this.#same(job));
+    for (const job of found.flat()) jobs.set(job.id, this.#same(job));
     this.jobs = new Map([...jobs.entries()].sort(([a], [b]) => b - a));
     this.cut = cut;
     this.more = newest.next !== null && this.#limit < MOST;
