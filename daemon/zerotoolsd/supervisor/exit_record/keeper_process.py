@@ -86,10 +86,12 @@ def run_keeper(
     # The daemon knows the pid of this process, and sends its stop requests here.
     signal.signal(signal.SIGTERM, lambda *_: _forward_sigterm(child))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # Until it is reaped, no other process gets its pid.
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    signal.signal(signal.SIGTERM, lambda *_: None)
     _, status = os.waitpid(child, 0)
     if status == 0:
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: None)
     if os.WIFSIGNALED(status):  # else the child has logged the reason itself
         log_line(f"the supervisor, pid {child}, was ended by signal {os.WTERMSIG(status)}")
     return _write_exit_record(plan, records, ledger, _trouble(status))

@@ -147,6 +147,26 @@ def test_a_stop_is_passed_on_though_the_supervisor_is_faster_than_its_keeper(
     assert (status, record and record["outcome"]) == (0, "stopped")
 
 
+def test_a_stop_after_the_supervisor_was_reaped_reaches_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have its pid by then."""
+
+    def waitpid_and_stop(pid: int, options: int) -> tuple[int, int]:
+        found = waitpid(pid, options)
+        if os.getppid() == test:  # this is the keeper
+            patched.setattr(os, "kill", lambda *_: os._exit(99))
+            signal.raise_signal(signal.SIGTERM)
+        return found
+
+    run = make_attempt(tmp_path / "run", "exit=0")
+    waitpid, test = os.waitpid, os.getpid()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "waitpid", waitpid_and_stop)
+        status, record = kept(run, supervise)
+    assert (status, record and record["outcome"]) == (0, "finished")
+
+
 def test_ranks_that_end_while_the_supervisor_is_gone_are_known(tmp_path: Path) -> None:
     """Not reaped by anybody: the kernel keeps their ends for the keeper."""
 
