@@ -89,6 +89,7 @@ class FakeService:
             "memory": "state of a rank: 12.0 MiB on the device",
         }
         self.drained: Drain | None = None
+        self.gpus = 2
         self.past: dict[str, Any] | None = None
         self.document = ""
         self.cleans: list[CleanRequest] = []
@@ -436,7 +437,7 @@ class FakeService:
 
     async def machine(self) -> dict[str, Any]:
         busy = fake_gpu(0, used_gib=61.2, processes=[GpuProcess(812, 60 << 30)])
-        snapshot = SnapshotSource(FakeProbe([busy, fake_gpu(1)])).read()
+        snapshot = SnapshotSource(FakeProbe([busy, *map(fake_gpu, range(1, self.gpus))])).read()
         return {"snapshot": snapshot.to_json(), "leases": self.leases}
 
     async def history(self, seconds: int, points: int) -> dict[str, Any]:

@@ -120,6 +120,20 @@ def test_nothing_is_drawn_where_nothing_was_kept(
         assert drawn == [[True, False, True]] * 3
 
 
+@pytest.mark.parametrize("gpus", [16, 17])
+def test_the_map_is_in_sight_where_there_are_many_gpus(
+    browser: Any, page: Served, service: FakeService, gpus: int
+) -> None:
+    service.gpus = gpus
+    service.past = past_of({"gpu.GPU-fake-0.utilization_percent": 90.0})
+    with visiting(browser, page) as visit:
+        visit.show("#/machine")
+        visit.wait_for_text(".heat-rows", "GPU 0")
+        shown = visit.page.locator(".heat-rows, .gpus > section:first-child")
+        classes = [str(each.get_attribute("class")) for each in shown.all()]
+        assert ("heat-rows" in classes[0]) == (gpus > 16)
+
+
 def test_gpus_over_time_and_one_of_them(browser: Any, page: Served, service: FakeService) -> None:
     service.add(uid=ANNA, name="tiny")
     service.past = past_of(

@@ -18,6 +18,9 @@ function sharesOf(gpu, ours) {
   return { jobs, others: Math.max(0, used - jobs - residue), residue, free: Math.max(0, total - used), total };
 }
 
+/** With more GPUs than this, the map of all is above their cards. */
+const MANY_GPUS = 16;
+
 export class MachineView {
   #page;
   #cards = new Map();
@@ -59,7 +62,10 @@ export class MachineView {
     const { gpus, gpus_error: why, host } = machine.snapshot;
     if (!gpus.length) fill(this.#gpus, h("p", { class: "quiet" }, `No GPU is shown: ${plainName(why ?? "NVML works, but reports no GPU")}`));
     else {
-      if (!this.#cards.size) fill(this.#gpus);
+      if (!this.#cards.size) {
+        fill(this.#gpus);
+        if (gpus.length > MANY_GPUS) this.#gpus.before(this.#past.element);
+      }
       for (const gpu of gpus) this.#drawGpu(gpu, machine.leases);
       if (why) this.#gpus.prepend(this.#stale ??= h("p", { class: "warning" }));
       if (this.#stale) setText(this.#stale, why ? `These measurements are old: ${plainName(why)}` : "");
