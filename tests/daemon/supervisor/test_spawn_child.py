@@ -215,10 +215,10 @@ last = Last()  # deleted when the interpreter ends, after it has restored its si
 waker = SignalWaker()
 handle_until_exit(waker._on_term, signal.SIGHUP)
 """
-OWN = LATE + "signal.signal(15, lambda *_: None)"
+OWN_HANDLER = LATE + "signal.signal(15, lambda *_: None)"
 
 
-@pytest.mark.parametrize(("program", "status"), [(LATE, 0), (OWN, -signal.SIGTERM)])
+@pytest.mark.parametrize(("program", "status"), [(LATE, 0), (OWN_HANDLER, -signal.SIGTERM)])
 def test_a_signal_while_the_interpreter_ends_changes_no_exit_status(
     program: str, status: int
 ) -> None:
