@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import zerotools
+from tests.forked_programs import forked_programs
 from tests.formats.safetensors.files import entry, file_bytes
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.ops import exports
@@ -91,7 +92,8 @@ def test_what_transformers_rounds_is_rounded(name: str, dtype: str, tmp_path: Pa
     AutoModelForCausalLM.from_config(tiny_config(name)).float().save_pretrained(source)
     loaded = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
     loaded.save_pretrained(theirs)
-    zerotools.consolidate(source, ours, dtype={"bfloat16": "bf16", "float16": "fp16"}[dtype])
+    with forked_programs(tmp_path):
+        zerotools.consolidate(source, ours, dtype={"bfloat16": "bf16", "float16": "fp16"}[dtype])
     found = {name: values.dtype for name, values in exports.weights_of(ours).items()}
     assert found == {name: values.dtype for name, values in exports.weights_of(theirs).items()}
 
