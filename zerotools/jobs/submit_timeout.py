@@ -17,8 +17,10 @@ transformers.
 """
 DEEPSPEED_SECONDS = 30.0
 """The time limit in seconds for the check of DeepSpeed's configuration by the job's interpreter."""
-INTERPRETER_SECONDS = 20.0
-"""The time limit in seconds for any other check that the job's interpreter performs."""
+INTERPRETER_SECONDS = 60.0
+"""The time limit in seconds for any other check that the job's interpreter performs. An environment
+on a network file system takes so long when it is read for the first time.
+"""
 WHOLE_LOOK_SECONDS = REHEARSAL_SECONDS + DEEPSPEED_SECONDS + INTERPRETER_SECONDS
 """The time limit in seconds for all checks together, for a client that does not know which
 checks the job needs.

@@ -281,7 +281,8 @@ async def run_interpreter(
             said = await asyncio.wait_for(_answer(child, answer), deadline_seconds)
         except TimeoutError:
             raise BadRequest(
-                f"python = {python}: did not answer within {deadline_seconds:g} s"
+                f"python = {python}: did not answer within {deadline_seconds:g} s; submit the job "
+                "again, or install that Python on a faster disk"
             ) from None
         finally:
             # Killing a process that has just ended would take its status from the event loop.
