@@ -61,6 +61,7 @@ class Readers:
     def __init__(self) -> None:
         self._kept: dict[Key, dict[str, int | None]] = {}
         self._fed_at: dict[Key, float] = {}
+        self._shells: set[Key] = set()
 
     def __contains__(self, key: Key) -> bool:
         return key in self._fed_at
@@ -76,11 +77,20 @@ class Readers:
         kept = self._kept.get(key, {})
         if key in self._fed_at and kinds.is_named_runner(process):
             return kept.keys()  # the new pipe is of a $(date)
+        if kinds.is_named_runner(process):
+            self._shells.add(key)
         for pipe, number in pipe_ends.pipes_read(process.pid).items():
             if pipe not in kept:
                 kept[pipe] = pipe_ends.keep_open(process.pid, number)
                 self._kept[key] = kept
         return kept.keys()
+
+    def is_replaced(self, process: Process) -> bool:
+        """Return whether `process` was a shell that has executed another program in its place. That
+        program reads on until its pipe ends, and then writes what it has buffered.
+        """
+        is_shell = (process.pid, process.start_ticks) in self._shells
+        return is_shell and not kinds.is_named_runner(process)
 
     def feeding(self, process: Process) -> list[Process]:
         """Return the child processes of `process` that write into a pipe which `process` reads.
@@ -157,6 +167,7 @@ class Readers:
         runner sees the end of its input.
         """
         self._fed_at.pop(key, None)
+        self._shells.discard(key)
         self._let_end(key, {*self._kept.get(key, {})})
         self._kept.pop(key, None)
 

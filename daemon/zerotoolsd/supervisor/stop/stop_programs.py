@@ -294,7 +294,7 @@ class Stop:
                 if self._must_read_on(process):
                     return []
             return self._suspend(process, above)
-        saving = self._flow.of(each.writes for each in self._asked.values() if each.saves)
+        saving = self._flow.of(self._outputs)
         if pipe_ends.pipes_read(process.pid).keys() & saving:
             self._flow.add_filter(process)
             self._drain(process)
@@ -327,7 +327,10 @@ class Stop:
         return kinds.ranks_among(children)
 
     def _is_runner(self, process: Process) -> bool:
-        is_reader = (process.pid, process.start_ticks) in self._readers
+        key = (process.pid, process.start_ticks)
+        if self._readers.is_replaced(process):
+            self._readers.forget(key)
+        is_reader = key in self._readers
         return is_reader or kind_of(process, children_of(process.pid)) is ProcessKind.RUNNER
 
     def _must_read_on(self, process: Process) -> bool:

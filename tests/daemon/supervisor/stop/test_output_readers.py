@@ -96,6 +96,8 @@ def talk(tmp_path: Path, script: str) -> Stopped:
         "./talk train | sort > log; $T publish",
         "./talk train | xargs -n2 echo > /dev/null; $T publish",
         f"./talk train | {sys.executable} -c 'for l in open(0): print(l)' > log; $T publish",
+        "./talk train | (read -r l; exec "
+        f"{sys.executable} -c 'for l in open(0): print(l)' > log); $T publish",
         "x=$(./talk train); $T publish",
         "echo $(./talk train | tr y z); $T publish",
         "while read -r l; do echo $l >> log; done < <(./talk train); $T publish",
