@@ -3,8 +3,8 @@ functions do no I/O.
 
 `cause_of` returns the cause. `why_not_again` decides whether a restart would end in the same way,
 and `mistake_of` finds a mistake of the user. `with_shutdown` recognises a restart of the machine,
-`with_xids` adds GPU errors to the record of the
-attempt, and `with_explained_cause` adds the program's error with advice.
+`with_xids` adds GPU errors to the record of the attempt, and `with_explained_cause` adds the
+program's error with advice.
 """
 
 from __future__ import annotations
