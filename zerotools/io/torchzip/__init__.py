@@ -2,7 +2,6 @@
 
 zip_directory   the position of each record of the zip
 archive         a zip and its pickle together: storages by key, also without a zip directory
-legacy_archive  a file in the format from before torch 1.6, which is not a zip
 pt_file         one file in either format: its tree, positions of its tensors, a new tree for it
 file_range      a range of a file, which may be an archive inside it
 file_suffixes   the endings of torch files' names
