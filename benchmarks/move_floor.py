@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerotools.io.files.crc32 import crc32
-from zerotools.io.output.preallocate_on_ext4 import reserve_blocks
+from zerotools.ops.execution.write_files import reserve_blocks
 
 TILE = 2**20
 WRITE = 2**17

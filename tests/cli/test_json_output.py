@@ -16,7 +16,7 @@ from tests.cli.json_cases import CASES, LINES, Shell
 from tests.daemon.http.api.fakes import FakeService
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.main import build, run
-from zerotools.cli.output.json_answer import ERROR_SCHEMA, schema_of
+from zerotools.cli.output.render import ERROR_SCHEMA, schema_of
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

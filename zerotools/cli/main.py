@@ -30,7 +30,7 @@ import click
 
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.lazy_command_group import LazyGroup, debug_option
-from zerotools.cli.output import json_answer
+from zerotools.cli.output import render
 from zerotools.cli.output.colours import AUTO, CHOICES, colour_choice
 from zerotools.cli.output.messages import null_stream
 from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
@@ -162,10 +162,10 @@ def _invoke(group: click.Group, arguments: list[str]) -> int:
         return leaving.exit_code
     except Exception as error:  # no command was found, so there is no context to report it in yet
         with click.Context(group, info_name="zerotools") as context:
-            json_answer.open_in(context).is_requested = json_answer.is_requested(arguments)
+            render.open_in(context).is_requested = render.is_requested(arguments)
             return _reported(error, arguments)
     with context:
-        json_answer.open_in(context).is_requested = json_answer.is_requested(arguments)
+        render.open_in(context).is_requested = render.is_requested(arguments)
         try:
             status = group.invoke(context)
         except click.exceptions.Exit as leaving:

@@ -19,7 +19,7 @@ from zerotools.core.adapter_tensor_names import names_in_model
 from zerotools.core.checkpoint import Checkpoint, Key, Problem
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.names_of_dropped_parts import optimizer_roles
+from zerotools.core.target import optimizer_roles
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import FormatTable
 from zerotools.io.files.read_json import read_json

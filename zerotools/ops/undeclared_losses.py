@@ -6,8 +6,7 @@ from collections.abc import Container
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import Unsupported
-from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS
-from zerotools.core.target import Dropped, Target
+from zerotools.core.target import LOOSE, WEIGHTS, Dropped, Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.output.files_without_tensors import RANDOM_STATE
 from zerotools.io.output.output_marker import MARKER

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Required, TypedDict, Unpack
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Required, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.naming_styles import STYLES
-from zerotools.formats.format import ReadOptions
+from zerotools.formats.deepspeed.schema.ds_config import read_config
+from zerotools.formats.format import ReadOptions, WriteOptions
 from zerotools.io.stores.parse_url import output_of, path_of
 from zerotools.ops.conversions import consolidate as consolidation
 from zerotools.ops.conversions import convert as converting
@@ -24,24 +26,59 @@ from zerotools.public.command_options.declare_and_bind_options import (
     PathOption,
     Size,
     StrPath,
+    Switch,
     bind_options,
     takes_options,
 )
-from zerotools.public.command_options.layout_map_options import MapOptions, map_request
 from zerotools.public.command_options.model_output_options import (
     AdapterOptions,
     CheckNamesOption,
     FormatOption,
+    MapOptions,
     MastersOption,
     ModelOptions,
     export_options,
+    map_request,
     overflow_check,
 )
 from zerotools.public.command_options.part_and_memory_options import PartOptions, WritingOptions
 from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions, TagOption
-from zerotools.public.command_options.zero_options import ZeroOptions, zero_settings
 from zerotools.public.progress import ProgressWanted
 from zerotools.public.run_conversion import ConversionResult, carry_out
+
+
+class ZeroOptions(TypedDict, total=False):
+    """Options for the ZeRO settings of the DeepSpeed run that will resume from the output."""
+
+    stage: Annotated[
+        Literal[1, 2, 3] | None,
+        Option(group=TRAINING, help="ZeRO stage to write. Default: as in the source."),
+    ]
+    sub_group_size: Annotated[
+        int | None,
+        Option(
+            group=TRAINING,
+            metavar="N",
+            help="The sub_group_size of stage 3 to write. Default: as in the source.",
+        ),
+    ]
+    round_robin: Annotated[
+        Switch | None,
+        Option(
+            group=TRAINING,
+            help="Write stages 1 and 2 for round_robin_gradients, or not. Default: as in the "
+            "source.",
+        ),
+    ]
+    ds_config: Annotated[
+        PathOption | None,
+        Option(
+            group=TRAINING,
+            metavar="FILE",
+            help="Take the settings of ZeRO and of the optimizer from the DeepSpeed config of "
+            "the run that will resume.",
+        ),
+    ]
 
 
 class LikeOption(TypedDict, total=False):
@@ -326,3 +363,18 @@ def convert(
 
 def _refuse_overflow(report: WriteReport) -> None:
     consolidation.refuse_overflow(report, "use --dtype bf16 or fp32")
+
+
+def zero_settings(given: Mapping[str, Any]) -> WriteOptions:
+    """Return the settings for the writer of DeepSpeed checkpoints.
+
+    Raises:
+        BadRequest: `ds_config` cannot be read.
+    """
+    config = given["ds_config"]
+    return WriteOptions(
+        stage=given["stage"],
+        sub_group_size=given["sub_group_size"],
+        round_robin=given["round_robin"],
+        ds_config=None if config is None else read_config(config),
+    )

@@ -29,8 +29,12 @@ from zerotools.public.command_options.declare_and_bind_options import (
     bind_options,
     takes_options,
 )
-from zerotools.public.command_options.layout_map_options import MapOptions, map_request
-from zerotools.public.command_options.model_output_options import CheckNamesOption, RenamingOptions
+from zerotools.public.command_options.model_output_options import (
+    CheckNamesOption,
+    MapOptions,
+    RenamingOptions,
+    map_request,
+)
 from zerotools.public.command_options.part_and_memory_options import (
     PartOptions,
     budget_of,

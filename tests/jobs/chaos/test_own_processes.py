@@ -16,7 +16,9 @@ from harness.started import Started
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.chaos.own_processes import (
     VARIABLE,
+    CleanupProcess,
     command_line,
+    end_all,
     is_own,
     live_attempts,
     own_processes,
@@ -107,3 +109,25 @@ def test_groups_of_its_attempts_are_removed_and_no_others(tmp_path: Path) -> Non
     (directory / "run.json").write_text(json.dumps(run))
     remove_groups(tmp_path / "state")
     assert sorted(path.name for path in groups.iterdir()) == sorted(kept)
+
+
+SLEEPS = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+
+
+def test_what_is_stopped_is_ended_too(tmp_path: Path) -> None:
+    env = {**os.environ, VARIABLE: str(tmp_path)}
+    with Started(SLEEPS, env=env) as own, Started(SLEEPS) as other:
+        own.send_signal(signal.SIGSTOP)
+        end_all(tmp_path)
+        assert own.wait(20) == -signal.SIGKILL
+        assert other.is_running()
+        other.end()
+
+
+def test_it_sweeps_when_the_drill_is_over_and_is_no_part_of_it(tmp_path: Path) -> None:
+    sweep = CleanupProcess(tmp_path)
+    assert own_processes(tmp_path) == []
+    with Started(SLEEPS, env={**os.environ, VARIABLE: str(tmp_path)}) as own:
+        assert own_processes(tmp_path) == [own.pid]
+        sweep.end()
+        assert own.wait(20) == -signal.SIGKILL

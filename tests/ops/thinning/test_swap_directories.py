@@ -16,7 +16,7 @@ from tests.ops.thinning.made import BUDGET, contents, copy_of, thinned
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.thinning_changes import Keep
 from zerotools.formats import detect
-from zerotools.io.output.exchange_names import exchange_names
+from zerotools.io.output.staging import exchange_names
 from zerotools.ops.inspection.completeness import check_completeness
 from zerotools.ops.thinning.carry_out_thinning import carry_out_thinning
 from zerotools.ops.thinning.swap_directories import Workspace, clear_left

@@ -33,7 +33,7 @@ from zerotools.ops.weights.check_layout_map import (
 )
 from zerotools.ops.weights.layout_mapping import config_of
 from zerotools.ops.weights.megatron_run_arguments import with_run_arguments
-from zerotools.public.command_options.layout_map_options import MapArgOption, map_arguments
+from zerotools.public.command_options.model_output_options import MapArgOption, map_arguments
 from zerotools.public.command_options.read_options import SectionOption, TagOption
 
 _PATH = CheckpointPath()

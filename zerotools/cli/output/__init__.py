@@ -3,7 +3,6 @@
 render              formats tables, sizes, durations, JSON
 messages            prints `error:`, `hint:`, `warning:` and `note:` on standard error
 report_failure      converts errors to a message, JSON fields and an exit status
-json_answer         collects and prints the one JSON object of a command
 language            selects English or Chinese, and wraps Chinese text
 colours             decides about colours of a terminal
 text_charts         draws curves as text

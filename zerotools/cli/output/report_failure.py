@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from zerotools.cli.output import json_answer
+from zerotools.cli.output import render
 from zerotools.cli.output.messages import print_error, split
 from zerotools.core.errors import (
     EXIT_INTERRUPTED,
@@ -65,7 +65,7 @@ def report(failure: Failure) -> None:
     """Print the error on stderr, and add it to the `errors` of the JSON answer."""
     if failure is not INTERRUPTED:
         print_error(failure.message)
-    answer = json_answer.current()
+    answer = render.current()
     if answer is not None:
         answer.errors.append(failure.to_json())
 

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.names_of_dropped_parts import LOOSE
+from zerotools.core.target import LOOSE
 
 _PARAMS = "params"
 _MODEL = "model"

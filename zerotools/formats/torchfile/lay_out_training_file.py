@@ -25,8 +25,16 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS, extra_roles
-from zerotools.core.target import Checksum, Dropped, FilePlan, LiteralBytes, Target
+from zerotools.core.target import (
+    LOOSE,
+    WEIGHTS,
+    Checksum,
+    Dropped,
+    FilePlan,
+    LiteralBytes,
+    Target,
+    extra_roles,
+)
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile import training_file_keys
 from zerotools.formats.torchfile.group_files_by_name import TRAINING

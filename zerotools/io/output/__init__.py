@@ -3,9 +3,7 @@ tensors.
 
 staging                a directory in which the output is made, until it gets its final name
 write_to_store         makes an output in an object store, which has no rename; removes an output
-exchange_names         exchanges two names atomically
 output_marker          `.zerotools-output.json`: the files that a command wrote
-preallocate_on_ext4    reserves the blocks of a file, so that writing it is faster
 journal                lists the complete files of an unfinished output, for `--resume`
 part_ledger            the journals of runs that write one output together
 advice_to_continue     advice on how to continue an unfinished output

@@ -12,5 +12,4 @@ toy_program      is the program of a toy job; also reads its log
 chaos_report     checks the guarantees at the end, and makes the report
 inject_faults    injects each kind of fault, and undoes it later
 own_processes    finds the processes of the test; only these get signals
-cleanup_process  ends every process of a test, also if the test was killed
 """

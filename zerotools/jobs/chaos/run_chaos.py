@@ -21,8 +21,8 @@ from zerotools.core.errors import BadRequest, DaemonError
 from zerotools.jobs.chaos import chaos_report
 from zerotools.jobs.chaos.chaos_options import ChaosOptions
 from zerotools.jobs.chaos.chaos_report import ChaosReport, Guarantee, Tally
-from zerotools.jobs.chaos.cleanup_process import CleanupProcess, end_all
 from zerotools.jobs.chaos.inject_faults import FaultMaker
+from zerotools.jobs.chaos.own_processes import CleanupProcess, end_all
 from zerotools.jobs.chaos.private_daemon import PrivateDaemon
 from zerotools.jobs.chaos.toy_program import RunLog
 from zerotools.jobs.chaos.toy_queue import ToyQueue

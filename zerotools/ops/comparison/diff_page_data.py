@@ -11,7 +11,7 @@ from zerotools.core.checkpoint import Origin
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadRequest
 from zerotools.core.layer_names import in_order_of_numbers, layers_in_order, place_of
-from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS
+from zerotools.core.target import LOOSE, WEIGHTS
 from zerotools.io.numeric.compare_values import Distance
 from zerotools.ops.comparison.diff_result import (
     CAST,

@@ -12,8 +12,7 @@ from typing import Any
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.names_of_dropped_parts import optimizer_roles
-from zerotools.core.target import Dropped, Target
+from zerotools.core.target import Dropped, Target, optimizer_roles
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, ReadOptions, WriteOptions, format_option, option_flag

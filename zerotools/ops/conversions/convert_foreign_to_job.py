@@ -13,8 +13,7 @@ from typing import Any
 import zerotools
 from zerotools import formats
 from zerotools.core.errors import BadRequest
-from zerotools.core.names_of_dropped_parts import state_words
-from zerotools.core.target import Dropped, Target
+from zerotools.core.target import Dropped, Target, state_words
 from zerotools.formats.dcp.lay_out_resharded import lay_out_job
 from zerotools.formats.format import option_flag
 from zerotools.formats.torch_optimizers import NUMBERED_STATE, ORDER_UNKNOWN, WEIGHT_ROLES

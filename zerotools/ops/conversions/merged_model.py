@@ -23,7 +23,7 @@ from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters
 from zerotools.ops.weights.merged_config import with_base_config, with_merged_config
 from zerotools.ops.weights.select_and_rename import SIXTEEN_BIT
-from zerotools.ops.weights.untied_head import with_untied_config
+from zerotools.ops.weights.tied_weights import with_untied_config
 
 ADAPTER_OPTIONS = ("adapter_only", "adapter_config", "adapter_name", "base")
 

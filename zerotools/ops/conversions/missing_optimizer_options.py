@@ -15,7 +15,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS
+from zerotools.core.target import LOOSE, WEIGHTS
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats.format import option_flag
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import FLOAT32
-from zerotools.core.names_of_dropped_parts import extra_roles, state_words
-from zerotools.core.target import Dropped, Target
+from zerotools.core.target import Dropped, Target, extra_roles, state_words
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable
 from zerotools.formats.format import Format

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.copy_ownership import copy_access
+from zerotools.io.files.exclusive_directory import copy_access
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.journal import Journal

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Opaque, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.names_of_dropped_parts import optimizer_roles
+from zerotools.core.target import optimizer_roles
 from zerotools.core.training_state import LossScale, ParamGroup, TrainingState
 
 _DEEPEST = 8

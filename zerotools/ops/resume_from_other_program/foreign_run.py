@@ -17,7 +17,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.core.flat_ranges import chunk_locations
-from zerotools.core.names_of_dropped_parts import optimizer_roles
+from zerotools.core.target import optimizer_roles
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.io.huggingface.model_sidecars import optimizer_files

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.names_of_dropped_parts import optimizer_roles
-from zerotools.core.target import Target
+from zerotools.core.target import Target, optimizer_roles
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.formats.torch_optimizers import (

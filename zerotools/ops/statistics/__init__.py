@@ -1,7 +1,6 @@
 """Statistics of the values of a checkpoint's tensors, in one pass over its data.
 
 checkpoint_statistics  the statistics of each tensor, and the tensors that cannot be read
-outliers               tensors that differ from tensors of the same kind in other layers
 
 Of `ops` it imports `execution` and `quantised`.
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.files.open_files import sync_file
-from zerotools.io.output.exchange_names import exchange_names
+from zerotools.io.output.staging import exchange_names
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.thinning.swap_directories import Exchange, Workspace
 from zerotools.ops.thinning.thin_plan import ThinPlan

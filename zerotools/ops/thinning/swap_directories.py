@@ -26,7 +26,7 @@ from types import TracebackType
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.exclusive_directory import OwnDirectory
 from zerotools.io.files.open_files import sync_directory
-from zerotools.io.output.exchange_names import UNSUPPORTED, exchange_names, why_fixed
+from zerotools.io.output.staging import UNSUPPORTED, exchange_names, why_fixed
 from zerotools.runs.thinning_record import is_workspace, workspace_of
 
 Exchange = Callable[[Path, Path], None]

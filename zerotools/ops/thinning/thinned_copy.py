@@ -27,7 +27,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import FilePlan
-from zerotools.io.files.copy_ownership import copy_owner
+from zerotools.io.files.exclusive_directory import copy_owner
 from zerotools.io.output.files_without_tensors import carried_file
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.execution.write_files import complete_file, create_file

@@ -21,8 +21,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import Ranges
-from zerotools.io.files.combine_crc32 import combine_crc32
-from zerotools.io.files.crc32 import crc32
+from zerotools.io.files.crc32 import combine_crc32, crc32
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.compare_values import NOTHING_ODD, ValueCounts, count_values

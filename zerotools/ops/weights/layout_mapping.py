@@ -16,9 +16,9 @@ from zerotools.core.adapter_tensor_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.names_of_dropped_parts import LOOSE, WEIGHTS
 from zerotools.core.quantisation_schemes import PAYLOAD, Arithmetic
 from zerotools.core.scaled_cast import ScaledCast
+from zerotools.core.target import LOOSE, WEIGHTS
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.distcp.item_chunks import archives_of
 from zerotools.io.files.read_json import read_json

@@ -68,7 +68,7 @@ from zerotools.ops.weights.merged_config import (
     with_tied_head,
 )
 from zerotools.ops.weights.select_and_rename import MASTERS, rename_tensors, weights_from
-from zerotools.ops.weights.untied_head import head_differs
+from zerotools.ops.weights.tied_weights import head_differs
 from zerotools.runs.training_record import JobRecord, LoraRecord
 
 _MAX_NAMED = 3

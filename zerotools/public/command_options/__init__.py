@@ -5,6 +5,4 @@ declare_and_bind_options  how options are declared, and functions that take them
 read_options              the checkpoint, and how it is read
 part_and_memory_options   memory, threads, dry runs, overwriting, the part that this process does
 model_output_options      exported weights and their shards
-zero_options              settings of DeepSpeed's ZeRO
-layout_map_options        the layout of another program
 """

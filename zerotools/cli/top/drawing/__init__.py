@@ -5,7 +5,6 @@ These functions do no input or output, so they are tested without a terminal.
 
 whole_screen        divides the screen into rows and columns for its parts
 view_state          holds the user's choices: a job, an order, a filter, a page
-gpu_charts          draws utilisation and memory of all GPUs over time
 gpu_rows            makes a line for each GPU, and for each process that holds its memory
 host_rows           makes the rows for processors, memory, pressure, network and disks
 job_rows            makes the table of jobs

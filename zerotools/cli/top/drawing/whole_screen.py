@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from zerotools.cli.job_views.describe_job import Job, meaning_of, shown_state, state_text, title
 from zerotools.cli.top.drawing import help_and_log_pages, short_numbers
-from zerotools.cli.top.drawing.gpu_charts import gpu_charts
-from zerotools.cli.top.drawing.gpu_rows import ROOMY, gpu_lines, process_lines
+from zerotools.cli.top.drawing.gpu_rows import ROOMY, gpu_charts, gpu_lines, process_lines
 from zerotools.cli.top.drawing.host_rows import host_lines
 from zerotools.cli.top.drawing.job_detail_rows import detail_lines, job_page, log_tail
 from zerotools.cli.top.drawing.job_rows import ABOVE, BELOW, MARK, JobColumns, job_header, job_line

@@ -36,12 +36,12 @@ from zerotools.cli.top.screen.key_actions import (
     QUIT,
     RESUME,
     KeyContext,
+    LateResponses,
     UserAction,
     chosen_of,
     press,
     typed,
 )
-from zerotools.cli.top.screen.late_terminal_responses import LateResponses
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, TERMINAL

@@ -23,8 +23,7 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.names_of_dropped_parts import LOOSE
-from zerotools.core.target import Dropped, FilePlan, Target
+from zerotools.core.target import LOOSE, Dropped, FilePlan, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.deepspeed.change_stage import new_stored_tensor as new_tensor
 from zerotools.formats.deepspeed.partitioning.flat_layout import partition_size, uses_muon

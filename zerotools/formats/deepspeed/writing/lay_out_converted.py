@@ -11,8 +11,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT16, DType
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.names_of_dropped_parts import LOOSE
-from zerotools.core.target import Dropped, Target, ZeroBytes
+from zerotools.core.target import LOOSE, Dropped, Target, ZeroBytes
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.deepspeed.change_stage import (
     COPY,
