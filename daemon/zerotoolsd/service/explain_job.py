@@ -21,7 +21,7 @@ from zerotoolsd.queue.retries_by_cause import USUAL, rule_of
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.tables.notice_outbox import Notice
+from zerotoolsd.queue.tables.notice_outbox import DESTINATION, Notice
 from zerotoolsd.queue.tables.preemption_table import YieldRow, without_steps
 
 
@@ -107,6 +107,7 @@ def explain_job(
             {
                 "notice": each.notice,
                 "channel": each.channel,
+                "place": each.target if each.channel == DESTINATION else None,
                 "tries": each.tries,
                 "next_try": each.next_at,
                 "trouble": each.trouble,

@@ -126,11 +126,14 @@ def test_gpus_that_one_job_has_are_one_line_with_the_name_of_its_user() -> None:
 def test_who_was_not_told_yet() -> None:
     notice = {"notice": "failed", "channel": "webhook", "tries": 0, "trouble": None}
     waiting = {**notice, "tries": 2, "next_try": 1010.0, "trouble": "status 500"}
-    lines = page(JOB, {**TREE, "notifications": [{**notice, "next_try": 1.0}, waiting]}, 1000.0)
+    place = {**waiting, "channel": "place", "place": "slack", "trouble": "status 404"}
+    notices = [{**notice, "next_try": 1.0}, waiting, place]
+    lines = page(JOB, {**TREE, "notifications": notices}, 1000.0)
     told = [line.split(None, 3)[3] for line in lines if line.startswith("  not sent yet")]
     assert told == [
         "failed by webhook: being sent",
         "failed by webhook: 2 tries failed, the next is in 10 s: status 500",
+        "failed by place slack: 2 tries failed, the next is in 10 s: status 404",
     ]
 
 

@@ -86,6 +86,8 @@ def _facts(tree: Mapping[str, Any], said: str, now: float) -> Iterator[tuple[str
 
 def _notice(notice: Mapping[str, Any], now: float) -> str:
     told = f"{notice['notice']} by {notice['channel']}"
+    if notice.get("place"):  # an older daemon does not send it
+        told += f" {render.clean(str(notice['place']))}"
     if not notice["tries"]:
         return f"{told}: being sent"
     left = render.duration(max(0.0, notice["next_try"] - now))

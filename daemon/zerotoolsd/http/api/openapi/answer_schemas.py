@@ -263,6 +263,7 @@ def explanation_components() -> dict[str, Schema]:
     notification = object_of(
         notice=TEXT,
         channel={"enum": ["webhook", "command", "place"]},
+        place=TEXT_OR_NULL,
         tries=COUNT,
         next_try=of_type(float),
         trouble=TEXT_OR_NULL,
