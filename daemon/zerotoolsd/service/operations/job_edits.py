@@ -10,6 +10,7 @@ import asyncio
 import json
 import sqlite3
 import time
+from dataclasses import replace
 from typing import Any
 
 from zerotools.core.errors import BadRequest
@@ -26,6 +27,7 @@ from zerotoolsd.interface.start_conditions import AT_ANY_TIME, JobEdit
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.waiting_conditions import why_spoiled
 from zerotoolsd.queue.write_rows import Changed, JobParts
 from zerotoolsd.service.admission.dependency_check import refuse_past, refuse_ring
 from zerotoolsd.service.evaluation_jobs import evaluations_of
@@ -67,6 +69,10 @@ class JobEdits:
                 new.check()
                 why = f"by {user_name(uid)}: {', '.join(edit.words)}"
                 after, now = found.standing, time.time()
+                old = self._store.dependencies.of(job.id)
+                if edit.after is not None and found.state == states.ON_HOLD and why_spoiled(old):
+                    go = f"to let it start: zerotools release {job.id}"
+                    after = replace(after, reason=f"its dependencies were changed; {go}")
                 with self._store.change(found, after, lifecycle.EDIT, now=now, why=why) as change:
                     place = spec.output_dir or str(new.default_output / str(job.id) / "output")
                     parts = new.parts or JobParts.of(spec)

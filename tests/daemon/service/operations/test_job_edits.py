@@ -113,6 +113,24 @@ def test_a_ring_is_refused(tmp_path: Path) -> None:
     tell(tmp_path / "state", story)
 
 
+def test_a_job_that_is_to_wait_for_another_job_is_no_longer_held_for_the_failed_one(
+    tmp_path: Path,
+) -> None:
+    async def story(it: Running) -> None:
+        failing = await submit(it, "exit=1", max_restarts=0)
+        job = await submit_under(it, QueueTerms(after=(Dependency(job_id=failing.id),)))
+        held = await it.reach(job.id, "on_hold")
+        assert "that job has failed" in str(held.reason)
+        again = await submit_under(it, QueueTerms(hold=True))
+        edit = JobEdit(after=(Dependency(job_id=again.id),))
+        edited = await it.service.edit(job.id, edit, uid=ME)
+        said = f"its dependencies were changed; to let it start: zerotools release {job.id}"
+        assert (edited.state, edited.reason) == ("on_hold", said)
+        assert (await it.service.release(job.id, uid=ME)).state == "waiting"
+
+    tell(tmp_path / "state", story)
+
+
 def test_a_job_waits_for_another_time_or_for_none(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         soon = time.time() + 3600
