@@ -68,6 +68,9 @@ def test_what_is_not_there(zerotools: Command, service: FakeService) -> None:
             "leased to job 1\n"
         ),
     )
+    service.change(1, state="cancelled", reason="cancelled by anna")
+    said = "job 1 (tiny) never started, so it has no log: cancelled by anna\n"
+    assert zerotools("logs", "1") == (0, "", said)
     assert zerotools("logs", "1", "--rank", "2").err == (
         "error: --rank 2: job 1 (tiny) has ranks 0 to 1\nhint: give one, or all\n"
     )

@@ -86,7 +86,12 @@ def command(
     reader = LogReader(client, job["id"], ranks, output)
     if not job["attempts"] and not follow:
         why = f": {render.clean(job['reason'])}" if job["reason"] else ""
-        click.echo(f"{title(job)} has not started, so it has no log yet{why}", err=True)
+        no_log = (
+            "never started, so it has no log"
+            if is_over(job)
+            else "has not started, so it has no log yet"
+        )
+        click.echo(f"{title(job)} {no_log}{why}", err=True)
         return 0
     try:
         if tail is not None and job["attempts"]:

@@ -127,11 +127,16 @@ def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
 
 def _directory(request: web.Request, view: JobView, attempt: AttemptView) -> Path:
     path = request.app[SERVICE].run_dir(view.id, attempt.number)
-    if attempt.ended is not None and not path.exists():
+    if attempt.ended is None or path.exists():
+        return path
+    if attempt.started is None:
+        why = f": {attempt.cause}" if attempt.cause else ""
         raise NotFound(
-            f"the logs and the progress of attempt {attempt.number} of job {view.id} were removed"
+            f"attempt {attempt.number} of job {view.id} never started, so it has no logs{why}"
         )
-    return path
+    raise NotFound(
+        f"the logs and the progress of attempt {attempt.number} of job {view.id} were removed"
+    )
 
 
 def _attempt(view: JobView, request: web.Request) -> AttemptView | None:

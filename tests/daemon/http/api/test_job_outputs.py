@@ -152,3 +152,14 @@ def test_logs_that_were_removed_are_not_an_empty_log(
         client.logs(1)
     with pytest.raises(BadRequest, match=said):
         client.progress(1)
+
+
+def test_an_attempt_that_never_started_has_no_logs_that_were_removed(
+    service: FakeService, client: DaemonClient
+) -> None:
+    attempt = an_attempt(state="ended", started=None, ended=1.0, cause="no such directory: /gone")
+    service.add(state="failed", attempts=(attempt,))
+    said = "attempt 1 of job 1 never started, so it has no logs: no such directory: /gone"
+    for ask in (client.logs, client.progress):
+        with pytest.raises(BadRequest, match=said):
+            ask(1)
