@@ -72,7 +72,7 @@ def test_a_job_whose_supervisor_is_stopped_from_outside_waits_and_counts(daemon:
     job = daemon.wait_for_end(1)
     assert job["state"] == "succeeded"
     assert job["attempts"][0]["cause"] == (
-        "saved at step 7 and stopped by a SIGTERM that the daemon did not send"
+        "saved at step 7 and stopped by a SIGTERM that zerotools did not send"
     )
     kinds = [event["kind"] for event in daemon.client.events()["events"]]
     assert kinds[2:6] == ["started", "crashed", "retry", "admit"]

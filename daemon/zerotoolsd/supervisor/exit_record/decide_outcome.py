@@ -118,7 +118,7 @@ def judge_ranks(
         cause = f"stopped at step {progress.steps_done} without a request"
         return Verdict("crashed", cause, status=EXIT_STOPPED)
     if stop == OUTSIDE:
-        cause = f"saved at step {saved} and stopped by a SIGTERM that the daemon did not send"
+        cause = f"saved at step {saved} and stopped by a SIGTERM that zerotools did not send"
         return Verdict("crashed", cause, status=EXIT_STOPPED)
     return Verdict("stopped", f"saved at step {saved} and stopped", status=EXIT_STOPPED)
 
@@ -154,7 +154,7 @@ def judge_program(
     saved = progress.checkpoint
     how = f"saved at step {saved['step']} and stopped" if saved else "stopped without a checkpoint"
     if stop == OUTSIDE:
-        return Verdict("crashed", f"{how} by a SIGTERM that the daemon did not send", status=0)
+        return Verdict("crashed", f"{how} by a SIGTERM that zerotools did not send", status=0)
     return Verdict("stopped", how, status=0)
 
 
@@ -182,7 +182,7 @@ def judge_watched(
         return verdict
     if stop == TIME_LIMIT:
         return replace(verdict, cause="ended on request")
-    why = ": its watcher got a SIGTERM that the daemon did not send" if stop == OUTSIDE else ""
+    why = ": its watcher got a SIGTERM that zerotools did not send" if stop == OUTSIDE else ""
     return replace(verdict, cause=f"no longer watched{why}; the process continues")
 
 
