@@ -6,7 +6,7 @@ A private cluster of three nodes on loopback trains a job of 2 x 2 ranks on CPUs
 There are ten rounds for each fault, at ten moments of the run. The faults:
 
 - SIGKILL of slurmctld or a slurmd, which is then started again, or of all processes of a node
-- SIGKILL of a rank, a supervisor, its companion process, or the batch script
+- SIGKILL of a rank, a supervisor, its companion process, or the process that runs attempts
 - a job in a partition of higher priority takes the nodes
 - an administrator requeues the job, which then has only one node
 
@@ -229,8 +229,6 @@ class Rounds:
             if pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            if target == "batch":
-                self._go_on_by_hand(directory.path.name)
 
     def _go_on_where_forgotten(self, name: str) -> None:
         """Resume the job if Slurm's controller has lost it.
@@ -250,14 +248,6 @@ class Rounds:
         return view["slurm"]["state"] is not None and (
             view["state"] in TERMINAL or bool(view["progress"])
         )
-
-    def _go_on_by_hand(self, name: str) -> None:
-        """Resume the job after its batch script was killed, because Slurm then treats the job as
-        ended.
-        """
-        wait_for(lambda: self._jobs.job(name)["state"] in TERMINAL, "the end by Slurm")
-        if self._jobs.job(name)["state"] == FAILED:
-            self._jobs.resume(name)
 
 
 def wait_for(is_there: Callable[[], bool], what: str) -> None:

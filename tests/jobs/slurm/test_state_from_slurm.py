@@ -55,7 +55,7 @@ def slurm(state: str, reason: str = "") -> ControllerJob:
         (
             {"controller": slurm("CANCELLED", "DependencyNeverSatisfied")},
             "cancelled",
-            "DependencyNeverSatisfied",
+            "a job that it depends on did not succeed",
         ),
         ({"view": RUNS, "controller": slurm("COMPLETED")}, "failed", "before it recorded how"),
     ],
@@ -63,6 +63,16 @@ def slurm(state: str, reason: str = "") -> ControllerJob:
 def test_by_the_word_of_slurm(changes: dict[str, Any], state: str, words: str) -> None:
     found, reason = state_and_reason(known(**changes))
     assert (found, words in (reason or "")) == (state, True), reason
+
+
+def test_a_job_that_its_user_cancelled_in_slurm_is_said_to_be_cancelled() -> None:
+    view = {"state": "queued", "reason": "Slurm ends its allocation; saved at step 7 and stopped"}
+    given = {"view": view, "controller": slurm("CANCELLED"), "quiet_seconds": 1.0}
+    said = "cancelled in Slurm; saved at step 7 and stopped"
+    assert state_and_reason(known(**given)) == ("cancelled", said)
+    timed_out = {**given, "controller": slurm("TIMEOUT"), "asked": True}
+    state, reason = state_and_reason(known(**timed_out))
+    assert (state, "cancelled; Slurm ended the job: timeout" in str(reason)) == ("cancelled", True)
 
 
 def test_an_end_that_was_written_counts_whatever_slurm_says() -> None:

@@ -35,6 +35,10 @@ FRESH_SECONDS = 120.0
 does not know it.
 """
 _AGAIN_REASON = "BeginTime"
+BY_SLURM = "Slurm ends its allocation"
+"""Reason of a job that saves and ends because Slurm sent SIGTERM: at the end of its time, for a job
+of a higher priority, or because somebody cancelled or requeued it in Slurm.
+"""
 
 
 NO_VIEW: dict[str, Any] = {  # also of a job with an unreadable record
@@ -168,12 +172,17 @@ def _ended_by_slurm(
     """
     how = found.state.lower().replace("_", " ")
     told = f" ({found.reason})" if found.reason else ""
-    if known.asked or found.state == "CANCELLED":
-        where = f"; {reason}" if reason else ""
-        return states.CANCELLED, f"Slurm ended the job as cancelled{told}{where}"
-    if found.reason == "DependencyNeverSatisfied":
-        return states.CANCELLED, "a job that it depends on has failed"
     said = f"; {reason}" if reason else ""
+    if found.reason == "DependencyNeverSatisfied":
+        return states.CANCELLED, "a job that it depends on did not succeed"
+    if found.state == "CANCELLED":
+        saved = said.replace(f"; {BY_SLURM}", "", 1)
+        return (
+            states.CANCELLED,
+            f"{'cancelled' if known.asked else 'cancelled in Slurm'}{told}{saved}",
+        )
+    if known.asked:
+        return states.CANCELLED, f"cancelled; Slurm ended the job: {how}{told}{said}"
     if found.state == "COMPLETED":
         return states.FAILED, f"its batch script ended before it recorded how the job ended{said}"
     return states.FAILED, f"Slurm ended the job: {how}{told}{said}"

@@ -31,6 +31,7 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.job_rules import most_nodes
 from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotools.jobs.slurm.state_from_slurm import BY_SLURM
 from zerotools.jobs.slurm.submit_to_slurm import own_of
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.cause_of_end import saved_step
@@ -39,6 +40,7 @@ from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, MASTER, AttemptTurns, LivenessFile
 from zerotoolsd.slurm.runner.slurm_job_record import JobState
 from zerotoolsd.slurm.runner.srun_all_nodes import (
+    InheritedSrun,
     NodeStep,
     combined_record,
     settled_record,
@@ -51,7 +53,8 @@ from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
 Value = TypeVar("Value")
 
 LOOK_SECONDS = 0.5
-BY_SLURM = "Slurm reclaims its nodes"
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals by which Slurm asks the batch script to end."""
 FORGOTTEN = (
     "Slurm's controller does not know the job any more, because it restarted before it had "
     "saved the job; retry it"
@@ -100,37 +103,46 @@ class AttemptRunner:
             directory, submission, _log_line, lambda: self._signalled or self._is_stopped()
         )
 
-    def run(self) -> int:
+    def run(self, *, after_kill: bool = False) -> int:
         """Run attempts until there is nothing left to do for the job in this allocation.
 
-        Returns 0 if the job has succeeded, else 1.
+        `after_kill` is true if this process replaces one that was killed, and so continues with
+        its attempt. Returns 0 if the job has succeeded, else 1.
         """
-        handle_until_exit(self._on_signal, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        handle_until_exit(self._on_signal, *SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         number_of = self._allocation.job_id
         self._when_writable(lambda: self._directory.record_number(self._submission, number_of))
-        while True:
-            number = self._when_writable(self._turns.next_attempt)
-            if number is None:
-                return self._without_turn()
-            # An earlier copy of this process may have continued since this copy began.
-            self._state = JobState(self._directory, self._submission, self._allocation.job_id)
-            beat = LivenessFile(self._directory.attempt_path(number), MASTER)
-            beat.refresh()
-            self._settle_left_over()
-            if self._is_done():
-                return self._ended()
-            self._attempt(number, beat)
-            if self._turns.is_superseded(number):
-                _log_line("a newer attempt of this job began elsewhere; this process ends")
-                return 1
-            if self._is_done():
-                return self._ended()
-            if self._state.standing.state == states.QUEUED:
-                return self._give_back()
-            if self._is_forgotten():
-                self._state.halt(FORGOTTEN)
-                return self._ended()
-            self._wait_for_retry()
+        row = self._state.open_attempt if after_kill else None
+        status = None if row is None else self._take_over(row)
+        while status is None:
+            status = self._next_attempt()
+        return status
+
+    def _next_attempt(self) -> int | None:
+        """Run the next attempt. Return the exit status of this process; None if another attempt
+        follows.
+        """
+        number = self._when_writable(self._turns.next_attempt)
+        if number is None:
+            return self._without_turn()
+        # An earlier copy of this process may have continued since this copy began.
+        self._state = JobState(self._directory, self._submission, self._allocation.job_id)
+        beat = LivenessFile(self._directory.attempt_path(number), MASTER)
+        beat.refresh()
+        self._settle_left_over()
+        if self._is_done():
+            return self._ended()
+        return self._follow(self._begin(number), number, beat)
+
+    def _take_over(self, row: AttemptRow) -> int | None:
+        """Continue with the attempt of a process that was killed; see `_next_attempt`."""
+        _log_line(f"the process before was killed; attempt {row.number} continues")
+        beat = LivenessFile(self._directory.attempt_path(row.number), MASTER)
+        beat.refresh()
+        names = self._allocation.names[: self._nodes_of(row)]
+        step = NodeStep(self._directory, row.number, names, srun=InheritedSrun(os.getppid()))
+        return self._follow(step, row.number, beat)
 
     def _on_signal(self, *_: object) -> None:
         self._signalled = True
@@ -186,7 +198,7 @@ class AttemptRunner:
         row = self._state.open_attempt
         if row is None:
             return
-        nodes = max(1, (row.world_size or 1) // self._state.job.spec.world_size)
+        nodes = self._nodes_of(row)
         record = combined_record(
             settled_record(self._directory, row.number, nodes),
             [f"node {node}" for node in range(nodes)],
@@ -196,7 +208,10 @@ class AttemptRunner:
             record |= {"outcome": lifecycle.KILLED, "cause": cause}
         self._state.settle(record, BY_SLURM)
 
-    def _attempt(self, number: int, beat: LivenessFile) -> None:
+    def _nodes_of(self, row: AttemptRow) -> int:
+        return max(1, (row.world_size or 1) // self._state.job.spec.world_size)
+
+    def _begin(self, number: int) -> NodeStep:
         given, spec = self._allocation.names, self._state.job.spec
         names = given[: most_nodes(spec, len(given))]
         if len(names) < len(given):
@@ -241,9 +256,15 @@ class AttemptRunner:
         self._when_writable(lambda: step.begin(settings, environment))
         where = ", ".join(names)
         _log_line(f"attempt {number}: {len(names)} x {spec.world_size} ranks on {where}")
+        return step
+
+    def _follow(self, step: NodeStep, number: int, beat: LivenessFile) -> int | None:
+        """Wait for the end of an attempt, and record it. Return the exit status of this process;
+        None if another attempt follows.
+        """
         expired = self._watch(step, number, beat)
         records = step.records()
-        called = [f"node {node} ({name})" for node, name in enumerate(names)]
+        called = [f"node {node} ({name})" for node, name in enumerate(step.names)]
         record = combined_record(records, called)
         _log_line(f"attempt {number} ended: {record.get('outcome')}: {record.get('cause')}")
         if self._state.standing.state in (states.LAUNCHING, states.RUNNING):
@@ -255,6 +276,18 @@ class AttemptRunner:
         if self._state.standing.state == states.YIELDING and record.get("outcome") in _OF_SIGNAL:
             record |= {"outcome": lifecycle.KILLED}
         self._state.record_end(record, asked=expired)
+        if self._turns.is_superseded(number):
+            _log_line("a newer attempt of this job began elsewhere; this process ends")
+            return 1
+        if self._is_done():
+            return self._ended()
+        if self._state.standing.state == states.QUEUED:
+            return self._give_back()
+        if self._is_forgotten():
+            self._state.halt(FORGOTTEN)
+            return self._ended()
+        self._wait_for_retry()
+        return None
 
     def _watch(self, step: NodeStep, number: int, beat: LivenessFile) -> bool:
         """Wait until all nodes have ended. Return whether the nodes were asked to end because of

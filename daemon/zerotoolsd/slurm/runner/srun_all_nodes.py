@@ -11,13 +11,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from zerotools.jobs.slurm.job_directory import JobDirectory, read_record, write_record
 from zerotoolsd.attempts import last_report
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.slurm.runner.node import SETTINGS, STOP
 from zerotoolsd.supervisor.attempt_plan import ENDED, EXIT, RUN
+from zerotoolsd.supervisor.procfs import Process, children_of
+from zerotoolsd.supervisor.signal_process import kill_process
 from zerotoolsd.supervisor.transient_os_errors import NOT_READY
 
 STEP_LOG = "srun.log"
@@ -27,13 +29,49 @@ KILL_SECONDS = 30.0
 """Seconds that the nodes have to end after that. Then srun is killed."""
 
 
-class NodeStep:
-    """One attempt that runs on the nodes `names`, in the order of the node numbers."""
+class Srun(Protocol):
+    """The process of an srun: the methods of `subprocess.Popen` that are used here."""
 
-    def __init__(self, directory: JobDirectory, attempt: int, names: Sequence[str]) -> None:
-        self._directory, self._attempt, self._names = directory, attempt, names
+    def poll(self) -> int | None: ...
+    def kill(self) -> None: ...
+
+
+class InheritedSrun:
+    """The srun of a killed process. After the kill it is a child of the process `parent`, which has
+    no other children but this process.
+    """
+
+    def __init__(self, parent: int) -> None:
+        self._parent = parent
+
+    def poll(self) -> int | None:
+        """Return 0 if it has ended, else None."""
+        return None if self._alive() else 0
+
+    def kill(self) -> None:
+        for each in self._alive():
+            kill_process(each)
+
+    def _alive(self) -> list[Process]:
+        return [each for each in children_of(self._parent) if each.pid != os.getpid()]
+
+
+class NodeStep:
+    """One attempt that runs on the nodes `names`, in the order of the node numbers.
+
+    `srun` is the process that has started it already; None: `begin` starts one.
+    """
+
+    def __init__(
+        self,
+        directory: JobDirectory,
+        attempt: int,
+        names: Sequence[str],
+        srun: Srun | None = None,
+    ) -> None:
+        self._directory, self._attempt, self.names = directory, attempt, names
         self._attempt_directory = directory.attempt_path(attempt)
-        self._srun: subprocess.Popen[bytes] | None = None
+        self._srun = srun
         self._ending_since: float | None = None
         self._wanted: dict[str, Any] | None = None
         self._asked: dict[str, Any] | None = None
@@ -41,7 +79,7 @@ class NodeStep:
 
     @property
     def nodes(self) -> int:
-        return len(self._names)
+        return len(self.names)
 
     def begin(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         """Write the settings for all nodes, and start srun, which starts the attempt on each

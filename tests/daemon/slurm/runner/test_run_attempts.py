@@ -205,6 +205,38 @@ def test_the_next_start_goes_on_after_one_that_was_killed(tmp_path: Path) -> Non
     assert "Slurm ended the attempt before its end was recorded" in view["attempts"][0]["cause"]
 
 
+def kill_runner(found: FakeAllocation) -> None:
+    """SIGKILL to the process that runs attempts, as by the kernel when memory runs out."""
+    found.wait_for(lambda: found.jobs.job("4711")["state"] == "running", "the state")
+    os.kill(json.loads((found.job.attempt_path(1) / "beat-master").read_text())["pid"], 9)
+    found.wait_for(lambda: "the process before was killed" in found.log(), "the next process")
+
+
+def test_an_attempt_goes_on_though_the_process_that_runs_it_is_killed(tmp_path: Path) -> None:
+    wait = ["sh", "-c", "echo begun; until test -e go; do sleep 0.1; done; echo done"]
+    found = FakeAllocation(tmp_path, wait, nodes=2)
+    copy = found.begin()
+    kill_runner(found)
+    (tmp_path / "go").touch()
+    assert copy.wait(60) == 0, found.log()
+    assert end_of(found) == ("succeeded", None)
+    assert (found.job.attempts(), found.lines(node=1)) == ([1], ["begun", "done"])
+
+
+def test_after_that_kill_signals_of_slurm_and_requests_of_the_user_are_obeyed(
+    tmp_path: Path,
+) -> None:
+    found = FakeAllocation(tmp_path, SAVES)
+    copy = found.begin()
+    found.wait_for(found.lines, "the rank")
+    kill_runner(found)
+    os.kill(copy.pid, signal.SIGTERM)
+    found.wait_for(lambda: "requeue 4711" in found.asked("scontrol"), "the requeue")
+    assert (end_of(found), found.lines()) == ((None, None), ["begun", "saved"])
+    copy.kill()
+    copy.wait(20)
+
+
 def test_a_new_submission_goes_on_after_a_batch_script_that_was_killed(tmp_path: Path) -> None:
     found = FakeAllocation(tmp_path, ONCE)
     copy = found.begin()
