@@ -65,7 +65,10 @@ def read_objects(
             start = file.read(PIECE if budget is None else min(PIECE, budget))
             file.seek(len(codecs.BOM_UTF8) if start.startswith(codecs.BOM_UTF8) else 0)
             is_array = start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
-            values = _array(file, path, budget) if is_array else _lines(file, path, budget)
+            if is_array:
+                yield from _array(file, path, budget, seen)
+                return
+            values = _lines(file, path, budget)
             yield from values if seen is None else _with_position(file, values, seen)
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
@@ -104,12 +107,17 @@ def _lines(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int
             raise _not_json(place, error, None) from None
 
 
-def _array(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int, Any]]:
+def _array(
+    file: BinaryIO, path: Path, budget: int | None, seen: Seen | None
+) -> Iterator[tuple[int, Any]]:
     text = _Text(file, path, budget)
     text.skip("[")
     try:
         while text.peek() not in ("]", ""):
-            yield text.value()
+            value = text.value()
+            if seen is not None:
+                seen(text.position)
+            yield value
             if (head := text.peek()) == ",":
                 text.skip(",")
                 if text.peek() == "]":
@@ -144,6 +152,8 @@ class _Text:
 
     def __init__(self, file: BinaryIO, path: Path, budget: int | None) -> None:
         self._file, self._path, self._remaining = file, path, budget
+        self.position = file.tell()
+        """The offset in bytes of the next character."""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._buffer, self._at, self._line = "", 0, 1
         self._ended = False
@@ -208,6 +218,7 @@ class _Text:
 
     def _go_to(self, end: int) -> None:
         self._line += self._buffer.count("\n", self._at, end)
+        self.position += len(self._buffer[self._at : end].encode())
         self._at = end
 
     def _more(self) -> bool:

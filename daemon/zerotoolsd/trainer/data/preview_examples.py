@@ -90,7 +90,8 @@ def sample_data(
     if kind == "text":
         _check_documents(spec, itertools.chain.from_iterable(found.values()))
         if show:
-            return DataSample([], sample_text(spec, found["data.text"], reader.positions, show))
+            preview = sample_text(spec, found["data.text"], _all(named[0]), reader.positions, show)
+            return DataSample([], preview)
     if kind not in ENCODED:
         return DataSample([])
     tokenizer = load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or ""))
@@ -326,18 +327,27 @@ class BytesRead:
 
 
 def with_epoch(
-    view: SampleView, empty: int, spec: JobSpec, packed_length: int | None, share: float | None
+    view: SampleView,
+    empty: int,
+    spec: JobSpec,
+    packed_length: int | None,
+    share: float | None,
+    *,
+    sequences: float | None = None,
 ) -> Mapping[str, Any]:
     """Return the preview of `view`. Add estimates of the size of an epoch, and of how full packed
     sequences are.
 
     `share` is the fraction of the data, from 0 to 1, that `view` contains; None if unknown.
     `packed_length` is the length of packed sequences; None if the job does not pack. `empty` is the
-    number of examples without prompt or response.
+    number of examples without prompt or response. `sequences` is the number of sequences of a text,
+    with the part of the last one.
     """
     answer = view.answer(empty)
     count = len(view.lengths) // (2 if spec.data.preferences else 1)
-    sequences = count
+    tokens = answer["tokens"] * (1 if sequences is None else sequences / count)
+    whole = math.ceil if sequences is None else math.floor
+    sequences = count if sequences is None else sequences
     if packed_length is not None and count:
         sequences = _packed(view.lengths, packed_length)
         answer["packed"] = {
@@ -346,9 +356,9 @@ def with_epoch(
             "filled": answer["tokens"] / (sequences * packed_length),
         }
     if share and count:
-        in_all = math.ceil(sequences / share)
+        in_all = whole(sequences / share)
         answer["epoch"] = {
-            "tokens": round(answer["tokens"] / share),
+            "tokens": round(tokens / share),
             "sequences": in_all,
             "steps": math.ceil(in_all / spec.train.batch_size),
             "operations": None,
@@ -373,11 +383,17 @@ MOST_LETTERS = 1 << 20
 
 
 def sample_text(
-    spec: JobSpec, paths: Sequence[Path], positions: int | None, show: int
+    spec: JobSpec,
+    paths: Sequence[Path],
+    all_paths: Sequence[Path] | None,
+    positions: int | None,
+    show: int,
 ) -> Mapping[str, Any] | None:
     """Return a preview of text files: the first `show` sequences, and an estimate of the epoch.
 
-    Returns None if the files have no text, or neither the job nor the model sets a sequence length.
+    The sequences are those of the first of `paths`; `all_paths` are all files of the job, None if
+    unknown. Returns None if the files have too little text, or neither the job nor the model sets a
+    sequence length.
     """
     length = fixed_length(spec.data, positions)
     if not paths or length is None:
@@ -391,15 +407,20 @@ def sample_text(
         tokenizer = load_tokenizer(Path(named))
         view = SampleView(show, tokenizer.decode)
         tokenized = make_piece_encoder(tokenizer)
-    read = BytesRead()
-    pieces = [*_first(paths[0], spec.data, read)]
-    ids = np.frombuffer(tokenized(pieces), "<u4") if pieces else np.empty(0, np.uint32)
-    if len(ids) < length:
+    read, ids, used = BytesRead(), np.empty(0, np.uint32), 0
+    for path in paths:
+        if pieces := [*_first(path, spec.data, read)]:
+            ids = np.concatenate([ids, np.frombuffer(tokenized(pieces), "<u4")])
+        used += 1
+        if len(ids) >= length:
+            break
+    else:
         return None
+    place = str(paths[0]) if used == 1 else f"{paths[0]} to {paths[used - 1]}"
     for number in range(len(ids) // length):
         window: Marked = ids[number * length :][:length]
-        view.add(Encoded(f"{paths[0]}, sequence {number + 1}", mark_learned(window), 0))
-    return with_epoch(view, 0, spec, None, read.share(paths))
+        view.add(Encoded(f"{place}, sequence {number + 1}", mark_learned(window), 0))
+    return with_epoch(view, 0, spec, None, read.share(all_paths), sequences=len(ids) / length)
 
 
 def _as_bytes(pieces: Sequence[Piece]) -> bytes:
@@ -410,7 +431,7 @@ def _as_bytes(pieces: Sequence[Piece]) -> bytes:
 def _first(path: Path, data: DataSpec, read: BytesRead) -> Iterator[Piece]:
     letters = 0
     for piece in itertools.islice(read_pieces(path, data, read.of(path)), MOST_PIECES):
-        if letters > MOST_LETTERS:
-            return
-        letters += len(piece.text)
         yield piece
+        letters += len(piece.text)
+        if letters > MOST_LETTERS:  # the next piece is not read, so its bytes do not count
+            return

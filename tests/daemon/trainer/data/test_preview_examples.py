@@ -148,6 +148,42 @@ def test_text_and_preferences_are_shown_and_what_an_epoch_comes_to(tmp_path: Pat
     assert view["epoch"]["sequences"] == 2
 
 
+def epoch_of(directory: Path, patterns: list[str]) -> dict[str, int] | None:
+    data = {"text": [str(directory / each) for each in patterns], "sequence_length": 32}
+    asked = job_from_dict(job(directory, data=data, train={"batch_size": 2}), source="job")
+    view = sample_data(asked, READER, fits, show=1).view
+    assert view is not None
+    epoch: dict[str, int] | None = view["epoch"]
+    return epoch
+
+
+def test_the_epoch_of_many_small_texts_has_them_all(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number:02}.txt").write_text("abcdefgh" * 2)
+    epoch = epoch_of(tmp_path, ["*.txt"])
+    assert epoch is not None
+    assert (epoch["tokens"], epoch["sequences"]) == (640, 20)
+    assert epoch_of(tmp_path, ["*.txt", "**/*.txt"]) is None  # how many files is not known
+
+
+def test_the_epoch_of_a_large_text_counts_only_what_was_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(("abcdefg\n" * (1 << 17)) * 5)
+    epoch = epoch_of(tmp_path, ["a.txt"])
+    assert epoch is not None
+    assert epoch["tokens"] == pytest.approx(5 << 20, rel=0.001)
+
+
+def test_the_epoch_of_an_array_of_json_has_all_its_examples(tmp_path: Path) -> None:
+    rows = [{"prompt": "ab", "response": "cd"}] * 5000
+    asked = spec(tmp_path, rows)
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(rows))
+    view = sample_data(asked, READER, fits, show=1).view
+    assert view is not None
+    assert view["looked_at"] == 2000
+    assert view["epoch"]["sequences"] == pytest.approx(5000, rel=0.001)
+
+
 def test_packed_sequences_are_counted(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}]
     rows = [{"messages": turns}] * 8
