@@ -67,17 +67,20 @@ class UsageReport:
             self._read = (self._booked.bookings, now)
             self._settle(int(now // 3600) - OPEN_HOURS)
             self._use = self._settled.copy()
-            _add(self._use, self._booked.rows(self._since))
+            _add(self._use, self._booked.rows(self._since), now)
         return self._use
 
     def _settle(self, hour: int) -> None:
         """Add the bookings of all hours before `hour` to `_settled`, so that these bookings are not
         read again. A year can have a hundred thousand bookings.
+
+        If the clock was set back to before these hours, all bookings are read again.
         """
-        if not self._since:
+        if not self._since or hour < self._since:
+            self._settled = DecayedUse(self.half_life)
             self._since = hour - int(MOST_HALF_LIVES * self.half_life // 3600)
         if hour > self._since:
-            _add(self._settled, self._booked.rows(self._since, hour))
+            _add(self._settled, self._booked.rows(self._since, hour), hour * 3600.0)
             self._since = hour
 
     def ranks(self, uids: Collection[int], now: float) -> dict[int, int]:
@@ -118,9 +121,10 @@ class UsageReport:
         return sorted(found, key=lambda each: (-each.factor, each.uid))
 
 
-def _add(use: DecayedUse, rows: Iterable[tuple[int, int, float]]) -> None:
+def _add(use: DecayedUse, rows: Iterable[tuple[int, int, float]], now: float) -> None:
+    """Add bookings to `use`. Those of hours after `now`, when the clock was wrong, count as new."""
     for uid, hour, seconds in rows:
-        use.add(uid, seconds, (hour + 0.5) * 3600)
+        use.add(uid, seconds, min((hour + 0.5) * 3600, now))
 
 
 EVERYBODY = "*"

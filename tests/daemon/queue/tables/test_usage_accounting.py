@@ -141,6 +141,21 @@ def test_what_was_used_long_ago_is_read_once_and_what_is_new_is_seen(
     assert used[5] == pytest.approx(2e4 * 2 ** (-3 / 7), rel=0.01)
 
 
+def test_a_clock_that_was_ahead_hides_nothing_that_is_used_after_it_was_set_back(
+    tmp_path: Path, opened: Open
+) -> None:
+    store, now = opened(tmp_path), clocks.read_clocks()
+    hour, ahead = int(now.time // 3600), 900 * 24
+    rows = "INSERT INTO gpu_use VALUES (?, ?, ?)"
+    store._sql(rows, (6, hour + ahead, 1e3))
+    shares = UsageReport(store, SharesConfig())
+    assert shares.ranks({5, 6}, now.time + ahead * 3600) == {5: 0, 6: 1}
+    store._sql(rows, (5, hour - 1, 5e5))
+    store._sql(rows, (6, hour - 1, 1e6))
+    used = {each.uid: each.gpu_seconds for each in shares.view((), now.time)}
+    assert used == {5: pytest.approx(5e5, rel=0.01), 6: pytest.approx(1e6, rel=0.01)}
+
+
 def test_a_damaged_row_keeps_nobody_else_from_being_booked(tmp_path: Path, opened: Open) -> None:
     store, now = opened(tmp_path), clocks.read_clocks()
     began = Moment(now.time - 600, (now.clock or 0) - 600, now.boot_id)
