@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 from harness.started import run
-from tests.daemon.daemons import FAKE_DAEMON, ROOT, Daemon
+from tests.daemon.daemons import FAKE_DAEMON, ROOT, Daemon, make_job
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
 
 
@@ -53,6 +55,25 @@ def test_a_second_daemon_on_the_same_state_names_the_first(daemon: Daemon) -> No
         f"error: another zerotoolsd, pid {first.pid}, uses the state directory {daemon.state}",
         "hint: stop it, or start with another --state-dir",
     ]
+
+
+def test_nothing_in_the_state_directory_is_open_to_others_whatever_the_umask_is(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    daemon.python = tmp_path / "python"
+    daemon.python.write_text(f'#!/bin/sh\numask 0\nexec {sys.executable} "$@"\n')
+    daemon.python.chmod(0o700)
+    daemon.start()
+    for fake, state in (("exit=0", "succeeded"), ("exit=64", "failed")):
+        job = daemon.client.submit(make_job(fake))
+        assert daemon.wait_for_end(job["id"])["state"] == state
+    wanted = {"zerotools.db", "zerotools.db-wal", "history.sqlite3", "daemon.lock", "api.sock"}
+    assert wanted <= {each.name for each in daemon.state.iterdir()}
+    assert (daemon.run_dir(2) / "rank-1.log").exists()
+    for path in (daemon.state, *daemon.state.rglob("*")):
+        mode, is_directory = path.lstat().st_mode, path.is_dir()
+        if not path.is_symlink():
+            assert stat.S_IMODE(mode) == (0o700 if is_directory else 0o600), path
 
 
 def test_a_client_that_waits_does_not_hold_up_the_stop(daemon: Daemon) -> None:
