@@ -6,10 +6,11 @@ The plan is computed before anything is changed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from zerotools.core.checkpoint import Key
+from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import FilePlan
 
 

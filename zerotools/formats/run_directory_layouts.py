@@ -19,7 +19,8 @@ Lightning      lightning/pytorch/callbacks/model_checkpoint.py
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from zerotools.core.fast_dataclass import dataclass
 
 HERE = ""
 """The value of a place that means the run's directory itself."""

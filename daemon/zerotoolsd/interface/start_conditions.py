@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
+from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.users.account import user_name
 
 OK, ANY = "ok", "any"

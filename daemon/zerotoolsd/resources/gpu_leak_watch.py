@@ -20,8 +20,9 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.foreign_gpu_memory import foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.attempts.attempt_watcher import Guard

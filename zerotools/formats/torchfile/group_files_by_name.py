@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from zerotools.core.fast_dataclass import dataclass
 
 TRAINING = "checkpoint.pt"
 INDEX = re.compile(r"[^/]*\.bin\.index\.json")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+from zerotools.core.fast_dataclass import dataclass
 
 OK = "ok"
 WARNING = "warning"

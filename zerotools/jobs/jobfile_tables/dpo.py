@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.declaration import key
 
 

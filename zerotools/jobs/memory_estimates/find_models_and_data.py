@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
+from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.datafiles.record_files import read_records
 
 CONFIG = "config.json"

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.text.mend_pasted_text import (
     BLANKS,
     DOUBLE,

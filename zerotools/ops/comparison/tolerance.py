@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TypeVar
 
 from zerotools.core.dtypes import (
@@ -17,6 +16,7 @@ from zerotools.core.dtypes import (
     DType,
 )
 from zerotools.core.errors import BadRequest
+from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.numeric.compare_values import NOTHING, Allowance
 
 _COMPLEX = (COMPLEX64, COMPLEX128)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from zerotools.core.errors import BadRequest
+from zerotools.core.fast_dataclass import dataclass
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 LEAST_MEMORY = 64 * 2**20

@@ -5,7 +5,8 @@ TRL's model with a value head add, and words that all names begin with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+from zerotools.core.fast_dataclass import dataclass
 
 WRAPPERS = frozenset({
     "module", "_orig_mod", "_forward_module", "_checkpoint_wrapped_module", "_fsdp_wrapped_module",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 
 RunSql = Callable[..., sqlite3.Cursor]

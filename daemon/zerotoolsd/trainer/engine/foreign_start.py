@@ -4,11 +4,12 @@ fits the job.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
+from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.complete_deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.deepspeed import config_value, optimizer_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec

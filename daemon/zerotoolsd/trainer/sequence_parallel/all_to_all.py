@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+
+from zerotools.core.fast_dataclass import dataclass
 
 
 class Exchange(Protocol):
