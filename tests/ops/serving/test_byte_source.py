@@ -36,14 +36,12 @@ def written(path: Path, out: Path, **options: object) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("dtype", "in_caller"), [("bf16", False), ("fp32", False), ("fp32", True)])
-def test_every_range_is_that_of_the_written_file(
-    tmp_path: Path, case: str, dtype: str, in_caller: bool
-) -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_every_range_is_that_of_the_written_file(tmp_path: Path, case: str, dtype: str) -> None:
     options: dict[str, object] = {"dtype": dtype, "max_shard_bytes": 5000}
     files = written(CASES[case], tmp_path / "out", **options)
     draw = random.Random(1)
-    with ByteSource(conversion_of(CASES[case], **options), SMALL, in_caller=in_caller) as source:
+    with ByteSource(conversion_of(CASES[case], **options), SMALL) as source:
         for name, data in files.items():
             assert b"".join(source.read(name, 0, len(data))) == data
             edges = {0, 1, 7, 8, 9, len(data) - 1, len(data)}
@@ -55,12 +53,28 @@ def test_every_range_is_that_of_the_written_file(
     assert set(files) == set(conversion_of(CASES[case], **options).target.files)
 
 
-@pytest.mark.parametrize("in_caller", [False, True])
-def test_a_caller_with_threads_waits_for_no_other(in_caller: bool) -> None:
-    with ByteSource(conversion_of(JOB), SMALL, in_caller=in_caller) as source:
-        assert b"".join(source.read("model.safetensors", 0, 50_000))
-        others = [each for each in threading.enumerate() if each.name.startswith("tile")]
-    assert (not others) == in_caller
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_elements_are_those_of_the_written_file(tmp_path: Path, case: str, dtype: str) -> None:
+    options: dict[str, object] = {"dtype": dtype, "max_shard_bytes": 5000}
+    files = written(CASES[case], tmp_path / "out", **options)
+    with ByteSource(conversion_of(CASES[case], **options), SMALL) as source:
+        for tensor in source._target.checkpoint.tensors.values():
+            (chunk,), size = tensor.chunks, tensor.dtype.itemsize
+            for first, last in {(0, tensor.numel), (1, tensor.numel), (0, tensor.numel // 2)}:
+                begin, end = chunk.offset + first * size, chunk.offset + last * size
+                buffer = bytearray(max(0, end - begin))
+                source.read_elements(chunk.file, begin, memoryview(buffer))
+                assert buffer == files[chunk.file][begin:end]
+
+
+def test_a_caller_that_reads_elements_waits_for_no_other() -> None:
+    conversion = conversion_of(JOB)
+    tensor = next(iter(conversion.target.checkpoint.tensors.values()))
+    (chunk,) = tensor.chunks
+    with ByteSource(conversion, SMALL) as source:
+        source.read_elements(chunk.file, chunk.offset, memoryview(bytearray(tensor.nbytes)))
+        assert not [each for each in threading.enumerate() if each.name.startswith("tile")]
 
 
 def test_every_golden_checkpoint_can_be_served(tmp_path: Path) -> None:

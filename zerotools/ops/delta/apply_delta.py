@@ -169,7 +169,7 @@ def _filling(
             def work(block: tuple[DeltaTensor, int, ByteRange]) -> tuple[str, int]:
                 tensor, number, (first, last) = block
                 begin, _ = tensor.block(number)
-                data = memoryview(chain.block(tensor, number))[first - begin : last - begin]
+                data = chain.block(tensor, number)[first - begin : last - begin]
                 output.write_at(tensor.file, first, data)
                 return tensor.file, len(data)
 

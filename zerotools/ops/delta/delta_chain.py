@@ -29,7 +29,13 @@ from zerotools.io.numeric.dtype_casts import as_type, numpy_dtype
 from zerotools.io.output.advice_to_continue import advice_to_continue
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.delta.block_codec import Compression, Elements, apply_block
+from zerotools.ops.delta.block_codec import (
+    BlockBuffers,
+    Compression,
+    DeltaBlockKind,
+    Elements,
+    apply_block,
+)
 from zerotools.ops.delta.delta_file import DeltaFile, DeltaTensor, StoredBlock, digest_of
 from zerotools.ops.delta.make_delta import temporary_file
 from zerotools.ops.delta.models_of_delta import in_layout
@@ -145,12 +151,13 @@ class DeltaChain:
         self._deltas = deltas
         self._budget = budget
         self._compression = Compression()
+        self._buffers = BlockBuffers()
         self._lock = Lock()
         self._plain: dict[DeltaFile, bytes] = {}
         first = deltas[0].header
         sizes = {file.name: file.size for file in first.files}
         base, self._known = in_layout(a, first.tensors, sizes)
-        self._base = ByteSource(base, budget, strict=False, in_caller=True)
+        self._base = ByteSource(base, budget, strict=False)
         self.header = deltas[-1].header
         for file in self.header.files:
             if file.digest is not None:
@@ -189,8 +196,9 @@ class DeltaChain:
         for delta in self._deltas:
             delta.check_unchanged()
 
-    def block(self, tensor: DeltaTensor, number: int) -> Elements:
-        """Return the bytes of block `number` of `tensor`, which is in the last delta.
+    def block(self, tensor: DeltaTensor, number: int) -> memoryview:
+        """Return the bytes of block `number` of `tensor`, which is in the last delta. The bytes are
+        valid until this thread calls the method again.
 
         Raises:
             BadRequest: a delta was not made from this model, or not from the result of the delta
@@ -202,7 +210,7 @@ class DeltaChain:
         while place and self._deltas[place].needs_base(steps[-1].name, number):
             steps.append(self._step_before(place, steps[-1]))
             place -= 1
-        before: Elements | None = None
+        before: memoryview | None = None
         if self._deltas[place].needs_base(steps[-1].name, number):
             before = self._of_model(steps[-1], number)
         found = self._after(place, steps.pop(), number, before)
@@ -219,8 +227,8 @@ class DeltaChain:
             return self._deltas[-1].block(tensor.name, number).after
 
     def _after(
-        self, place: int, tensor: DeltaTensor, number: int, before: Elements | None
-    ) -> Elements:
+        self, place: int, tensor: DeltaTensor, number: int, before: memoryview | None
+    ) -> memoryview:
         delta = self._deltas[place]
         with self._lock:
             stored = delta.block(tensor.name, number)
@@ -233,20 +241,24 @@ class DeltaChain:
             raise BadFile(f"{delta.path}: {tensor.name}, block {number}: {error}") from None
         begin, end = tensor.block(number)
         is_whole = len(after) == end - begin
-        if not is_whole or (after is not before and digest_of(after) != stored.after):
+        is_same = stored.block.kind == DeltaBlockKind.SAME
+        if not is_whole or (not is_same and digest_of(after) != stored.after):
             raise BadFile(
                 f"{delta.path}: after its change, block {number} of {tensor.name} has another "
                 "digest than the delta records; make the delta again"
             )
         return after
 
-    def _of_model(self, tensor: DeltaTensor, number: int) -> Elements:
+    def _of_model(self, tensor: DeltaTensor, number: int) -> memoryview:
         if tensor.name not in self._known:
             raise BadRequest(
                 f"{self._a.source.origin.path} has no tensor {tensor.name}, which "
                 f"{self._deltas[0].path} changes; apply it to {self._deltas[0].header.a}"
             )
-        return b"".join(self._base.read(tensor.file, *tensor.block(number)))
+        begin, end = tensor.block(number)
+        found = self._buffers.take("elements", end - begin)
+        self._base.read_elements(tensor.file, begin, found)
+        return found
 
     def _step_before(self, place: int, tensor: DeltaTensor) -> DeltaTensor:
         """Return the tensor with the name of `tensor` in the delta before number `place`. Raises
@@ -350,7 +362,7 @@ class DeltaChain:
                 yield offset + done, plain[at + done : at + min(size, done + _PIECE)]
 
 
-def _cast(data: Elements, source: DType, target: DType) -> Elements:
+def _cast(data: memoryview, source: DType, target: DType) -> memoryview:
     if source == target:
         return data
-    return as_type(np.frombuffer(data, numpy_dtype(source)), target).tobytes()
+    return as_type(np.frombuffer(data, numpy_dtype(source)), target).view(np.uint8).data

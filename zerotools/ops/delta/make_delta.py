@@ -27,7 +27,13 @@ from zerotools.io.output.write_to_store import upload_new
 from zerotools.io.stores.store_interface import WritableStore
 from zerotools.io.stores.store_path import forget_path, writable_store
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.delta.block_codec import Compression, DeltaBlockKind, EncodedBlock, encode_block
+from zerotools.ops.delta.block_codec import (
+    BlockBuffers,
+    Compression,
+    DeltaBlockKind,
+    EncodedBlock,
+    encode_block,
+)
 from zerotools.ops.delta.delta_file import (
     LARGEST_PLAIN,
     MAGIC,
@@ -232,12 +238,12 @@ def write_blocks(
 
     Raises the errors of `make_delta`.
     """
-    compression = Compression()
+    compression, buffers = Compression(), BlockBuffers()
     a, b = plan.a.source.origin.path, plan.b.source.origin.path
     changed = 0
     with (
-        ByteSource(plan.b, budget, in_caller=True) as theirs,
-        ByteSource(plan.base, budget, strict=False, in_caller=True) as ours,
+        ByteSource(plan.b, budget) as theirs,
+        ByteSource(plan.base, budget, strict=False) as ours,
     ):
         if part is None or part.index == 1:
             files, plain = _plain_files(plan, theirs, budget)
@@ -249,9 +255,12 @@ def write_blocks(
 
         def work(block: DeltaBlock) -> tuple[EncodedBlock, bytes, bytes, int]:
             tensor, first, last = block
-            place = tensor.file, first, last
-            after = b"".join(theirs.read(*place))
-            before = b"".join(ours.read(*place)) if tensor.name in plan.shared else None
+            before: memoryview | None = None
+            after = buffers.take("after", last - first)
+            theirs.read_elements(tensor.file, first, after)
+            if tensor.name in plan.shared:
+                before = buffers.take("before", last - first)
+                ours.read_elements(tensor.file, first, before)
             encoded = encode_block(before, after, tensor.dtype.itemsize, compression.pack)
             old = NO_BASE if before is None else digest_of(before)
             new = old if encoded.kind == DeltaBlockKind.SAME else digest_of(after)

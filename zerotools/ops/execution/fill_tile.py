@@ -49,14 +49,15 @@ def fill_tile(
     *,
     counting: bool = False,
     cast: Cast = numpy_cast,
+    out: Array | None = None,
 ) -> tuple[memoryview, Losses]:
     """Read the elements of `tile` and cast them. Return their bytes, and the losses of each tensor.
 
     Losses are values that the cast made infinite. With `counting`, other NaN and infinite values
-    are counted too. The returned view is memory of `scratch`, and is valid until `scratch` is used
-    again.
+    are counted too. The returned view is that of the bytes `out`. Without `out` it is memory of
+    `scratch`, and is valid until `scratch` is used again.
     """
-    raw = scratch.reserve(tile.nbytes)
+    raw = scratch.reserve(tile.nbytes) if out is None else out
     is_cast = tile.source_dtype != tile.target_dtype
     with files.holding() as own_files:
         held = own_files.with_bytes(lambda: _reads(tile, scratch))

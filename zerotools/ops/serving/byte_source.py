@@ -27,6 +27,8 @@ from functools import partial
 from itertools import chain, groupby
 from threading import Lock, Semaphore, local
 
+import numpy as np
+
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.fast_dataclass import dataclass
@@ -35,6 +37,7 @@ from zerotools.core.target import CarriedBytes, Target
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular_files import source_file
 from zerotools.io.files.source_stamps import Sources
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.io.numeric.torch_float16_cast import cast_for
 from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove_coverage
@@ -76,8 +79,7 @@ class ByteSource:
     """Reads ranges of the files of `conversion`, from any number of threads. A context manager.
 
     With `strict`, `read` raises an error if a cast makes finite values infinite. With `unsigned`,
-    the checksums in the output are zeros. With `in_caller`, the calling thread itself reads from a
-    disk: a caller with several threads then waits for no other thread.
+    the checksums in the output are zeros.
     """
 
     def __init__(
@@ -87,7 +89,6 @@ class ByteSource:
         *,
         strict: bool = True,
         unsigned: bool = False,
-        in_caller: bool = False,
     ) -> None:
         self._conversion = conversion
         self._target: Target = conversion.target
@@ -96,7 +97,6 @@ class ByteSource:
         self._most_ahead = FAR_AHEAD if budget.is_far else AHEAD
         self._strict = strict
         self._unsigned = unsigned
-        self._in_caller = in_caller and not budget.is_far
         self._places = _places(self._target)
         self._starts = {
             file: [each.extent.offset for each in placed] for file, placed in self._places.items()
@@ -162,6 +162,23 @@ class ByteSource:
             at = start + len(data)
         yield from self._zeros(end - min(at, end))
 
+    def read_elements(self, file: str, begin: int, buffer: memoryview) -> None:
+        """Fill `buffer` with elements of one tensor, from byte `begin` of a file of the output on.
+
+        The calling thread itself reads from a disk, without a copy in between. So a caller with
+        several threads waits for no other thread. Raises the errors of `read`.
+        """
+        end = begin + len(buffer)
+        if self._budget.is_far:
+            at = 0
+            for data in self.read(file, begin, end):
+                buffer[at : at + len(data)] = data
+                at += len(data)
+            return
+        for tile in self._planned_tiles(file, begin, end):
+            at = tile.offset - begin
+            self._fill(tile, None, np.frombuffer(buffer[at : at + tile.nbytes], np.uint8))
+
     def _zeros(self, count: int) -> Iterator[bytes]:
         for at in range(0, count, self._piece):
             yield bytes(min(self._piece, count - at))
@@ -221,11 +238,7 @@ class ByteSource:
         self, file: str, begin: int, end: int, note: Note | None
     ) -> Iterator[tuple[int, bytes]]:
         """Yield the tiles of the range, in the order of the file."""
-        copies = clip_copies(self._copies(file, begin, end), {file: self._whole(file, begin, end)})
-        tiles = chain.from_iterable(map(self._cut, _grouped_by_kind(copies)))
-        if self._in_caller:
-            yield from ((tile.offset, self._fill(tile, note)) for tile in tiles)
-            return
+        tiles = self._planned_tiles(file, begin, end)
         going: deque[tuple[Tile, Future[bytes]]] = deque()
         ahead = 0
         try:
@@ -234,7 +247,7 @@ class ByteSource:
                     tile = next(tiles, None)
                     if tile is None:
                         break
-                    going.append((tile, self._pool.submit(self._fill, tile, note)))
+                    going.append((tile, self._pool.submit(self._made, tile, note)))
                     if ahead + 1 < self._most_ahead and self._ahead.acquire(blocking=False):
                         ahead += 1
                 if not going:
@@ -247,16 +260,24 @@ class ByteSource:
             for _ in range(ahead):
                 self._ahead.release()
 
+    def _planned_tiles(self, file: str, begin: int, end: int) -> Iterator[Tile]:
+        copies = clip_copies(self._copies(file, begin, end), {file: self._whole(file, begin, end)})
+        return chain.from_iterable(map(self._cut, _grouped_by_kind(copies)))
+
     def _cut(self, copies: Iterator[Copy | RangeCopy]) -> Iterator[Tile]:
         return tiles_of(copies, self._piece)
 
-    def _fill(self, tile: Tile, note: Note | None) -> bytes:
+    def _made(self, tile: Tile, note: Note | None) -> bytes:
+        return bytes(self._fill(tile, note))
+
+    def _fill(self, tile: Tile, note: Note | None, out: Array | None = None) -> memoryview:
+        """Return the bytes of a tile, in `out` or in memory that this thread uses again."""
         if not hasattr(self._own, "scratch"):
             self._own.scratch = Scratch(self._piece, self._piece)
         try:
             is_counted = note is not None and tile.role == "param"
             data, losses = fill_tile(
-                self._reads, tile, self._own.scratch, counting=is_counted, cast=self._cast
+                self._reads, tile, self._own.scratch, counting=is_counted, cast=self._cast, out=out
             )
         except OSError as error:  # of the disk or the file server, under an open file
             raise BadFile(
@@ -271,7 +292,7 @@ class ByteSource:
                 f"{key}: {worst.overflowed} values up to {worst.largest:g} are too large for "
                 f"{tile.target_dtype}; use --dtype bf16 or fp32, or --allow-overflow"
             )
-        return bytes(data)
+        return data
 
     def _copies(self, file: str, begin: int, end: int) -> Iterator[Copy | RangeCopy]:
         """Yield the copies of all tensors in the range, in the order of the file."""
