@@ -121,9 +121,7 @@ class Readers:
         does_more = waits.lasts
         if kinds.is_named_runner(process):
             # A shell that waits for the program does not read from it (`coproc`).
-            only_feeding = all(
-                pipe_ends.pipes_written(child.pid) & kept.keys() for child in children
-            )
+            only_feeding = only_feed(children, kept.keys())
             does_more = (does_more and only_feeding) or self._runs_other_commands(
                 process, children, kept.keys(), is_fed=is_fed
             )
@@ -175,3 +173,11 @@ class Readers:
         """Close all pipes that this object keeps open."""
         for key in list(self._kept):
             self.forget(key)
+
+
+def only_feed(children: Sequence[Process], read: Set[str]) -> bool:
+    """Return whether there are `children`, and each of them writes into a pipe in `read`.
+
+    A shell can wait for a child that has just ended. It then has no children, and reads next.
+    """
+    return bool(children) and all(pipe_ends.pipes_written(child.pid) & read for child in children)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tests.daemon.supervisor.stop.test_stop_programs import Stopped, all_of, sto
 from tests.daemon.waiting import wait_for
 from tests.matrices import FULL
 from zerotoolsd.supervisor.procfs import read_process
-from zerotoolsd.supervisor.stop.output_readers import Flow, Readers
+from zerotoolsd.supervisor.stop.output_readers import Flow, Readers, only_feed
 
 TALK = """
 import os, signal, sys
@@ -182,6 +183,20 @@ def test_a_reader_does_not_find_the_end_of_its_pipe_until_it_is_forgotten() -> N
     assert os.waitpid(pid, os.WNOHANG) == (0, 0)
     readers.close()
     assert os.waitpid(pid, 0) == (pid, 0)
+
+
+def test_a_shell_without_children_waits_for_none_that_feeds_it() -> None:
+    """As between the end of its `$(date)` and its next line."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        feeder = read_process(child.pid)
+        assert feeder is not None
+        assert child.stdout is not None
+        assert child.stdin is not None
+        read = {f"pipe:[{os.fstat(child.stdout.fileno()).st_ino}]"}
+        assert only_feed([feeder], read)
+        assert not only_feed([feeder], {"pipe:[0]"})
+        assert not only_feed([], read)
+        child.stdin.close()
 
 
 def test_what_was_left_behind_and_ignores_sigterm_takes_no_time(tmp_path: Path) -> None:
