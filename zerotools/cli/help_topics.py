@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.cli.output.language import language
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 PLACES = (_PACKAGE / "pages", _PACKAGE.parent / "docs")

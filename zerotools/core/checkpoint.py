@@ -14,13 +14,12 @@ written yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.dtypes import DType
-from zerotools.core.fast_dataclass import dataclass
 
 
 class Key(NamedTuple):

@@ -9,8 +9,9 @@ Sources: safetensors `tensor.rs` (Dtype), torch `torch/storage.py` (legacy stora
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from zerotools.core.errors import Unsupported
-from zerotools.core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ Hub's tensors are made from the model's tensors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from zerotools.core.boxes import Box, row_major_strides
-from zerotools.core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

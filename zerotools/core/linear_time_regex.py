@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 
 _MOST_WORK = 20_000_000
 _PLACE, _FOLLOWER = 200, 40  # costs of making and keeping each; one step costs 1

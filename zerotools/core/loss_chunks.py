@@ -7,9 +7,8 @@ group. The estimate and the trainer both use these sizes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
-
-from zerotools.core.fast_dataclass import dataclass
 
 CUT = ("auto", "on", "off")
 LOGITS_AT_A_TIME = 1 << 26

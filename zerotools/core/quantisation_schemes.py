@@ -9,8 +9,9 @@ bitsandbytes `functional.py` (`QuantState`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from zerotools.core.boxes import Box, row_major_strides
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.scaled_cast import Scheme
 
 PAYLOAD, SCALES, GLOBAL_SCALE = "payload", "scales", "global scale"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Tensor
-from zerotools.core.fast_dataclass import dataclass
 
 
 class Scheme(ABC):

@@ -7,11 +7,10 @@ bytes of each file that no tensor fills. Readers do not use this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import TrainingState
 
 

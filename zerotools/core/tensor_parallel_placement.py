@@ -7,11 +7,11 @@ checkpoint's own records, or from the user; it is never guessed from a name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Chunk
 from zerotools.core.dtypes import DType
-from zerotools.core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

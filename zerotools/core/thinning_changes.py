@@ -6,11 +6,10 @@ The plan is computed before anything is changed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import FilePlan
 
 

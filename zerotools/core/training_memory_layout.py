@@ -7,9 +7,8 @@ prediction of a rank all use the same `MemoryLayout`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil, prod
-
-from zerotools.core.fast_dataclass import dataclass
 
 DEVICE, HOST, DISK = "device", "host", "disk"
 """The kinds of memory that tensors may be in: GPU, host or disk."""

@@ -7,12 +7,11 @@ that the files do not record stays None or empty, and a writer that needs it ask
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import DType
-from zerotools.core.fast_dataclass import dataclass
 
 LARGEST_SCALE = 2.0**1023
 """The largest valid loss scale. A larger integer cannot be a float, and is a sign of damage."""

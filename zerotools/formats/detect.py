@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
 from zerotools.formats.match_run_directory import ProgramRun, RunEntry, checkpoints_at, run_at
 from zerotools.io.distcp.dcp_file_names import METADATA

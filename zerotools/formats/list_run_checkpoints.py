@@ -4,11 +4,11 @@ opened."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.detect import Detection
 from zerotools.formats.format import ReadOptions

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.run_directory_layouts import HERE, PROGRAMS, RunLayout
 from zerotools.io.files.directory_entries import names_if_readable
 from zerotools.io.files.regular_files import read_regular

@@ -19,8 +19,7 @@ Lightning      lightning/pytorch/callbacks/model_checkpoint.py
 from __future__ import annotations
 
 import re
-
-from zerotools.core.fast_dataclass import dataclass
+from dataclasses import dataclass
 
 HERE = ""
 """The value of a place that means the run's directory itself."""

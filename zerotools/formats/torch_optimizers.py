@@ -11,10 +11,10 @@ The default values are from torch 2.13's constructors, in the order of `param_gr
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.numeric.scalar_tensors import scalars_below
 

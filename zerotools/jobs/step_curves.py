@@ -13,11 +13,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-
-from zerotools.core.fast_dataclass import dataclass
 
 CurvePoints = dict[int, float]
 """Step -> value at this step."""

@@ -7,11 +7,11 @@ import itertools
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.bind import dotted_keys, format_value, key_meant
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 

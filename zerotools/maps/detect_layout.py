@@ -7,12 +7,11 @@ The names are compared as they are; `ops.weights.layout_search` also tries other
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.nearest_word import nearest_of
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.expressions import indices_of, with_indices

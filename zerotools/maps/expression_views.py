@@ -8,10 +8,10 @@ equal are then converted and proved only once (`view_of`, `inverses_of`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.maps.views import (
     View,
     ViewPiece,

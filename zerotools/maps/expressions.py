@@ -28,11 +28,11 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.nearest_word import nearest_of
 
 SIZES: Mapping[str, int] = {

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.maps.detect_layout import match_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import HUB, FamilyMap, read_map

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.nearest_word import nearest_of
 from zerotools.io.huggingface.config_json import full_config
 from zerotools.maps.expressions import indices_of, named_value, size_of, whole_number_of

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.expressions import indices_of, with_indices
 from zerotools.maps.model_layout import ModelLayout

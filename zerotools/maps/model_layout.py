@@ -8,14 +8,13 @@ of the tensor exactly once. This proves that the layout loses nothing and repeat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from zerotools.core.boxes import Hole, Overlap, prove_cover
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.maps.expression_views import (
     BoundExpression,
     BoundOperation,

@@ -21,9 +21,9 @@ import math
 import re
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.quantisation_schemes import Arithmetic
 from zerotools.maps.expressions import parse_size_expression, size_of
 

@@ -21,12 +21,11 @@ inverse cover it exactly (`boxes.prove_cover`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from zerotools.core.boxes import Box
 from zerotools.core.errors import Unsupported
-from zerotools.core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

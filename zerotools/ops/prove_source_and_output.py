@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,6 @@ from zerotools import formats
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key, Stamp, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import Ranges
 from zerotools.core.scaled_cast import stored_tensors
 from zerotools.core.target import Target

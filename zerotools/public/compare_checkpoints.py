@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.comparison import checkpoint_diff

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.stores.parse_url import path_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree
 from zerotools.jobs.jobfile_tables.spec import JobSpec

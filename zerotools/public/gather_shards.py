@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.output.staging import partial_of
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.io.stores.parse_url import output_of

@@ -4,7 +4,7 @@ requested."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
@@ -13,7 +13,6 @@ from zerotools.core.adapter_tensor_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Chunk, Problem
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.list_run_checkpoints import RunListing, find_run_listing
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.parse_url import path_of

@@ -6,11 +6,11 @@ import io
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, Unpack
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.parse_url import output_of, path_of

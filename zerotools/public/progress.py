@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.checkpoint import Key, Problem
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.parse_url import output_of, path_of

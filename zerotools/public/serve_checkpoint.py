@@ -6,13 +6,12 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.conversions.consolidate import prepare_export
 from zerotools.ops.serving.byte_source import ByteSource

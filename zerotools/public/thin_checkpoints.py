@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.thinning_changes import Keep
 from zerotools.formats.format import ReadOptions
 from zerotools.io.stores.parse_url import path_of

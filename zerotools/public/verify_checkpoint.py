@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.numeric.compare_values import ValueCounts

@@ -7,11 +7,11 @@ that the run started from. The record has the size and SHA-256 of each of its fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.runs.manifest import digests_of
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.regular_files import read_regular
 from zerotools.runs.job_checkpoint_file_names import DCP

@@ -21,13 +21,12 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.read_json import read_json

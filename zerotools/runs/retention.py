@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.runs.checkpoint_dirs import step_of
 
 DIRECTORY = "needed"

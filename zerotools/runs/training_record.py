@@ -12,13 +12,12 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.hub_layout import HubBlock, HubLayout, whole_tensor_block
 from zerotools.io.files.read_json import read_json
 from zerotools.runs.base_model_record import BaseRecord, base_from_tree

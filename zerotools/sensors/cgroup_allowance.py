@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.host_sensor import read_stall
 
 _NO_LIMIT = 1 << 62

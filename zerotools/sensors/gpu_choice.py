@@ -7,9 +7,8 @@ beginning (as in CUDA_VISIBLE_DEVICES), or a GPU model, which means all GPUs of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.snapshot import Gpu, Snapshot
 
 Entry = int | str

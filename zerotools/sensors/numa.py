@@ -13,10 +13,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.cpu_lists import cpu_list, numbers_in
 from zerotools.sensors.snapshot import Gpu
 

@@ -18,10 +18,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.snapshot import Gpu
 
 DEADLINE_SECONDS = 2.0

@@ -8,10 +8,9 @@ GPU could not be read, and `gpus_error` if NVML could not be used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.xids import GpuXid
 
 T = TypeVar("T")

@@ -8,9 +8,8 @@ restart the machine. Any other XID may be the fault of a program.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-
-from zerotools.core.fast_dataclass import dataclass
 
 FAULTS: Mapping[int, str] = MappingProxyType(
     {

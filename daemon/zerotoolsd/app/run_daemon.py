@@ -14,13 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import zerotools
 from zerotools.cli.output.messages import print_error
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import EXIT_SYSTEM, BadFile, BadRequest, DaemonRefused, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.client.daemon_address import default_socket, default_state_dir
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.snapshot_source import SnapshotSource

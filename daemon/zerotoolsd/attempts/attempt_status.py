@@ -7,10 +7,10 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.queue.clocks import Moment, began_of
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.supervisor.attempt_plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan

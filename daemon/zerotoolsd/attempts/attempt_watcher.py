@@ -13,10 +13,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.attempts import attempt_status, last_report, orphan_processes
 from zerotoolsd.attempts.backends.choose_backend import CHILDREN
 from zerotoolsd.attempts.backends.fork_server import WarmSupervisor

@@ -19,12 +19,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from zerotools.core.counts_and_sizes import count_text
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.spec import NUMA_CORES, NUMA_OFF, SLURM, JobSpec
 from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.numa import NumaTopology, ReadTopology, near_gpus, read_topology

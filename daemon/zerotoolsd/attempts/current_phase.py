@@ -12,11 +12,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.attempts.last_report import LastReport, last_line
 from zerotoolsd.queue.sql_values import one_line
 from zerotoolsd.supervisor.attempt_plan import PROGRESS

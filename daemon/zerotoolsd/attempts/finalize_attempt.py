@@ -6,10 +6,10 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts import cause_of_end, crash_points, end_event, orphan_processes

@@ -10,11 +10,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.backends.spawn_supervisor import SUPERVISOR_LOG
 from zerotoolsd.queue import clocks

@@ -22,11 +22,10 @@ import os
 import signal
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.attempts.backends.start_transient_unit import is_in_unit
 from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup, find_group, read_group
 from zerotoolsd.supervisor.attempt_plan import RUN

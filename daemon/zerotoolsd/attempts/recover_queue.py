@@ -20,10 +20,10 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.jobs.client.queue_backup import RESTORED
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS

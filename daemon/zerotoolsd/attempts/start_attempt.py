@@ -10,11 +10,11 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.mounts import MountPoint, ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotools.sensors.numa import ReadTopology, read_topology

@@ -12,9 +12,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.queue.rows import AttemptRow
 

@@ -24,11 +24,10 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.attempts import orphan_processes
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.attempts.orphan_processes import OrphanKiller, Traces

@@ -14,10 +14,10 @@ import os
 import secrets
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.runs.retention import DIRECTORY, STEP, directory_of_user
 from zerotoolsd.dispatch.remove_job_files import NamedPath, texts_of

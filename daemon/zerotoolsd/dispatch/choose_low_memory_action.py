@@ -33,10 +33,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.config.config_tables import NOTHING, SAVE, STOP, WAIT
 from zerotoolsd.dispatch.memory_forecast import (
     LATELY_SECONDS,

@@ -7,10 +7,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import last_report

@@ -7,9 +7,8 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import NOTHING, SAVE, STOP, PressureConfig
 from zerotoolsd.dispatch.choose_low_memory_action import (

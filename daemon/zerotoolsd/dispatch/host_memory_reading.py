@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.cgroup_allowance import CgroupMemory, read_cgroup_memory
 from zerotools.sensors.host_sensor import HostSensor
 from zerotools.sensors.snapshot import Host

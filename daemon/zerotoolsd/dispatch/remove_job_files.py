@@ -17,11 +17,10 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.runs.retention import is_within
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.prepare_run_directory import BEFORE, BEGUN

@@ -20,10 +20,10 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
 from zerotools.runs import checkpoint_dirs

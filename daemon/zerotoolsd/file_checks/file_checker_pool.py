@@ -21,11 +21,11 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.mounts import ReadMounts, mounts_of, read_mounts
 from zerotoolsd.file_checks import file_check_server
 from zerotoolsd.file_checks.file_check_server import SIGN_OF_LIFE, Look, question_of

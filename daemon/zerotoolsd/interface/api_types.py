@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.states import TERMINAL, display_name
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.users.account import user_name
 
 OK, ANY = "ok", "any"

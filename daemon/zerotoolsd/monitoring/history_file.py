@@ -31,12 +31,10 @@ import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-
-from zerotools.core.fast_dataclass import dataclass
 
 FILE = "history.sqlite3"
 DAMAGED = "history.damaged.sqlite3"

@@ -25,12 +25,11 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.counts_and_sizes import bytes_of
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
 from zerotoolsd.config.config_tables import HistoryConfig
 from zerotoolsd.monitoring.history_file import (

@@ -5,9 +5,9 @@ contain them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import zerotools
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.attempts.metric_counters import MetricCounters

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU

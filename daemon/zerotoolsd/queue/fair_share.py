@@ -8,8 +8,8 @@ the configuration.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.config.config_tables import SharesConfig
 from zerotoolsd.queue.store import Store

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.xids import GpuXid, describe, is_fault
 from zerotoolsd.queue.clocks import Moment

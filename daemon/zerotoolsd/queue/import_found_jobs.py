@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import zerotools
 from zerotools.core.counts_and_sizes import bytes_of
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.array_job_files import JOBS

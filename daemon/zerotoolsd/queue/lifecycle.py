@@ -9,11 +9,10 @@ module does no I/O and reads no clock: `now` is an argument. The states are defi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from zerotools.core.counts_and_sizes import count_text
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.jobs.states import (
     CANCELLED,

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-
-from zerotools.core.fast_dataclass import dataclass
 
 USER_ERROR = "user_error"
 BAD_CHECKPOINT = "bad_checkpoint"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
 import zerotools
 from zerotools.core.errors import Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile.stored_job import StoredJob, read_stored
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import TERMINAL

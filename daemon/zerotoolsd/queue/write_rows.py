@@ -7,13 +7,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import zerotools
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec

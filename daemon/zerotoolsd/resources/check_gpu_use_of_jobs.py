@@ -11,11 +11,10 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.counts_and_sizes import bytes_of
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import GpusConfig
 from zerotoolsd.queue.rows import AttemptRow, Lease

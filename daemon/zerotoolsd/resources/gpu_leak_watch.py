@@ -20,9 +20,8 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.foreign_gpu_memory import foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.attempts.attempt_watcher import Guard

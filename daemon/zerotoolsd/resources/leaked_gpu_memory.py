@@ -12,13 +12,12 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum, unique
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.foreign_gpu_memory import unaccounted_bytes
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.attempts import orphan_processes

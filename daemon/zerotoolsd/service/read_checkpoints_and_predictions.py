@@ -11,13 +11,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.eval import PREDICTIONS
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_checkpoint_file_names import MANIFEST

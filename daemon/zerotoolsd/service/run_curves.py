@@ -20,11 +20,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.step_curves import (
     OF_EVALUATIONS,
     OF_STEPS,

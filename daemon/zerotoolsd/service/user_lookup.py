@@ -10,9 +10,9 @@ import asyncio
 import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.users.account import UnknownAccount, find_account, group_names
 from zerotoolsd.users.rights import Caller

@@ -13,14 +13,13 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_memory_layout import DEVICE, DISK, HOST
 from zerotools.jobs.jobfile_tables.offload import OffloadSpec
 

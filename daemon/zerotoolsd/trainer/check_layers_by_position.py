@@ -12,13 +12,12 @@ import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.data.collate import collate
 from zerotoolsd.trainer.data.example_pools import Example

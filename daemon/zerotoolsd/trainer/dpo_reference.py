@@ -20,12 +20,12 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.job_checkpoint_file_names import MANIFEST
 from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint

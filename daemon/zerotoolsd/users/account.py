@@ -15,12 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar, cast
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 
 
 class UnknownAccount(BadRequest):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 from enum import Enum, unique
-
-from zerotools.core.fast_dataclass import dataclass
 
 OVERFLOW_UID = 65534
 """The uid that the kernel reports for a user who is unknown in the daemon's user namespace."""

@@ -8,11 +8,10 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.users import run_as_user
 from zerotoolsd.users.account import NAME_SERVICE, Account, UnknownAccount, user_name
 from zerotoolsd.users.open_as_user import file_rights

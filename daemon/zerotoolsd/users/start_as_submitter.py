@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.text.exec_limits import too_long
 from zerotoolsd.users import run_as_user
 from zerotoolsd.users.account import Account

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from zerotools.core.counts_and_sizes import bytes_of
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.users.account import NAME_SERVICE, Account, NameLookupTimeout, UnknownAccount
 
 OTHERS_QUEUE_BYTES = 2**30

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from zerotools.cli.options.click_options import (
 from zerotools.cli.output import render
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 

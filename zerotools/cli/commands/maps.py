@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from zerotools.cli.output import render
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import ReadOptions
 from zerotools.io.files.source_stamps import recording_sources

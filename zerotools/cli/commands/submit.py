@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,6 @@ from zerotools.cli.options.submission_options import (
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name, print_message
 from zerotools.core.errors import BadRequest, DaemonUnreachable
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.client.daemon_address import RemoteMachine, machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.submission_conflicts import Submission

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -26,7 +27,6 @@ from zerotools.cli.output.text_charts import (
     step_range,
 )
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.optional_packages import package_not_installed
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.step_curves import CurvePoints, Curves, output_dirs_of

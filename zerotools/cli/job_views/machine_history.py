@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.cli.job_views.describe_job import title
@@ -14,7 +15,6 @@ from zerotools.cli.job_views.job_curves import has_braille
 from zerotools.cli.output import render
 from zerotools.cli.output.text_charts import BLOCKS, LETTERS, means_over_time, sparkline
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot import Snapshot
 

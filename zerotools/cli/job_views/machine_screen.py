@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 from zerotools.cli.job_views.describe_job import (
@@ -25,7 +25,6 @@ from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import DaemonError, DaemonUnreachable, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess

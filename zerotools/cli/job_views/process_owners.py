@@ -7,11 +7,11 @@ read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess
 
 RUN_DIR_VARIABLE = "ZEROTOOLS_RUN_DIR"

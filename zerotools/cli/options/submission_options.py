@@ -9,7 +9,7 @@ import functools
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,6 @@ import click
 
 from zerotools.cli.options.click_options import CLUSTER, JOB, WHEN, given_as, option
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile_tables.spec import SLURM
 from zerotools.jobs.priority_range import LEAST_PRIORITY, MOST_PRIORITY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from zerotools.core.errors import (
     BadRequest,
     ZerotoolsError,
 )
-from zerotools.core.fast_dataclass import dataclass
 
 EXIT_DEFECT = 70
 

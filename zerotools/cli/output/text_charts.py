@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-
-from zerotools.core.fast_dataclass import dataclass
 
 ROWS = 12
 FEWEST_ROWS = 4

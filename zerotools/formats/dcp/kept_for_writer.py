@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.distcp.metadata import Item
 from zerotools.runs.training_record import JobRecord
 

@@ -10,6 +10,7 @@ one copy of the bytes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.dcp.kept_for_writer import DcpNative, native_of

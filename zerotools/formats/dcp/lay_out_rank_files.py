@@ -7,12 +7,11 @@ rank's chunks. `.metadata` records the position of each archive.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Tensor
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import FilePlan
 from zerotools.io.distcp.dcp_file_names import METADATA
 from zerotools.io.distcp.lay_out_data_file import PlannedFile

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zerotools.core.adapter_tensor_names import names_in_model
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.dcp.key_paths import FlatValue, Path, text_of
 from zerotools.formats.dcp.optimizer_sections import OptimizerSection, find_optimizers
 from zerotools.formats.dcp.section_words import (

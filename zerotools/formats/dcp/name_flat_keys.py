@@ -12,10 +12,9 @@ Their name is their flat key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.dcp.key_paths import values_of
 from zerotools.formats.dcp.model_sections import (
     ModelChoice,

@@ -9,10 +9,10 @@ torchtitan   the weights at the top level, the optimizer state flattened by para
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import ParamGroup
 
 OPTIMIZER = "optimizer"

@@ -13,9 +13,8 @@ the name of a weight.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.dcp.key_paths import FlatValue, Path, is_option, name_below, text_of
 from zerotools.formats.dcp.section_words import is_model_word, is_optimizer_word, names_a_weight
 from zerotools.io.distcp.metadata import SavedTensor

@@ -7,13 +7,13 @@ the source's files do not contain come from a DeepSpeed configuration.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.change_stage import new_stored_tensor
 from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalGroup, StatePart

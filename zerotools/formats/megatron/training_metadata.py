@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Origin, Problem, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import ParamGroup
 from zerotools.io.torchzip.pt_file import TorchFile
 

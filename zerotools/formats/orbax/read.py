@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Origin, Problem, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.orbax.arrays_as_virtual_files import array_file, array_path
 from zerotools.formats.orbax.file_names import DATABASE, step_of
 from zerotools.formats.orbax.item_values import ItemValues, keep_values, status_of_files

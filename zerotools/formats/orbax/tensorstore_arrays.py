@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -20,7 +21,6 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, ChunksOnDemand, Tensor
 from zerotools.core.dtypes import DType, dtype_named
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.optional_packages import package_not_installed
 
 Stored = bytes | bytearray

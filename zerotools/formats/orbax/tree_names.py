@@ -19,9 +19,9 @@ random generators in `nnx_aux`. These variables keep their paths as names::
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import LOOSE
 
 _PARAMS = "params"

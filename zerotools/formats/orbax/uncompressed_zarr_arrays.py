@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, ChunksOnDemand, Tensor
 from zerotools.core.dtypes import BOOL, DTYPES, DType
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.read_json import read_json
 
 METADATA = ".zarray"

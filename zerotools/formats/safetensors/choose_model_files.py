@@ -8,11 +8,11 @@ without an index: a number that is missing means that a weight is lost.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.safetensors.merge_rank_shards import SHARD, shard_numbers
 from zerotools.io.huggingface.model_index import (
     part_of_a_set,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -21,7 +21,6 @@ from typing import Any, TypeGuard
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.metadata_memory_limit import DataSize, bytes_on_disk, may_be_read
 from zerotools.io.files.read_json import parse_json
 from zerotools.io.files.regular_files import source_file

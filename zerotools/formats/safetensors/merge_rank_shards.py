@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.safetensors.header import Header
 from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.model_sidecars import find_config

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import field
-
-from zerotools.core.fast_dataclass import dataclass
+from dataclasses import dataclass, field
 
 TRAINING = "checkpoint.pt"
 INDEX = re.compile(r"[^/]*\.bin\.index\.json")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.torch_optimizers import (
     NAMED_BY_SHAPE,
     ORDER_UNKNOWN,

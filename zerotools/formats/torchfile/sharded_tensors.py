@@ -18,6 +18,7 @@ torch/distributed/tensor/placement_types.py (`_StridedShard`), torch/distributed
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -25,7 +26,6 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.torchzip.pickle_values import Global, StoredTensor, kind_text
 from zerotools.io.torchzip.tree_tensors import PARAMETERS, WITH_STATE, as_tensor, is_plain
 

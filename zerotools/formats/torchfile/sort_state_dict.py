@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Opaque, TensorRef
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.torchfile.refuse_non_model import (
     is_partition,
     refuse_other,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -24,7 +25,6 @@ from typing import cast
 from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.distcp.metadata import Metadata
 from zerotools.io.files.open_source import FarSource, RemotePath
 from zerotools.io.files.regular_files import source_file

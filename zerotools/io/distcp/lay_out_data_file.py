@@ -7,7 +7,7 @@ for their checksum.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from zlib import crc32
 from zerotools.core.boxes import row_major_strides
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.io.distcp.metadata import Item
 from zerotools.io.torchzip.archive_layout import ArchiveLayout, lay_out

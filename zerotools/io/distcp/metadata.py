@@ -9,7 +9,7 @@ whole numbers of at least 0.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.metadata_memory_limit import data_in, may_be_read
 from zerotools.io.files.regular_files import check_regular, read_regular

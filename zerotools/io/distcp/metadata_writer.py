@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zerotools.core.boxes import Box
 from zerotools.core.dtypes import DType
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.distcp.metadata import Item
 
 _MODULE = "torch.distributed.checkpoint.metadata"

@@ -8,12 +8,11 @@ contents do not change.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import CarriedBytes, FilePlan
 from zerotools.io.distcp.dcp_directory import metadata_names
 from zerotools.io.distcp.metadata import LARGEST_METADATA, Item, read_metadata

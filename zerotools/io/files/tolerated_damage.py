@@ -21,11 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 
 
 @dataclass

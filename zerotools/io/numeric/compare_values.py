@@ -8,12 +8,12 @@ the same value, so their distance is 0.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from threading import local
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.numeric.dtype_casts import INFINITY, Array
 
 BLOCK = 2**16

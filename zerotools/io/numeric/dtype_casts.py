@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from zerotools.core.dtypes import FLOAT8_E4M3FN, FLOAT8_E8M0FNU, DType
 from zerotools.core.errors import Unsupported
-from zerotools.core.fast_dataclass import dataclass
 
 Array = NDArray[Any]
 

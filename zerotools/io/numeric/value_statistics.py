@@ -8,11 +8,11 @@ dtype of fewer bits would lose.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.numeric.compare_values import BLOCK, NO_NORM, Norm, norm_of, widened
 from zerotools.io.numeric.dtype_casts import Array
 

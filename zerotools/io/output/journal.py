@@ -13,11 +13,11 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.regular_files import read_regular
 

@@ -19,11 +19,11 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.read_json import read_json
 from zerotools.io.output.journal import is_of_journals

@@ -24,6 +24,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -31,7 +32,6 @@ from typing import Any
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.output.journal import refuse_another
 from zerotools.io.output.output_marker import MARKER, marked_files
 from zerotools.io.output.store_write_record import WRITING, is_written, read_writing

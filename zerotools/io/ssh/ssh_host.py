@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 
 SCHEME = "ssh"
 Wrong = Callable[[str, str], BadRequest]

@@ -8,10 +8,10 @@ The library repeats failed requests. If a request fails finally, the method rais
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.metadata_memory_limit import DataSize, may_be_read
 from zerotools.io.files.tolerated_damage import raise_or_record
 from zerotools.io.torchzip.file_range import FileRange

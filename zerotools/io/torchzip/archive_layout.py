@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from zlib import crc32
-
-from zerotools.core.fast_dataclass import dataclass
 
 ALIGNMENT = 64
 FOLDER = "archive"

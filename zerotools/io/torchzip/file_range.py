@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.metadata_memory_limit import DataSize, bytes_on_disk
 from zerotools.io.files.open_source import OpenSource
 

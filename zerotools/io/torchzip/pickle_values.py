@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
-from zerotools.core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.io.files.metadata_memory_limit import data_in, may_be_read
 from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 
 LEAST_MINUTES, MOST_MINUTES = 0.1, 120
 LEAST_EVERY, MOST_EVERY = 0.1, 600

@@ -11,12 +11,11 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import DaemonRefused
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.jobs.chaos.chaos_options import ChaosOptions
 from zerotools.jobs.chaos.own_processes import VARIABLE

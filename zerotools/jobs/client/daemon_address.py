@@ -11,10 +11,10 @@ import socket
 import stat
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 
 SOCKET_NAME = "api.sock"
 SOCKET_VARIABLE = "ZEROTOOLS_SOCKET"

@@ -12,6 +12,7 @@ import http.client
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,6 @@ from zerotools.core.errors import (
     DaemonUnreachable,
     Unsupported,
 )
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 from zerotools.jobs.client import daemon_address, daemon_compatibility
 from zerotools.jobs.client.daemon_address import machine_behind, shown_socket

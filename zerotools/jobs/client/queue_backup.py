@@ -16,10 +16,10 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.states import TERMINAL
 
 DATABASE = "zerotools.db"

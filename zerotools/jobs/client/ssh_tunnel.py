@@ -23,10 +23,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonUnreachable
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.ssh.ssh_host import (
     LOGIN_SECONDS,
     OPTIONS,

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.datafiles.record_files import checked_text, kind_in_words, shown_names
 
 ASSISTANT, USER, SYSTEM, TOOL = "assistant", "user", "system", "tool"

@@ -8,11 +8,11 @@ examples, unless the job sets it. A document is the text in one column of a reco
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.datafiles.conversations import (
     ASSISTANT,
     SYSTEM,

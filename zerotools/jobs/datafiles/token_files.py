@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.regular_files import open_regular
 from zerotools.jobs.jobfile_tables.data import TOKEN_TYPES
 

@@ -10,9 +10,9 @@ passes keys and values from rank to rank. `sp` is DeepSpeed's method, which exch
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.reading.batch_size import (
     JOB_SEQUENCE_RANKS,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.accelerate_parallelism import (
     read_affinity,

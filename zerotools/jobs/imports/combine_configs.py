@@ -12,12 +12,11 @@ import copy
 import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.huggingface.config_json import full_config
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.accelerate_yaml import Launched, read_accelerate

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 

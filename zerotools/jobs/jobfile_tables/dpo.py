@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zerotools.core.fast_dataclass import dataclass
+from dataclasses import dataclass
+
 from zerotools.jobs.binding.declaration import key
 
 

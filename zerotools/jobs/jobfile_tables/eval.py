@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 

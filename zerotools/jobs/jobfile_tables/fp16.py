@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.declaration import key
 
 

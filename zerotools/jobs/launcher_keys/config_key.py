@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
-
-from zerotools.core.fast_dataclass import dataclass
 
 
 class ValueKind(Enum):

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
-
-from zerotools.core.fast_dataclass import dataclass
 
 Release = tuple[int, ...]
 DEADLINE_SECONDS = 10.0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.imports.combine_configs import JobFile
 from zerotools.jobs.memory_estimates.find_models_and_data import CONFIG, EXAMPLES, PREFERENCES, TEXT
 from zerotools.jobs.memory_estimates.training_estimate import Estimate, model_table_of

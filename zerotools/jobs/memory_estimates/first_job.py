@@ -10,12 +10,11 @@ sequences at a time as fit into memory, but at most `MOST_SEQUENCES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_memory_layout import NF4, MemoryLayout
 from zerotools.jobs.memory_estimates.complete_job_file import tokenizer_of, whole_job
 from zerotools.jobs.memory_estimates.find_models_and_data import (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_memory_layout import SHARDED, MemoryLayout
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.jobfile_tables.model import AUTO

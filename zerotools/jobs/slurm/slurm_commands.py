@@ -12,11 +12,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 
 SECONDS = 45.0
 """The time limit of a Slurm program in seconds.

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import field
-
-from zerotools.core.fast_dataclass import dataclass
+from dataclasses import dataclass, field
 
 DOUBLE = '"\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb\uff02'
 SINGLE = "'\u2018\u2019\u201a\u201b\u2032\u00b4`\uff07"

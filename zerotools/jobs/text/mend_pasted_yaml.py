@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.text.mend_pasted_text import (
     BLANKS,
     DOUBLE,

@@ -6,14 +6,13 @@ The same elements of both are read together, block by block, so no checkpoint is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import option_flag

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Origin
 from zerotools.core.dtypes import DType
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.io.numeric.compare_values import Distance, Extreme
 from zerotools.ops.comparison.tolerance import Tolerance

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import local
 from typing import NamedTuple
@@ -21,7 +21,6 @@ from zerotools.core.adapter_tensor_names import DEFAULT, adapter_tensors
 from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
 from zerotools.core.checkpoint import Checkpoint, ChunkBox, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import Range, covering_ranges
 from zerotools.formats import FORMATS, FormatTable, read_any
 from zerotools.io.files.open_files import ThreadFiles

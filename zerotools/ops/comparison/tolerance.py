@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zerotools.core.dtypes import (
@@ -16,7 +17,6 @@ from zerotools.core.dtypes import (
     DType,
 )
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.numeric.compare_values import NOTHING, Allowance
 
 _COMPLEX = (COMPLEX64, COMPLEX128)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from zerotools.core.adapter_tensor_names import (
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable, format_of, training_of

@@ -11,13 +11,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Stamp
 from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.scaled_cast import stored_tensors
 from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, format_of

@@ -5,14 +5,13 @@ cannot hold.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import Dropped, Target, optimizer_roles
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable

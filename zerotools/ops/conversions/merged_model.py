@@ -5,14 +5,13 @@ LoRA run the base model with the adapter merged.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.adapter_tensor_names import tensor_of_other_kind
 from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.dtypes import PRECISIONS, DType
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import Target
 from zerotools.formats import FormatTable
 from zerotools.formats.format import option_flag

@@ -4,9 +4,10 @@ left out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import FLOAT32
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import Dropped, Target, extra_roles, state_words
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable

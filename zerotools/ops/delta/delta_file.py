@@ -17,7 +17,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
@@ -27,7 +27,6 @@ import zerotools
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.ops.delta.block_codec import BLOCK_ELEMENTS, DeltaBlockKind, Elements, EncodedBlock
 

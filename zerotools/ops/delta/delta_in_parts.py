@@ -17,13 +17,13 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import xxhash
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.exclusive_directory import OwnDirectory
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.output.journal import NAME as LEDGER

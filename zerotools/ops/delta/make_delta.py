@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 import xxhash
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.part_ledger import refuse_without_part

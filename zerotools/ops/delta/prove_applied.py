@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.delta.delta_chain import ApplyRequest, DeltaChain

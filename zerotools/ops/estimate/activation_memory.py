@@ -32,9 +32,9 @@ each rank.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil, gcd
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.loss_chunks import LossSize
 from zerotools.core.training_memory_layout import ITEM_BYTES
 from zerotools.ops.estimate.model_families import HEAD, LAYER, RMS_FP32, Architecture

@@ -18,13 +18,12 @@ micro batch is computed once for each layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import product
 from math import isqrt
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_memory_layout import NF4, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activation_memory import MicroBatch
 from zerotools.ops.estimate.offload_table import (

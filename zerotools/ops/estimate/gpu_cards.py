@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 
 MIB, GIB = 1 << 20, 1 << 30
 _LIKE_ECC = 15 / 16

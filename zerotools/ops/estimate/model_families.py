@@ -12,11 +12,10 @@ up 14336 x 4096, down 4096 x 14336 and two norms of 4096: 218,112,000 parameters
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.huggingface.config_json import class_keys, full_config, ties_embeddings
 from zerotools.ops.estimate.state_memory import Parameter
 

@@ -9,9 +9,8 @@ messages. Stage 3 sends 1.5 times as many bytes (Rajbhandari et al. 2020, sectio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_memory_layout import LOCAL, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activation_memory import Activations, MicroBatch, activations_of
 from zerotools.ops.estimate.parameter_shapes import ModelShape

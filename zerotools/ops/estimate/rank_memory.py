@@ -18,9 +18,8 @@ the allocator holds in addition to the tensors. The first two were measured on o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_memory_layout import (
     DEVICE,
     DISK,

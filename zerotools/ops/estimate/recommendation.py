@@ -5,9 +5,8 @@ sequence.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.ops.estimate.activation_memory import MicroBatch
 from zerotools.ops.estimate.fit_search import Way, Ways, joined_with_and
 from zerotools.ops.estimate.offload_table import (

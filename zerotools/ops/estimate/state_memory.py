@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.loss_chunks import LossSize
 from zerotools.core.training_memory_layout import (
     DEVICE,

@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from zerotools.core.boxes import Box, BoxIndex, boxes_of_range
 from zerotools.core.checkpoint import Chunk, ChunkBox, Key, Tensor
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import Range, Ranges
 from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes, Target
 from zerotools.ops.execution.plan_copies import Copy, RangeCopy

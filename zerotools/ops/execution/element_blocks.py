@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zerotools.core.boxes import BoxIndex, boxes_of_range
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import Range, covering_ranges
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.files.source_stamps import Sources

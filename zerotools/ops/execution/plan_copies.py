@@ -14,13 +14,13 @@ intersected.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerotools.core.boxes import Box, BoxIndex, Hole, Overlap, prove_cover
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, Incomplete
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import Range, chunk_locations, covering_ranges, match_ranges
 from zerotools.core.scaled_cast import ScaledCast
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock
@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import TypeVar
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.plan_copies import Copy, RangeCopy

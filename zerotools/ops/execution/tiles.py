@@ -8,13 +8,13 @@ file share tiles.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
 from zerotools.core.checkpoint import ChunkBox, Key
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import Range
 from zerotools.core.scaled_cast import ScaledCast
 from zerotools.ops.execution.plan_copies import Copy, RangeCopy, ScaledSource

@@ -13,14 +13,13 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, Target
 from zerotools.io.files.copy_bytes import SharedBlocks, copy_bytes, whole_blocks
 from zerotools.io.files.crc32 import combine_crc32, crc32, of_zeros

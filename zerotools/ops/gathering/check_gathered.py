@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.adapter_tensor_names import adapter_names, is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats import format_of, read_any
 from zerotools.formats.detect import allow_unfinished_name
 from zerotools.io.files.tolerated_damage import tolerating_damage

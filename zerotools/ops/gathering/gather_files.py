@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.output.journal import NAME, Journal, is_of_journals
 from zerotools.io.output.staging import Staging
 from zerotools.io.ssh.remote_shell import OpenShells

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.gathering.node_source import for_each

@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.io.ssh.ssh_host import SCHEME, SshHost, Wrong, parse_login, parse_url
 from zerotools.io.stores.parse_url import is_url, path_of

@@ -12,11 +12,11 @@ import hashlib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.output.journal import is_of_journals
 from zerotools.io.ssh.remote_shell import BLOCK, SILENT_SECONDS, FarShell, OpenShells

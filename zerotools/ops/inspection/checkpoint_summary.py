@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Opaque, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import optimizer_roles
 from zerotools.core.training_state import LossScale, ParamGroup, TrainingState
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats import FORMATS, FormatTable, UnfinishedCheckpoint, detect, format_of, read
 from zerotools.formats.detect import UNFINISHED, formats_in
 from zerotools.formats.safetensors.header import read_header

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Incomplete, Unsupported, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.list_run_checkpoints import RunListing

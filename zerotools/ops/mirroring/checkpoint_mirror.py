@@ -9,11 +9,10 @@ for the network.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.output.write_to_store import ForeignObjects
 from zerotools.io.stores.parse_url import lies_in, path_of
 from zerotools.io.stores.store_path import StorePath

@@ -16,11 +16,11 @@ import json
 import os
 import socket
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.read_json import read_json
 from zerotools.io.stores.parse_url import lies_in
 from zerotools.io.stores.store_path import StorePath, forget_path, writable_store

@@ -12,11 +12,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from threading import Event
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats import FORMATS
 from zerotools.io.files.regular_files import read_regular, source_file
 from zerotools.io.output.output_marker import MARKER, marker_text

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.quantisation_schemes import VALUES, BlockQuantised, scale_shape
 from zerotools.core.scaled_cast import ScaledCast
 from zerotools.io.huggingface.model_sidecars import CONFIG

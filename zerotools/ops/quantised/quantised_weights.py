@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.scaled_cast import ScaledCast, Scheme
 from zerotools.ops.quantised.quantisation_config import QuantisationConfig
 

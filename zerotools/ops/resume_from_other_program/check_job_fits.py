@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import BFLOAT16, FLOAT16
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_class_of
 from zerotools.ops.execution.plan_copies import prove_source
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun

@@ -9,14 +9,13 @@ mp_rank_00_model_states.pt                     DeepSpeed without ZeRO: the state
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import optimizer_roles
 from zerotools.core.training_state import TrainingState

@@ -9,11 +9,10 @@ order).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import Target, optimizer_roles
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of

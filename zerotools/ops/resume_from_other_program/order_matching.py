@@ -11,11 +11,11 @@ Otherwise zerotools does not guess.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape, state_fits
 

@@ -13,13 +13,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.adapter_tensor_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape
 from zerotools.io.files.read_json import read_json
 from zerotools.io.files.regular_files import read_user_file

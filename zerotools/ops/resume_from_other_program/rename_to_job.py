@@ -7,12 +7,11 @@ The names may differ because a wrapper of the model added a prefix to all names 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import ParamGroup
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES, Shape, names_by_shape
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun

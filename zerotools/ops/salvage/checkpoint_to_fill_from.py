@@ -5,13 +5,12 @@ run began with.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.adapter_tensor_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.examine_damage import ToExamine, examine_files, read_remaining

@@ -5,7 +5,7 @@ restore the layout of the Hub, rename and select. The weights may have holes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.adapter_tensor_names import (
@@ -20,7 +20,6 @@ from zerotools.core.adapter_tensor_names import (
     plain_name,
 )
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.hub_layout import HubLayout
 from zerotools.formats import FormatTable, format_of
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES

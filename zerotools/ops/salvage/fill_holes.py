@@ -13,14 +13,13 @@ tensor for all of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.boxes import Box, boxes_of_range
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import Range, Ranges, ranges_of
 from zerotools.core.target import Target
 from zerotools.core.tensor_parallel_placement import PlacedBlock, place_chunk

@@ -8,7 +8,7 @@ and rank 1 is lost. Elements [0, 3) and [6, 8) of the flattened tensor are undam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from zerotools.core.boxes import Box, BoxIndex, Overlap, boxes_of_range, prove_cover
@@ -16,7 +16,6 @@ from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import Range, Ranges, ranges_of
 from zerotools.io.distcp.item_chunks import ItemChunks
 

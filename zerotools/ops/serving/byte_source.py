@@ -22,7 +22,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from threading import Lock, Semaphore, local
@@ -31,7 +31,6 @@ import numpy as np
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.scaled_cast import ScaledCast
 from zerotools.core.target import CarriedBytes, Target
 from zerotools.io.files.open_files import OpenFiles

@@ -8,12 +8,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from time import time
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.execution.resume_identity import identity_of
 

@@ -13,11 +13,9 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import quote
-
-from zerotools.core.fast_dataclass import dataclass
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 CLOCK_SECONDS = 15 * 60

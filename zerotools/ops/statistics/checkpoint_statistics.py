@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.layer_names import in_order_of_numbers, place_of
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype

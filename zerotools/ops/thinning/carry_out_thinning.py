@@ -7,13 +7,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.open_files import sync_file
 from zerotools.io.output.staging import exchange_names
 from zerotools.ops.execution.tile_workers import MemoryBudget

@@ -7,10 +7,10 @@ import os
 import signal
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.source_stamps import Sources
 
 

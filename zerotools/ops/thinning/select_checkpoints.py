@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.formats.detect import UNFINISHED
 from zerotools.io.files.directory_entries import names_in

@@ -7,13 +7,12 @@ import os
 import stat
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import FilePlan
 from zerotools.core.thinning_changes import Keep, Thinning
 from zerotools.formats import FORMATS, FormatTable

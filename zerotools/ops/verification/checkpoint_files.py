@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.distcp.item_chunks import BlobTrees, archives_of
 from zerotools.io.files.directory_entries import folders_below, stays_below_root

@@ -5,14 +5,13 @@ number of ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, read_any, require_readable, training_of
 from zerotools.io.files.metadata_memory_limit import DataSize, no_data

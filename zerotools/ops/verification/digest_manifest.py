@@ -14,14 +14,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import TrainingState
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.metadata_memory_limit import DataSize, no_data

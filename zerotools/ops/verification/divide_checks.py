@@ -11,11 +11,10 @@ run checks the structure of the whole checkpoint, because this reads no tensor d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from heapq import heapreplace
 
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 

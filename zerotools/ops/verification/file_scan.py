@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from threading import local
@@ -20,7 +20,6 @@ import numpy as np
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import Ranges
 from zerotools.io.files.crc32 import combine_crc32, crc32
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles

@@ -14,7 +14,7 @@ an export in 16 bits can be compared with a checkpoint in fp32.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ import xxhash
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.numeric.compare_values import count_values
 from zerotools.io.numeric.dtype_casts import Array, Cast, numpy_cast, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch

@@ -9,13 +9,13 @@ record, and whether all files belong to the same step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import covering_ranges
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.source_stamps import Sources

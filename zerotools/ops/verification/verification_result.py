@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 from zerotools.ops.verification.digest_manifest import DigestManifest

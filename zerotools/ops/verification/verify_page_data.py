@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Tensor
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.picture.checkpoint_page_data import (
     FEWEST_CELLS,

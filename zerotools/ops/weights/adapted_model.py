@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -24,7 +24,6 @@ from zerotools.core.adapter_tensor_names import (
 )
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.ops.weights.adapter_arithmetic import Change, Layout, Offset, Product, Rows
 from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, scale_of, token_indices
 

@@ -10,7 +10,7 @@ a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy as np
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box, contiguous_boxes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.tensor_parallel_placement import PlacedBlock, place_chunk
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.execution.load_arrays import load_tensors

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,6 @@ import numpy as np
 from zerotools.core.adapter_tensor_names import PREFIX, A, AdapterTensor, B, adapter_tensors
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.nearest_word import nearest_of
 from zerotools.io.distcp.item_chunks import archives_of
 from zerotools.maps.expression_views import Shape

@@ -8,7 +8,7 @@ Weights that the run stores in 4 bits are taken from the base model, because the
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools import formats
@@ -16,7 +16,6 @@ from zerotools.core.adapter_tensor_names import adapter_names
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.hub_layout import HubLayout
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.safetensors.read import read

@@ -8,7 +8,7 @@ into one tensor, their numbers must be equal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from zerotools.core.adapter_tensor_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.quantisation_schemes import PAYLOAD, Arithmetic
 from zerotools.core.scaled_cast import ScaledCast
 from zerotools.core.target import LOOSE, WEIGHTS

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.huggingface.config_json import ties_embeddings
 from zerotools.maps.detect_layout import FoundLayout, check_complete, detect_layout, match_layout
 from zerotools.maps.expression_views import Shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats import FORMATS, FormatTable, format_of, training_of
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.huggingface.config_json import config_of_model, ties_embeddings

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 
 
 def rename_tensors(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint:

@@ -5,8 +5,7 @@ TRL's model with a value head add, and words that all names begin with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-
-from zerotools.core.fast_dataclass import dataclass
+from dataclasses import dataclass
 
 WRAPPERS = frozenset({
     "module", "_orig_mod", "_forward_module", "_checkpoint_wrapped_module", "_fsdp_wrapped_module",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
 from types import NoneType, UnionType
@@ -23,7 +24,6 @@ from typing import get_type_hints as hints_of
 
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.stores.parse_url import path_of
 
 WHAT = "What"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 
 AUTO, CHILD, SYSTEMD = "auto", "child", "systemd"
 VARIABLE = "ZEROTOOLS_LAUNCH"

@@ -16,10 +16,10 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
 from zerotoolsd.attempts.backends.spawn_supervisor import open_log, supervisor_environment

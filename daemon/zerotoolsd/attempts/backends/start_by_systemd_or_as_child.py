@@ -7,9 +7,9 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.attempts.backends.choose_backend import CHILD, SYSTEMD, LaunchBackend
 from zerotoolsd.attempts.backends.fork_server import WarmSupervisor
 from zerotoolsd.attempts.backends.spawn_supervisor import spawn_child

@@ -24,9 +24,9 @@ import re
 import resource
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
 from zerotoolsd.attempts.backends.spawn_supervisor import (
     SUPERVISOR_LOG,

@@ -15,11 +15,10 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats import FORMATS
 from zerotools.formats.detect import UNFINISHED, formats_in
 from zerotools.io.huggingface.model_index import set_of

@@ -16,9 +16,9 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.telemetry.datagram_sender import Sender
 from zerotoolsd.supervisor.attempt_plan import REQUEST, TIME_LIMIT
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json

@@ -11,11 +11,11 @@ from __future__ import annotations
 import socket
 import struct
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.aiohttp_app_keys import (
     ACTIONS,

@@ -12,10 +12,10 @@ import os
 import socket
 import ssl
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.client.daemon_address import Address, connect_socket
 from zerotoolsd.config.config_tables import ApiConfig
 from zerotoolsd.http.api.bearer_tokens import BearerTokens, read_tokens, tokens_path

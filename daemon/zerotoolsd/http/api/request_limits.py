@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-
-from zerotools.core.fast_dataclass import dataclass
+from dataclasses import dataclass
 
 PER_SECOND = 2000.0
 """The largest number of requests of one uid per second in the long run.

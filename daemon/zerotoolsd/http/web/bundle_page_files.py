@@ -12,10 +12,9 @@ import gzip
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from zerotools.core.fast_dataclass import dataclass
 
 ROOT = Path(__file__).with_name("files")
 TYPES = {

@@ -24,11 +24,10 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.supervisor.durable_files import read_json, write_json
 
 log = logging.getLogger(__name__)

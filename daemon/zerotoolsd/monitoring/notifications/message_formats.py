@@ -21,12 +21,11 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_plus, urlencode, urlsplit, urlunsplit
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.text.mask_secrets import HIDDEN
 from zerotoolsd.config import notify_config
 from zerotoolsd.queue.sql_values import one_line

@@ -8,9 +8,8 @@ of the GPU. A lease without an amount takes the whole GPU and excludes other lea
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.resource_requests import DECLARED, Request, ResourceNeed, job_of

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zerotools.core.fast_dataclass import dataclass
+from dataclasses import dataclass
+
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY
 

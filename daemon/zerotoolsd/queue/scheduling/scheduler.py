@@ -34,10 +34,10 @@ import heapq
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from zerotools.core.counts_and_sizes import count_text
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation, GpuAllocationView

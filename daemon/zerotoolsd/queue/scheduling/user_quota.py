@@ -8,10 +8,9 @@ user has to wait, all later jobs of this user with the same need have to wait, t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from zerotools.core.counts_and_sizes import count_text
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.users.user_limits import UserLimits

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotoolsd.interface.start_conditions import ANY, Dependency
 from zerotoolsd.queue.rows import JobRow

@@ -7,9 +7,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
-
-from zerotools.core.fast_dataclass import dataclass
 
 RunSql = Callable[..., sqlite3.Cursor]
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 
 RunSql = Callable[..., sqlite3.Cursor]

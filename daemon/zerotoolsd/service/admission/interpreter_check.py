@@ -8,12 +8,11 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.optional_packages import EXTRAS, distribution_of, install_command, is_older
 from zerotools.jobs.jobfile.derive_evaluation_job import HARNESS
 from zerotools.jobs.jobfile_tables.complete_deepspeed_config import completed_config

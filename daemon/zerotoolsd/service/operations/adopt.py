@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from zerotools.core.counts_and_sizes import count_text
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.dispatch.dispatcher import Dispatcher

@@ -6,12 +6,11 @@ import asyncio
 import shlex
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.step_curves import output_dirs_of
 from zerotools.runs.checkpoint_dirs import directory_name

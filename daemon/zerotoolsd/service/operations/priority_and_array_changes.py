@@ -6,8 +6,8 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Conflict, NotFound, Unavailable

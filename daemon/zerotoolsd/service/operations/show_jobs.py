@@ -12,10 +12,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.text.mask_secrets import longest_first

@@ -19,10 +19,10 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.slurm.job_directory import ATTEMPTS, JobDirectory, read_record, write_record
 from zerotoolsd.supervisor.attempt_plan import EXIT, PROGRESS, RUN
 from zerotoolsd.supervisor.procfs import boot_id, read_process

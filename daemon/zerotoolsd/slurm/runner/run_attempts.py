@@ -22,11 +22,11 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.job_rules import most_nodes
 from zerotools.jobs.slurm.job_directory import JobDirectory

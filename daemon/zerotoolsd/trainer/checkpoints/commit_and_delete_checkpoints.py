@@ -10,11 +10,10 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest

@@ -8,10 +8,10 @@ decision. This module uses only the standard library.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.retention import KeepRule, NeededCheckpoint, first_need, read_needed
 from zerotools.runs.upload_records import checkpoint_in_upload

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign
 from zerotools.runs import checkpoint_dirs

@@ -18,10 +18,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.training_record import JobRecord
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (

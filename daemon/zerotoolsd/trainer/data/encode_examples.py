@@ -7,13 +7,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.durations import duration_text
 from zerotools.jobs.datafiles.examples_and_documents import Record, read_records_of
 from zerotools.jobs.jobfile_tables.data import SEPARATE, DataSpec

@@ -11,14 +11,13 @@ from __future__ import annotations
 import array
 import hashlib
 from collections.abc import Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.numeric.number_file import NumberFile
 from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED, Encoded
 from zerotoolsd.trainer.data.example_pools import IGNORED, Example

@@ -24,6 +24,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,6 @@ from typing import Any
 import numpy as np
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.exclusive_directory import OwnDirectory
 
 DIRECTORY, MOST_BYTES = "ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"

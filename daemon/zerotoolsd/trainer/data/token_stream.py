@@ -11,6 +11,7 @@ import itertools
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.number_file import NumberFile
 from zerotools.jobs.datafiles.examples_and_documents import has_documents, read_documents

@@ -11,13 +11,12 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.datafiles.examples_and_documents import has_documents
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
 from zerotools.jobs.jobfile_tables.data import BYTES, kind_of, patterns_of, tokenizer_of

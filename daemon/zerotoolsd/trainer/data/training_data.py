@@ -7,14 +7,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.data import (
     ENCODED,
     DataSpec,

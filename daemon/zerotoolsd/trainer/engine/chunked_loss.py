@@ -16,7 +16,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
@@ -26,7 +26,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from zerotools.core.errors import Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.loss_chunks import LossSize
 from zerotools.jobs.jobfile_tables.data import longest_sequence
 from zerotools.jobs.jobfile_tables.spec import JobSpec

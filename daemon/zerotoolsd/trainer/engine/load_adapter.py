@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from zerotools import formats
 from zerotools.core.adapter_tensor_names import DEFAULT, PREFIX, adapter_tensors
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.lora import LoraSpec
 from zerotools.ops.weights.adapter_config import read_adapter_config, scale_of
 from zerotoolsd.trainer.model.add_lora_adapters import is_adapter

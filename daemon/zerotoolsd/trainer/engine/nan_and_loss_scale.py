@@ -14,9 +14,8 @@ A step with a finite loss and gradient norm updates the weights. Any other step:
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.fp16 import Fp16Spec
 from zerotools.runs.training_record import LossScaleRecord
 from zerotoolsd.trainer.rank.rank_errors import Diverged

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ import transformers
 from torch import nn
 
 from zerotools.core.errors import Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.data.example_pools import Example
 from zerotoolsd.trainer.model.tiny_model import small_model

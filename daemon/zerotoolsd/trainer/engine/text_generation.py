@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.datafiles.examples_and_documents import TextExample, as_conversation
 from zerotools.jobs.jobfile_tables.data import SEPARATE
 from zerotools.jobs.jobfile_tables.eval import MAX_NEW_TOKENS

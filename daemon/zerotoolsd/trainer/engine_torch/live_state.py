@@ -5,12 +5,12 @@ stage.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_memory_layout import MemoryLayout
 from zerotoolsd.trainer.allocate_tensors import MemoryTiers
 from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts

@@ -4,13 +4,13 @@ step.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_memory_layout import MOMENTS
 from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.runs.training_record import OptimizerGroup, OptimizerRecord

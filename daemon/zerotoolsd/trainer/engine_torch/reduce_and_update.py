@@ -9,6 +9,7 @@ the gradients.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +19,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.trainer.model.sharding import cutting_groups
 from zerotoolsd.trainer.tensor_parallel.parallel_layers import gather_flat
 

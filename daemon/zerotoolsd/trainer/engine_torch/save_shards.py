@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -12,7 +12,6 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.trainer.allocate_tensors import LockFailed, PinnedArena
 from zerotoolsd.trainer.checkpoints.save_checkpoint import SaveFailed
 from zerotoolsd.trainer.rank.process_group import WorldGroup

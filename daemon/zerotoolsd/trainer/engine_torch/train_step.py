@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_memory_layout import DEVICE, LOCAL, MemoryLayout
 from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotoolsd.trainer.data.example_pools import RankBatch

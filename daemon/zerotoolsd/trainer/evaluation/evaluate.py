@@ -12,13 +12,12 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.open_files import sync_directory
 from zerotools.jobs.jobfile_tables.data import SEPARATE, tokenizer_of

@@ -8,11 +8,11 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.optional_packages import EXTRAS, install_command
 
 ROUGES = ("rouge1", "rouge2", "rougeL")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from zerotools.core.boxes import Box
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.hub_layout import HubBlock
 from zerotools.formats.safetensors.header import read_header
 from zerotools.io.huggingface.model_index import read_index

@@ -14,7 +14,7 @@ import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils import logging as transformers_logging
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
 from zerotoolsd.trainer.model.hub_tensors import (
     HubTensor,

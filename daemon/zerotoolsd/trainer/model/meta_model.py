@@ -6,6 +6,7 @@ import copy
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from transformers import __version__ as transformers_version
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.jobfile_tables.lora import LoraSpec
 from zerotools.jobs.jobfile_tables.model import ModelSpec
 from zerotoolsd.trainer.model.add_lora_adapters import add_adapters, refuse_tied

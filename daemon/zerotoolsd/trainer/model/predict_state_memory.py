@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zerotools.core.fast_dataclass import dataclass
+from dataclasses import dataclass
+
 from zerotools.core.loss_chunks import LossSize
 from zerotools.core.training_memory_layout import DEVICE, DISK, HOST, MemoryLayout
 from zerotools.ops.estimate.state_memory import (

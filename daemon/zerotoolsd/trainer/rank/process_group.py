@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import HeartbeatWriter
 from zerotoolsd.supervisor.heartbeats.stall_limits import CONNECTING
 from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, MachineNotReady, one_line

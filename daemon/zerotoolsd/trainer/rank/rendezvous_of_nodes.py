@@ -24,7 +24,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,7 +34,6 @@ import torch.distributed as dist
 import zerotools
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.durations import duration_text
 from zerotoolsd.trainer.rank.rank_errors import MachineNotReady, StoppedBeforeStart
 from zerotoolsd.trainer.rank.rank_settings import Rank

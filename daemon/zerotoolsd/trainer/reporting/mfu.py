@@ -9,11 +9,11 @@ activation checkpointing do not count. The masked half of the attention is not s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.peak_flops import peak_flops
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 

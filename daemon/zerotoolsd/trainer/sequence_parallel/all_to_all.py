@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-
-from zerotools.core.fast_dataclass import dataclass
 
 
 class Exchange(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotoolsd.trainer.data.example_pools import IGNORED
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange, GroupExchange

@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
 from torch import nn
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 
 COLUMNS, GATHERED_COLUMNS, ROWS, SPLIT_ROWS, SUMMED = (
     "columns",

@@ -10,6 +10,7 @@ The bar of a GPU is split by the owners of the memory (`OWNER_MARKS`):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from zerotools.cli.job_views.describe_job import title
 from zerotools.cli.job_views.machine_screen import CALM
@@ -32,7 +33,6 @@ from zerotools.cli.top.drawing.styled_lines import (
 )
 from zerotools.cli.top.reading.gpu_holders import JOB, GpuHolder, GpuShare
 from zerotools.cli.top.reading.read_screen_values import ScreenData
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.snapshot import Gpu
 
 WARM_CELSIUS, HOT_CELSIUS = 80, 88

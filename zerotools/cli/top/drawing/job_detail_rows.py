@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from zerotools.cli.job_views.describe_job import (
@@ -50,7 +51,6 @@ from zerotools.cli.top.drawing.styled_lines import (
 from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
 from zerotools.cli.top.reading.job_reports import CurveShape, CurveSummary, JobReports
 from zerotools.cli.top.reading.read_screen_values import ScreenData
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite_number
 

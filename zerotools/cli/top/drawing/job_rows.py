@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 
@@ -26,7 +27,6 @@ from zerotools.cli.job_views.describe_job import (
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing import short_numbers
 from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, Piece, filled, meter, padded, plain
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite_number
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zerotools.cli.job_views.describe_job import (
@@ -16,7 +16,6 @@ from zerotools.cli.job_views.describe_job import (
     shown_state,
     user_of,
 )
-from zerotools.core.fast_dataclass import dataclass
 
 JOBS, JOB, HELP, LOG = "jobs", "job", "help", "log"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from zerotools.cli.job_views.describe_job import Job, meaning_of, shown_state, state_text, title
 from zerotools.cli.top.drawing import help_and_log_pages, short_numbers
@@ -31,7 +32,6 @@ from zerotools.cli.top.drawing.styled_lines import (
 from zerotools.cli.top.drawing.view_state import HELP, JOB, LOG, ORDERS, ViewState, passing
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.read_screen_values import ScreenData
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.states import ACTIVE, LATE, STALLED, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8

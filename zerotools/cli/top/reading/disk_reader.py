@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.mounts import ReadMounts, mounts_of, read_mounts
 
 DEADLINE_SECONDS, START_SECONDS = 0.5, 5.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import psutil
@@ -10,7 +11,6 @@ import psutil
 from zerotools.cli.job_views.describe_job import Job, title, watched_process
 from zerotools.cli.job_views.process_owners import Owners, RankProcess, find_ranks, find_watched
 from zerotools.cli.top.reading.cached_value import CachedValue
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.sensors.foreign_gpu_memory import DRIVERS_OWN_BYTES, unaccounted_bytes
 from zerotools.sensors.snapshot import Gpu
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import codecs
 from collections import deque
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from zerotools.cli.job_views.describe_job import Job, title
 from zerotools.cli.top.reading.cached_value import CachedValue
 from zerotools.cli.top.reading.disk_reader import CheckpointDirectory, DiskReader
 from zerotools.cli.top.reading.job_reports import JobReports, ReportedCheckpoint, ReportReader
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.step_curves import finite_number
 

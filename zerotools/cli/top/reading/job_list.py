@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.reading.cached_value import SPARED
 from zerotools.core.errors import DaemonRefused, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, STATES, TERMINAL
 

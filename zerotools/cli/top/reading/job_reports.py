@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.job_views.job_curves import history
 from zerotools.cli.output.text_charts import SeriesPoints
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.step_curves import finite_number, step_of
 

@@ -6,7 +6,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.cli.job_views.describe_job import Job
@@ -30,7 +30,6 @@ from zerotools.cli.top.reading.job_details import (
 )
 from zerotools.cli.top.reading.job_list import JobList, ListedJobs, leased_jobs
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import TERMINAL

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from zerotools.cli.job_views.describe_job import Job, how_it_stops, state_words, title
 from zerotools.cli.top.drawing.view_state import HELP, JOB, JOBS, LOG, ORDERS, ViewState
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.states import VERB_ROWS
 
 QUIT, CANCEL, HOLD, RESUME, PRIORITY = "quit", "cancel", "hold", "resume", "priority"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup, flat_groups
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
 from zerotools.formats.deepspeed.partitioning.read_nvme_swap_files import SWAPPED, original_folder

@@ -10,14 +10,13 @@ Source: DeepSpeed `runtime/zero/stage_1_and_2.py`; the old alignments from tags 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import gcd, prod
 from typing import Any
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.deepspeed.partitioning.flat_layout import (
     FlatLayout,
     WholeParameters,

@@ -41,13 +41,13 @@ Source: DeepSpeed `runtime/zero/stage_1_and_2.py` (`__init__`, `flatten_dense_te
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.flat_ranges import Range, Ranges
 from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.optim_states import FlatPartition

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.tag_file_names import name_for_rank

@@ -18,12 +18,11 @@ Source: DeepSpeed `runtime/engine.py`: `_get_ckpt_name`, `_get_zero_ckpt_name`, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.deepspeed.partitioning.flat_groups import is_round_robin
 from zerotools.formats.deepspeed.reading.check_same_save import could_be_of, step_of
 from zerotools.formats.deepspeed.schema import state_dict_keys

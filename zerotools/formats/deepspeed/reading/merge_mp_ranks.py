@@ -10,11 +10,10 @@ tensor rank`), so the ranks of one stage are consecutive.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.tensor_parallel_placement import (
     PlacedBlock,
     Replicated,

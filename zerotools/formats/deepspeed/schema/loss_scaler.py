@@ -7,12 +7,12 @@ Source: DeepSpeed `runtime/fp16/loss_scaler.py`: `LossScaler`, `DynamicLossScale
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import FLOAT16, DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import LARGEST_SCALE, LossScale
 from zerotools.formats.deepspeed.schema.state_dict_keys import (
     DYNAMIC_LOSS_SCALE,

@@ -10,11 +10,11 @@ Source: DeepSpeed `runtime/engine.py`, `_save_checkpoint` and `_get_zero_param_s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from zerotools.core.errors import Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import StackedExperts, stacked_experts_of
 from zerotools.formats.deepspeed.schema.typed_fields import Fields, shapes_of

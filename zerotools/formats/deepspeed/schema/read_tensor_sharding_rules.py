@@ -14,7 +14,7 @@ Source: DeepSpeed `checkpoint/ds_to_universal.py` (merge_tp_slices), `checkpoint
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -23,7 +23,6 @@ from typing import Any
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.linear_time_regex import NamePatterns
 from zerotools.core.tensor_parallel_placement import (
     ExplicitBlocks,

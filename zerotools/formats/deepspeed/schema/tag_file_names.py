@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.files.directory_entries import names_if_readable
 
 _NUMBER = r"\d{1,5}"  # limits the search for missing files

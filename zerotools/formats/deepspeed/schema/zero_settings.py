@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.deepspeed.schema.ds_config import (
     DEFAULT_SUB_GROUP_SIZE,
     ROUND_ROBIN,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.universal.optimizer_state import UniversalState
 

@@ -14,7 +14,7 @@ is written if the output is for stage 3 alone, because stages 1 and 2 cannot loa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,6 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import LOOSE, Dropped, FilePlan, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.deepspeed.change_stage import new_stored_tensor as new_tensor

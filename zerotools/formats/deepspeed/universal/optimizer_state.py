@@ -14,11 +14,11 @@ Source: DeepSpeed `checkpoint/ds_to_universal.py`, `_save_optimizer_state`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import ParamGroup
 from zerotools.formats.deepspeed.partitioning.flat_groups import round_robin_order
 from zerotools.formats.deepspeed.schema import state_dict_keys

@@ -7,11 +7,10 @@ partition of the buffer for each role.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState, StatePart
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, WholeParameters
 from zerotools.formats.deepspeed.partitioning.stack_experts import in_whole, joined_blocks

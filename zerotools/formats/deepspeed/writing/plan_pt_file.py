@@ -8,6 +8,7 @@ copied byte by byte, with the CRC-32 in the source's zip, so that damage to them
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,6 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
 from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
 from zerotools.io.torchzip import archive_layout as archives

@@ -4,13 +4,12 @@ in the source."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalGroup, LogicalState, join_parts
 from zerotools.formats.deepspeed.partitioning.flat_groups import (
     alignment_of,

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.formats.megatron.file_names import RANK_FILES
 from zerotools.formats.megatron.training_metadata import MegatronFacts
 from zerotools.io.torchzip.pt_file import TorchFile

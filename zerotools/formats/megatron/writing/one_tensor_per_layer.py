@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
@@ -20,7 +21,6 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.scaled_cast import ScaledCast
 from zerotools.formats.megatron.torch_dist_keys import stack_of
 from zerotools.formats.torch_optimizers import STATE_ROLE

@@ -13,11 +13,11 @@ distrib_optimizer.py, 0.16. The options are for torch's Adam and for Transformer
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.torch_optimizers import (
     CLASSES,

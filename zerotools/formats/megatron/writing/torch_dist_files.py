@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Opaque, Tensor
 from zerotools.core.errors import BadRequest
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.core.target import FilePlan
 from zerotools.formats.megatron.writing.resumable_optimizer import WrittenOptimizer
 from zerotools.io.distcp.dcp_file_names import METADATA

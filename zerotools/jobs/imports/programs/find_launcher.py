@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.imports.programs.run_settings import Program
 from zerotools.jobs.imports.programs.shell_parser import REST, Command, Word, commands_of
 from zerotools.jobs.launcher_keys.launcher_flags import (

@@ -7,10 +7,9 @@ The options of `accelerate launch` are also converted to the equivalent config f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.reading.check_deepspeed_keys import ConfigValue
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow

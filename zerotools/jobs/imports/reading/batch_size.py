@@ -8,9 +8,9 @@ Each of these numbers may come from any source. Ranks that compute a sequence to
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO
 from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome

@@ -7,10 +7,9 @@ functions translate the settings of torch.compile.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue
 from zerotools.jobs.imports.reading.import_report import (

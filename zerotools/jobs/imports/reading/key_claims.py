@@ -5,10 +5,9 @@ the job file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.reading.job_keys import accepts_value, job_keys, look_up
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.jobs.datafiles.examples_and_documents import Record
 from zerotoolsd.trainer.data.encoding.token_positions import TextIds
 

@@ -13,13 +13,12 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from zerotools.core.fast_dataclass import dataclass
 
 Ids = npt.NDArray[np.uint32]
 Places = npt.NDArray[np.int64]

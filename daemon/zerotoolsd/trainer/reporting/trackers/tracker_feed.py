@@ -14,11 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from zerotools.core.fast_dataclass import dataclass
 from zerotools.io.telemetry.step_metrics_files import METRICS
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
