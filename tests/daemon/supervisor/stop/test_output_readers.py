@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.started import Started
 from tests.daemon.supervisor.stop.test_stop_programs import Stopped, all_of, stop
 from tests.daemon.waiting import wait_for
 from tests.matrices import FULL
@@ -187,7 +188,7 @@ def test_a_reader_does_not_find_the_end_of_its_pipe_until_it_is_forgotten() -> N
 
 def test_a_shell_without_children_waits_for_none_that_feeds_it() -> None:
     """As between the end of its `$(date)` and its next line."""
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with Started(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         feeder = read_process(child.pid)
         assert feeder is not None
         assert child.stdout is not None
