@@ -280,7 +280,8 @@ def test_no_datagram_of_a_rank_harms_the_supervisor_or_the_queue(
     assert job["attempts"][1]["resumed_from"] == "/tmp/\udce9"
     daemon.kill()
     daemon.start()
-    assert daemon.client.jobs() == [daemon.client.job(1)]
+    (listed,), job = daemon.client.jobs(), daemon.client.job(1)
+    assert {**listed, "user": None} == {**job, "user": None}  # a busy machine finds it only later
 
 
 def test_the_reason_is_the_program_s_own_error(daemon: Daemon, work: Path) -> None:
