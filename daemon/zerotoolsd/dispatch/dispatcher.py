@@ -45,7 +45,7 @@ from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
 from zerotoolsd.dispatch.upload_last_checkpoints import LastUploads
 from zerotoolsd.dispatch.user_priority_ranges import PriorityClasses
 from zerotoolsd.file_checks.file_checker_pool import Ask
-from zerotoolsd.monitoring.history_recorder import HistoryRecorder
+from zerotoolsd.monitoring.history_recorder import HistoryClocks, HistoryRecorder
 from zerotoolsd.monitoring.notifications.deliver_notices import JobNotifier
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.change_state import StateChanger, policy_of
@@ -252,6 +252,7 @@ class Dispatcher:
             config.history,
             live=self._running,
             use=self._shared.use_of_jobs,
+            clocks=HistoryClocks(removal=calendar.now, is_synchronised=clock_is_synchronised),
         )
         self._needs_settled = time.monotonic()
 

@@ -43,6 +43,7 @@ _THINNED = 4
 """A full file loses its oldest buckets: one of this many parts, such as a quarter."""
 AHEAD_SECONDS = 60
 """Buckets that are later than now by more than this were written with a wrong clock."""
+LATEST = 1 << 62
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS layout (id INTEGER PRIMARY KEY, names TEXT NOT NULL UNIQUE);
     CREATE TABLE IF NOT EXISTS bucket (
@@ -152,10 +153,13 @@ class HistoryFile:
             if seen is not None:
                 self._db.execute("INSERT OR REPLACE INTO mark VALUES ('seen', ?)", (seen,))
 
-    def roll_up(self, now: float) -> None:
+    def roll_up(
+        self, now: float, removal_time: float | None = None, *, is_sure: bool = True
+    ) -> None:
         """Make the coarse buckets that are complete at time `now`; delete buckets that are too old
-        for their tier.
+        for their tier at `removal_time` (default: `now`).
 
+        `is_sure` is False if the clock may be wrong: then no bucket counts as later than now.
         Raises sqlite3.Error.
         """
         with self._transaction():
@@ -165,10 +169,12 @@ class HistoryFile:
                 begin = 0 if begin is None else begin + tier.step_seconds
                 for bucket in rolled_up(self._buckets(finer, begin, end), tier.step_seconds):
                     self._put(finer + 1, bucket)
+            removal_time = now if removal_time is None else removal_time
+            latest = int(now) + AHEAD_SECONDS if is_sure else LATEST
             for number, tier in enumerate(TIERS):
                 self._db.execute(
                     "DELETE FROM bucket WHERE tier = ? AND (start < ? OR start > ?)",
-                    (number, int(now) - tier.span_seconds, int(now) + AHEAD_SECONDS),
+                    (number, int(removal_time) - tier.span_seconds, latest),
                 )
             self._db.execute("DELETE FROM layout WHERE id NOT IN (SELECT layout FROM bucket)")
             self._layouts.clear()

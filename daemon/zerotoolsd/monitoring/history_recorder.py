@@ -133,6 +133,19 @@ class _Waiting:
     peaks: dict[Owner, AttemptPeak] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class HistoryClocks:
+    """The clocks of a recorder, in seconds since the epoch.
+
+    `removal` returns the time at which samples are too old: a wrong clock must not remove all.
+    `is_synchronised` returns whether the clock is known to be right; None if unknown.
+    """
+
+    now: Callable[[], float] = time.time
+    removal: Callable[[], float] = time.time
+    is_synchronised: Callable[[], bool | None] = lambda: None
+
+
 class HistoryRecorder:
     """Samples `machine` and the jobs on it.
 
@@ -148,11 +161,11 @@ class HistoryRecorder:
         live: Callable[[], Sequence[AttemptRow]],
         use: Callable[[Snapshot | None], MeasuredUse],
         measure_host: Callable[[Sequence[AttemptRow]], Mapping[Owner, int]] = host_memory,
-        clock: Callable[[], float] = time.time,
+        clocks: HistoryClocks | None = None,
     ) -> None:
         self._directory, self._store, self._machine = directory, store, machine
         self._config, self._live, self._use = config, live, use
-        self._measure_host, self._clock = measure_host, clock
+        self._measure_host, self._clocks = measure_host, clocks or HistoryClocks()
         self._file: HistoryFile | None = None
         self._waiting = _Waiting()
         self._host: Mapping[Owner, int] = {}
@@ -221,7 +234,8 @@ class HistoryRecorder:
             seconds = sorted(self._waiting.buckets, key=lambda each: each.start)
             file.add(rolled_up(seconds, 1), self._waiting.peaks.values(), seen)
             self._waiting = _Waiting()
-            file.roll_up(self._clock())
+            is_sure = self._clocks.is_synchronised() is not False
+            file.roll_up(self._clocks.now(), self._clocks.removal(), is_sure=is_sure)
             self.trouble = None
         except (sqlite3.Error, OSError) as error:
             self._report_failure(error)
@@ -231,7 +245,7 @@ class HistoryRecorder:
 
         The history is read in steps, so that the event loop serves other requests in between.
         """
-        now, number = self._clock(), tier_for(seconds, most_points)
+        now, number = self._clocks.now(), tier_for(seconds, most_points)
         step = step_for(TIERS[number], seconds, most_points)
         begin = int(now - seconds) // step * step
         found: list[Bucket] = []

@@ -82,6 +82,13 @@ def test_a_clock_that_was_wrong_for_a_while_stops_nothing(file: HistoryFile) -> 
     assert [b.start - NOW for b in file.buckets(2, 0, 2**40)] == []
 
 
+def test_a_clock_that_may_be_wrong_removes_nothing(file: HistoryFile) -> None:
+    seconds(file, NOW, 60)
+    file.roll_up(NOW + 1000 * DAY, NOW + 60)
+    file.roll_up(NOW - 3000 * DAY, is_sure=False)
+    assert [b.start - NOW for b in file.buckets(1, 0, 2**40)] == [0, 10, 20, 30, 40, 50]
+
+
 def test_series_come_and_go(file: HistoryFile) -> None:
     seconds(file, NOW, 1, a=1.0)
     seconds(file, NOW + 1, 1, a=2.0, b=3.0)

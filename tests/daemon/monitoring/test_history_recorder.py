@@ -23,6 +23,7 @@ from zerotoolsd.monitoring import history_recorder
 from zerotoolsd.monitoring.history_file import DAMAGED, FILE
 from zerotoolsd.monitoring.history_recorder import (
     HistoryAnswer,
+    HistoryClocks,
     HistoryRecorder,
     host_memory,
     series_of,
@@ -45,13 +46,17 @@ class Recorded:
     """A recorder whose clock is set by hand, in seconds after NOW."""
 
     def __init__(self, state: Path, store: Store, config: HistoryConfig | None = None) -> None:
-        self.second = 0.0
+        self.second, self.steady = 0.0, True
         self.recorder = HistoryRecorder(
             *(state, store, SnapshotCache(SnapshotSource(FakeProbe()))),
             config or HistoryConfig(),
             live=list,
             use=lambda snapshot: MeasuredUse(),
-            clock=lambda: NOW + self.second,
+            clocks=HistoryClocks(
+                lambda: NOW + self.second,
+                lambda: NOW + (self.second if self.steady else 0.0),
+                lambda: self.steady,
+            ),
         )
 
     def take(self, seconds: Iterable[int]) -> None:
@@ -171,6 +176,15 @@ def test_where_it_cannot_be_written_that_is_said_once_and_the_samples_wait(
     (tmp_path / FILE).rmdir()
     assert it.write(2) is None
     assert it.starts(3) == [0]
+
+
+def test_a_clock_that_nothing_confirms_removes_no_samples(it: Recorded) -> None:
+    it.take(range(100))
+    it.write(100)
+    it.steady = False
+    for second in (900 * 86400, -900 * 86400):
+        it.write(second)
+    assert len(it.read(100, 100, 100).buckets) == 100
 
 
 def test_what_waits_is_bounded(it: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
