@@ -8,6 +8,7 @@ import pytest
 
 from tests.jobs.jobfile_tables.test_slurm import job
 from tests.jobs.slurm.fake_programs import programs
+from zerotools.jobs.slurm.job_directory import END, write_record
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_job
 
@@ -30,3 +31,18 @@ def test_a_job_stays_what_it_was_when_slurm_has_forgotten_it(
     assert SlurmJobs(programs(tmp_path, squeue=down), home).job("4711")["state"] == state
     words = {"CANCELLED": "cancelled in Slurm", "TIMEOUT": "Slurm ended the job: timeout"}
     assert words.get(said, "PENDING") in forgotten["reason"] or state == "queued"
+
+
+def test_jobs_that_have_ended_are_not_read_to_list_the_others(tmp_path: Path) -> None:
+    home, spec = tmp_path / "home", job({}, name="ended", output_dir=str(tmp_path / "out"))
+    ended, _ = submit_job(programs(tmp_path), home, spec)
+    submit_job(programs(tmp_path), home, job({}, name="open"))
+    write_record(ended.submission_path(1) / END, {"state": "succeeded", "reason": None})
+    (ended.path / "view.json").mkdir()  # reading it would fail
+    (ended.path / "job.json").write_text("{")
+    jobs = SlurmJobs(programs(tmp_path, squeue="exit 0"), home)
+    assert [each["name"] for each in jobs.jobs(ended=False)] == ["open"]
+    assert len(jobs.jobs()) == 2
+    jobs.check_output_dir_free(spec)
+    ended.new_submission("token")
+    assert len(jobs.jobs(ended=False)) == 2

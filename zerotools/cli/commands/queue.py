@@ -140,7 +140,7 @@ def _jobs_of_slurm(
         return []
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs  # most users have no such jobs
 
-    found = SlurmJobs().jobs()
+    found = SlurmJobs().jobs(ended=show_all)
     return [job for job in found if (show_all or not is_over(job)) and name in (None, job["name"])]
 
 

@@ -94,6 +94,11 @@ class JobDirectory:
         """Return the record `end.json`, which says how submission `number` ended."""
         return read_record(self.submission_path(number) / END)
 
+    def has_ended(self) -> bool:
+        """Return whether the newest submission has recorded its end."""
+        newest = max(self.submissions(), default=0)
+        return bool(newest) and os.path.lexists(self.submission_path(newest) / END)
+
     def attempts(self) -> list[int]:
         """Return the numbers of the job's attempts, in ascending order."""
         return _numbered(self.path / ATTEMPTS)

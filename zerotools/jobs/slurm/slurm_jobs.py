@@ -71,9 +71,12 @@ class SlurmJobs:
 
     # -- looking
 
-    def jobs(self) -> list[dict[str, Any]]:
-        """Return all jobs, the newest first."""
-        return self._views(job_directories(self._home))
+    def jobs(self, *, ended: bool = True) -> list[dict[str, Any]]:
+        """Return all jobs, the newest first. Without `ended`, leave out the jobs that have recorded
+        their end, and do not read them: a month has thousands.
+        """
+        found = job_directories(self._home)
+        return self._views(found if ended else [each for each in found if not each.has_ended()])
 
     def jobs_named(self, name: str, *, user: str | None = None) -> list[dict[str, Any]]:
         """Return the jobs with this name, the newest first. `user` is ignored."""
@@ -155,7 +158,7 @@ class SlurmJobs:
         there = [
             each
             for each in job_directories(self._home)
-            if each.path.name != own and _output_of(each) == place
+            if each.path.name != own and not each.has_ended() and _output_of(each) == place
         ]
         for each in there:
             if (job := self._unfinished(each)) is not None:
