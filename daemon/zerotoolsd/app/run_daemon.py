@@ -99,8 +99,11 @@ def main(
         # A transient error (disk, descriptors): the service manager must not take it for permanent.
         if options.debug:
             raise
+        why = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            why = f"{error.filename}: {error.strerror}"
         print_error(
-            f"the operating system refuses an operation: {error}; start with --debug to see where"
+            f"the operating system refuses an operation: {why}; start with --debug to see where"
         )
         return EXIT_SYSTEM
     finally:

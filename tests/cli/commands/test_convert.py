@@ -40,7 +40,7 @@ def test_what_is_dropped_is_one_line_per_reason(convert: Convert, tmp_path: Path
         "(only weights are written to safetensors)",
         "dropped: param16 (these are casts of the masters, which are written as the weights)",
         "dropped: frozen (safetensors does not record which weights were frozen)",
-        "dropped: buffer (kept, but no longer marked as buffers)",
+        "dropped: buffer (the tensors are kept, but no longer marked as buffers)",
         "dropped: aliases (safetensors does not record which names are tied)",
     ]
     assert "note: the weights are the fp32 masters, unchanged; --dtype bf16 writes the type" in err

@@ -235,7 +235,7 @@ def test_a_yaml_of_llamafactory_is_told_from_one_of_axolotl(
     ("arguments", "why"),
     [
         (["--launch", ""], "--launch: is empty"),
-        (["--launch", "lost.sh"], "lost.sh: is neither a script nor a launch line"),
+        (["--launch", "lost.sh"], "lost.sh: there is no such script"),
         (["--launch", "deepspeed x.py --deepspeed no.json"], "= no.json: is not found here"),
         (
             ["--launch", "trl sft --dataset_name d --accelerate_config zero9"],

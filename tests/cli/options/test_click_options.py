@@ -26,6 +26,16 @@ def toy(**_: object) -> None:
     """Do nothing."""
 
 
+@pytest.mark.parametrize("words", [["--name"], ["f", "--odd"], ["--later", "x"], ["f", "g"]])
+def test_every_usage_error_points_to_the_help_of_its_command(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = click.Group("zerotools")
+    group.add_command(toy)
+    assert run(group, ["toy", *words]) == 2
+    assert capsys.readouterr().err.endswith("hint: see zerotools toy --help\n")
+
+
 def sections(command: click.Command) -> dict[str, list[str]]:
     """Return the options of each list of a help page, by its title."""
     found: dict[str, list[str]] = {}

@@ -72,6 +72,15 @@ def test_a_current_directory_that_was_removed_is_named(tmp_path: Path) -> None:
     assert failure_of(caught.value).message == "No such file or directory"
 
 
+def test_a_path_that_cannot_be_looked_at_is_refused_without_another_error() -> None:
+    """Path.is_file() raises an error for such a name, as in a directory that may not be entered."""
+    name = "x" * 300
+    with pytest.raises(OSError, match="too long"):
+        Path(name).is_file()
+    failure = failure_of(PermissionError(errno.EACCES, "Permission denied", name))
+    assert (failure.message, failure.exit_code) == (f"{name}: Permission denied", 71)
+
+
 def test_no_two_kinds_of_errors_share_a_code() -> None:
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type)}
     codes = [kind.code for kind in kinds if "code" in vars(kind)]

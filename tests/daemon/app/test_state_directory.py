@@ -154,4 +154,5 @@ def test_a_full_disk_at_the_start_is_no_mistake_of_the_configuration(
     # systemd does not start it again after 2 to 4, and does after this.
     assert done.returncode == 71
     assert "the operating system refuses an operation" in done.stdout
+    assert "[Errno" not in done.stdout
     assert "Traceback" not in done.stdout

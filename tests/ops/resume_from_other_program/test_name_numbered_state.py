@@ -251,7 +251,7 @@ def test_the_optimizer_can_be_left_out(checkpoints: dict[str, Path], tmp_path: P
     prepared = convert.prepare_convert(checkpoints["sorted"], tmp_path / "out", "dcp", options)
     assert isinstance(prepared, Conversion)
     dropped = {each.what: each.why for each in prepared.target.dropped}
-    assert dropped["exp_avg"] == "--weights-only leaves it out"
+    assert dropped["exp_avg"] == "left out by --weights-only"
     perform_conversion(prepared, budget=MemoryBudget(), overwrite=False, verify=True)
     assert {key.role for key in formats.read(tmp_path / "out").tensors} == {"param"}
 

@@ -175,6 +175,14 @@ def test_without_a_config_no_map_is_made(tmp_path: Path) -> None:
         mapped_checkpoint(unknown, MapRequest(to="megatron"))
 
 
+def test_a_map_that_does_not_exist_is_a_bad_request(tmp_path: Path) -> None:
+    asked = MapRequest(to="other", file=tmp_path / "lost.toml")
+    with pytest.raises(BadRequest, match=r"lost\.toml cannot be read: No such file"):
+        _ = asked.text
+    with pytest.raises(BadRequest, match=r"lost\.toml cannot be read: No such file"):
+        mapped_checkpoint(toy(tmp_path), asked)
+
+
 ONE_STEP = {Key(name, "step"): Scalar(3.0) for name in HUB}
 
 

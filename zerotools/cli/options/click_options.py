@@ -74,6 +74,14 @@ class GroupedCommand(click.Command):
     list.
     """
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Each usage error names this command, for a reference to its help."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list for each group that has an option."""
         rows: dict[str, list[tuple[str, str]]] = {group: [] for group in ORDER}

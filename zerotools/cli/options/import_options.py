@@ -97,11 +97,9 @@ def _launch(given: str, lenient: bool, number: int | None) -> RunSettings:
         is_file = len(given) < 4096 and path.exists()
     except OSError:
         is_file = False
-    if is_file:
+    if is_file or len(given.split()) == 1:
         text = read_text(path, "script")
         return read_launch(text, given, path.parent, lines=True, lenient=lenient, number=number)
-    if len(given.split()) == 1:
-        raise BadRequest(f"{given}: is neither a script nor a launch line; correct it")
     return read_launch(
         given, LINE, Path(), lines="\n" in given.strip(), lenient=lenient, number=number
     )

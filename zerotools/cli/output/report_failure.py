@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -109,7 +108,8 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _is_unreadable(name: object) -> bool:
-    return isinstance(name, str) and Path(name).is_file() and not os.access(name, os.R_OK)
+    # Path.is_file() would raise an error below a directory that this user may not enter.
+    return isinstance(name, str) and os.path.isfile(name) and not os.access(name, os.R_OK)  # noqa: PTH113
 
 
 def _has_directory() -> bool:

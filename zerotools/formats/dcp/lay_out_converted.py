@@ -240,7 +240,7 @@ def _dropped(
     if any(k.role == "param16" and Key(k.name, "param") in source.tensors for k in source.tensors):
         yield Dropped("param16", "FSDP2 casts the masters itself")
     if "buffer" in roles:
-        yield Dropped("buffer", "kept, but a DCP does not mark which tensors are buffers")
+        yield Dropped("buffer", "the tensors are kept, but a DCP does not mark them as buffers")
     if training.frozen:
         yield Dropped("frozen", "a DCP does not say which weights were frozen")
     if training.groups and groups.missing:

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_source import LocalSource, OpenablePath, OpenSource
 from zerotools.io.files.source_stamps import named_if_gone, record_source
 
@@ -118,10 +118,16 @@ def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
 
 
 def read_user_file(path: Path) -> bytes:
-    """Return all bytes of a small file that the user named, such as a file of rules. Raises the
-    errors of `read_regular`.
+    """Return all bytes of a small file that the user named, such as a file of rules.
+
+    Raises:
+        BadRequest: the file is missing or cannot be read.
+        BadFile: the file is not a regular file, or is too large.
     """
-    return read_regular(path, LARGEST_GIVEN, is_source=False)
+    try:
+        return read_regular(path, LARGEST_GIVEN, is_source=False)
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
 
 
 def check_regular(path: Path) -> None:

@@ -439,7 +439,7 @@ def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
 
 
 def _left_out(source: Checkpoint) -> list[Dropped]:
-    return [Dropped(role, "--weights-only leaves it out") for role in optimizer_roles(source)]
+    return [Dropped(role, "left out by --weights-only") for role in optimizer_roles(source)]
 
 
 def _weights_only(source: Checkpoint, request: _Request) -> list[str]:

@@ -96,8 +96,8 @@ def with_missing_options(
     )
     lacked = {name for group in training.groups for name in given.options.keys() - group.options}
     said = (
-        f"{', '.join(sorted(lacked))} of the param groups come from the options or the config, "
-        "and not from the checkpoint"
+        "the checkpoint lacks these options of the param groups, so the command line or the config "
+        f"sets them: {', '.join(sorted(lacked))}"
     )
     return replace(training, groups=groups), [said] if lacked else []
 

@@ -159,7 +159,7 @@ def _beside_weights(source: Checkpoint, training: TrainingState, form: Format) -
 def _no_longer_reported(weights: Checkpoint, source: Checkpoint, form: Format) -> list[Dropped]:
     found = []
     if any(key.role == "buffer" for key in source.tensors):
-        found.append(Dropped("buffer", "kept, but no longer marked as buffers"))
+        found.append(Dropped("buffer", "the tensors are kept, but no longer marked as buffers"))
     if weights.aliases:
         found.append(Dropped("aliases", f"{form.title} does not record which names are tied"))
     return found

@@ -140,8 +140,6 @@ def read_order(path: Path) -> list[list[str]]:
     """
     try:
         lines = read_user_file(path).decode().splitlines()
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise BadRequest(f"{path} is not UTF-8 text") from None
     sections: list[list[str]] = [[]]

@@ -49,10 +49,10 @@ def resolve_aliases(
         why = f"as {like.path} does"
     elif ties is not None and not keep:
         written = {alias for alias in weights.aliases if not _is_tied(weights, alias, ties)}
-        why = "no config.json marks them as tied"
+        why = "because no config.json marks them as tied"
     elif keep or not _config_ties(weights):
         written = set(weights.aliases)
-        why = "as asked" if keep else "no config.json marks them as tied"
+        why = "as asked" if keep else "because no config.json marks them as tied"
     else:
         written, why = set(), ""
     why_once = why if like is not None and not keep else "as config.json says"

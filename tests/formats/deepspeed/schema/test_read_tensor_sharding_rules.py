@@ -98,6 +98,13 @@ def test_rules_that_are_none(unexplained: Path, tmp_path: Path, text: str) -> No
         read(unexplained, layout=rules)
 
 
+def test_a_file_of_rules_that_is_missing_is_not_wrong_toml(
+    unexplained: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BadRequest, match=r"^.*/lost\.toml cannot be read: No such file"):
+        read(unexplained, layout=tmp_path / "lost.toml")
+
+
 def change_map(directory: Path, name: str, key: str, value: Any) -> None:
     """Change one field of the first piece of every affine map that names `name`."""
 

@@ -160,7 +160,7 @@ def read_layout(path: Path) -> ShardingRules:
 
     try:
         tree = tomllib.loads(read_user_file(path).decode())
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise BadRequest(f"{path} is not valid TOML: {error}; correct it") from None
     except RecursionError:
         raise BadRequest(
