@@ -33,6 +33,16 @@ def test_what_is_refused_has_no_transition(row: states.VerbRow) -> None:
     )
 
 
+def test_a_state_completes_a_sentence_about_a_job() -> None:
+    said = {state: states.predicate(state) for state in states.STATES}
+    assert said["succeeded"] == "has succeeded"
+    assert said["failed"] == "has failed"
+    assert said["cancelled"] == "was cancelled"
+    assert said["stopped"] == "was stopped"
+    assert said["running"] == "is running"
+    assert said["on_hold"] == "is held"
+
+
 def test_two_words_stand_for_every_kind_of_hold() -> None:
     words = {
         states.display_name(each) for row in VERB_ROWS if "held" in row.job for each in row.states

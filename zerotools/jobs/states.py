@@ -185,6 +185,13 @@ def display_text(state: str) -> str:
     return display_name(state).replace("_", " ")
 
 
+def predicate(state: str) -> str:
+    """Return a state as the end of a sentence about a job, such as "has failed" or "is running"."""
+    if state in (SUCCEEDED, FAILED):
+        return f"has {state}"
+    return f"{'was' if state in (CANCELLED, HALTED) else 'is'} {display_text(state)}"
+
+
 class VerbRow(NamedTuple):
     """A row of the table of commands: one kind of job, and the effect of each command on it.
 

@@ -143,7 +143,7 @@ class Cleaner:
                 why = f"job {job_id} does not exist"
                 found.append(KeptJob(id=job_id, name="", why=why, gone=True))
                 continue
-            why = f"it is {states.display_text(job.state)}; only a finished job can be removed"
+            why = f"it {states.predicate(job.state)}; only a finished job can be removed"
             if job.state in states.TERMINAL:
                 why = "it is excluded by the options for state, age or number of jobs to keep"
             found.append(KeptJob(id=job.id, name=_name_for(owner, job), why=why))

@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.states import STATES
+from zerotools.jobs.states import STATES, predicate
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import (
@@ -235,7 +235,7 @@ class JobRequests:
         try:
             await when_free(cancel)
         except NotAllowed:
-            raise Conflict(f"job {job_id} is over: it {_state_text(job.state)}") from None
+            raise Conflict(f"job {job_id} {predicate(job.state)} already") from None
         except sqlite3.OperationalError as error:
             raise Unavailable(
                 f"job {job_id} cannot be cancelled: writing the queue failed: {error}"
@@ -577,7 +577,3 @@ class JobRequests:
         `drain` is `{"since", "uid", "user", "why"}`; None if jobs may start.
         """
         return self._state.health()
-
-
-def _state_text(state: str) -> str:
-    return {"cancelled": "was cancelled already"}.get(state, state)

@@ -57,6 +57,16 @@ def test_what_the_editor_leaves_is_what_changes(
     assert jobs.views[1].spec["train"]["steps"] == 44
 
 
+def test_without_a_terminal_no_editor_is_opened(
+    zerotools: Command, jobs: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.delenv("EDITOR", raising=False)
+    monkeypatch.setattr("click.edit", lambda *_, **__: pytest.fail("an editor was opened"))
+    done = zerotools("edit", "1")
+    assert (done.status, "an editor, which needs a terminal" in done.err) == (2, True), done.err
+
+
 def test_a_job_starts_at_another_time_or_at_any(zerotools: Command, jobs: FakeService) -> None:
     jobs.change(1, state="waiting")
     assert zerotools("edit", "tiny", "--begin", "2099-01-31T22:30").status == 0

@@ -81,6 +81,21 @@ def test_a_path_that_cannot_be_looked_at_is_refused_without_another_error() -> N
     assert (failure.message, failure.exit_code) == (f"{name}: Permission denied", 71)
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (click.INT, "'x' is not a whole number"),
+        (click.IntRange(1, 9), "'x' is not a whole number"),
+        (click.FLOAT, "'x' is not a number"),
+        (click.FloatRange(0.1), "'x' is not a number"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_in_plain_words(kind: click.ParamType, said: str) -> None:
+    with pytest.raises(click.UsageError) as caught:
+        kind.convert("x", None, None)
+    assert failure_of(caught.value).to_json()["detail"] == f"invalid value: {said}"
+
+
 def test_no_two_kinds_of_errors_share_a_code() -> None:
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type)}
     codes = [kind.code for kind in kinds if "code" in vars(kind)]

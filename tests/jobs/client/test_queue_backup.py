@@ -126,7 +126,7 @@ def test_what_cannot_be_copied_is_said(state: Path, tmp_path: Path) -> None:
         back_up_queue(state, tmp_path / "there")
     with pytest.raises(BadRequest, match="cannot be written: No such file or directory"):
         back_up_queue(state, tmp_path / "no" / "copy.db")
-    with pytest.raises(BadRequest, match="absent is not a file"):
+    with pytest.raises(BadRequest, match="absent does not exist"):
         restore_queue(tmp_path / "absent", state)
 
 

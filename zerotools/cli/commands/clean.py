@@ -153,10 +153,11 @@ def _show(found: Answer, logs_only: bool) -> None:
         render.print_lines(render.table_and_remarks(HEADERS, rows, right=RIGHT, columns=columns))
     else:
         click.echo("there is nothing to remove")
-    for job in found["kept"][:MAX_KEPT]:
+    kept = [job for job in found["kept"] if not job["gone"]]
+    for job in kept[:MAX_KEPT]:
         click.echo(f"kept: {_named(job)}: {render.clean(job['why'])}")
-    if len(found["kept"]) > MAX_KEPT:
-        more = count_text(len(found["kept"]) - MAX_KEPT, "more job")
+    if len(kept) > MAX_KEPT:
+        more = count_text(len(kept) - MAX_KEPT, "more job")
         click.echo(f"kept: {more}; --json lists them all")
 
 
@@ -217,7 +218,10 @@ def _remove(
 def _refuse(stayed: Sequence[Answer]) -> None:
     """Raise an error if jobs that the user named or confirmed could not be removed."""
     if stayed:
-        said = [f"{_named(job)} was kept: {job['why']}" for job in stayed[:MAX_KEPT]]
+        said = [
+            job["why"] if job["gone"] else f"{_named(job)} was kept: {job['why']}"
+            for job in stayed[:MAX_KEPT]
+        ]
         if len(stayed) > MAX_KEPT:
             said.append(f"and {count_text(len(stayed) - MAX_KEPT, 'more job')}")
         raise DaemonRefused("; ".join(said), status=409, code="conflict")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -83,6 +85,10 @@ def command(
             changes["after"] = dependencies(lambda word: job_numbers(client, word), after)
         if begin is not None:
             changes["begin"] = 0 if begin == _NOW else time_of(begin, time.time())
+    elif not (sys.stdin.isatty() or os.environ.get("VISUAL") or os.environ.get("EDITOR")):
+        raise BadRequest(
+            "without options, edit opens an editor, which needs a terminal; give --set or --unset"
+        )
     else:
         changes = _from_editor(job)
     edited = client.edit(int(job["id"]), changes)

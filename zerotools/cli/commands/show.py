@@ -64,7 +64,9 @@ ATTEMPT_HEADERS = (
 
 @click.command("show")
 @shown_jobs_argument
-@click.option("--spec", "whole_spec", is_flag=True, help="Print the job file with every default.")
+@click.option(
+    "--spec", "whole_spec", is_flag=True, help="Also print the job file with every default."
+)
 @click.option("--plot", is_flag=True, help="Draw the loss, the learning rate and the memory.")
 @click.option(
     "-o",

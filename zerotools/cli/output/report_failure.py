@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from zerotools.core.errors import (
 )
 
 EXIT_DEFECT = 70
+_NUMBER = re.compile(r"\ba valid (integer|float)(?: range)?\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +136,5 @@ def _sentence(text: str) -> str:
     """
     text = " ".join(text.split()).removesuffix(".")  # click lists choices on lines with tabs
     text = text.replace("'. Choose from: ", "'; choose from ")
+    text = _NUMBER.sub(lambda kind: "a whole number" if kind[1] == "integer" else "a number", text)
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -91,7 +91,8 @@ def restore_queue(
         BadFile: `backup` is not a queue.
     """
     if not backup.is_file():
-        raise BadRequest(f"{backup} is not a file")
+        what = "is not a file" if backup.exists() else "does not exist"
+        raise BadRequest(f"{backup} {what}; name a copy that zerotools backup has made")
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked(state_dir):

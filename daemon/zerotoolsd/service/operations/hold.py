@@ -78,7 +78,8 @@ class HeldJobs:
                 self._dispatcher.resume(job)
             else:
                 raise Conflict(
-                    f"job {job.id} is not held: it is {_words(job.state)}{_command_to_run(job)}"
+                    f"job {job.id} is not held: "
+                    f"it {states.predicate(job.state)}{_command_to_run(job)}"
                 )
 
         return change
@@ -137,7 +138,8 @@ class HeldJobs:
         def change(job: JobRow) -> None:
             if job.state not in (states.PAUSED, states.PAUSING):
                 raise Conflict(
-                    f"job {job.id} is not paused: it is {_words(job.state)}{_command_to_run(job)}"
+                    f"job {job.id} is not paused: "
+                    f"it {states.predicate(job.state)}{_command_to_run(job)}"
                 )
             waits = self._dispatcher.conditions.waits(job)
             event = Unpause(who=user_name(uid), waits=waits)
@@ -161,7 +163,7 @@ class HeldJobs:
 def _refuse(job: JobRow) -> None:
     """Raise Conflict if the job cannot be held."""
     if job.state in states.TERMINAL:
-        raise Conflict(f"job {job.id} is over: it is {_words(job.state)}; it cannot be held")
+        raise Conflict(f"job {job.id} {states.predicate(job.state)}, so it cannot be held")
     if job.state == states.STOPPING:
         raise Conflict(f"job {job.id} is being cancelled; it cannot be held")
     _refuse_held(job)
@@ -213,7 +215,3 @@ async def _run_change(change: Callable[[], Awaitable[None]], what: str) -> None:
         raise Conflict(f"{what}: {error}") from None
     except sqlite3.OperationalError as error:
         raise Unavailable(f"{what}: writing the queue failed: {error}") from None
-
-
-def _words(state: str) -> str:
-    return states.display_text(state)

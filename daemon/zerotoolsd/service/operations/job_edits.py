@@ -99,7 +99,7 @@ class JobEdits:
     def _refuse_started(self, job: JobRow) -> None:
         if job.state not in _EDITABLE or self._store.attempts(job.id):
             raise Conflict(
-                f"job {job.id} is {states.display_text(job.state)}: only a job that never started "
+                f"job {job.id} {states.predicate(job.state)}: only a job that never started "
                 "can be edited; submit a new one"
             )
 

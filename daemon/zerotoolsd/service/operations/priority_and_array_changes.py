@@ -64,9 +64,7 @@ class JobChanges:
         async def made() -> None:
             found = self._find(job.id)
             if found.state in states.TERMINAL:
-                raise Conflict(
-                    f"job {job.id} is over: it is {_words(found.state)}; it cannot {what}"
-                )
+                raise Conflict(f"job {job.id} {states.predicate(found.state)}, so it cannot {what}")
             change(found)
 
         try:
@@ -77,10 +75,6 @@ class JobChanges:
             raise Unavailable(
                 f"job {job.id} cannot {what}: writing the queue failed: {error}"
             ) from None
-
-
-def _words(state: str) -> str:
-    return states.display_text(state)
 
 
 AT_ONCE = 50

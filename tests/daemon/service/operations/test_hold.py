@@ -129,10 +129,10 @@ def test_a_job_that_waits_is_paused_at_once_and_waits_on_then(tmp_path: Path) ->
         await it.service.release(queued.id, uid=ME)
         await it.reach(queued.id, "succeeded")
         said = await refusal(it.service.pause(queued.id, uid=ME), Conflict)
-        assert said == f"job {queued.id} is over: it is succeeded; it cannot be held"
+        assert said == f"job {queued.id} has succeeded, so it cannot be held"
         said = await refusal(it.service.unpause(first.id, uid=ME), Conflict)
         assert said == (
-            f"job {first.id} is not paused: it is succeeded; "
+            f"job {first.id} is not paused: it has succeeded; "
             f"to run it again: zerotools retry {first.id}"
         )
 

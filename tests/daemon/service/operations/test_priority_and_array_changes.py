@@ -49,7 +49,7 @@ def test_a_higher_priority_starts_first_also_where_it_is_given_later(tmp_path: P
             it.release(job_id)
         await it.reach(later[0].id, "succeeded")
         said = await refusal(it.service.set_priority(later[0].id, 2, uid=ME), Conflict)
-        assert said == f"job {later[0].id} is over: it is succeeded; it cannot get another priority"
+        assert said == f"job {later[0].id} has succeeded, so it cannot get another priority"
 
     tell(tmp_path / "state", story)
 
