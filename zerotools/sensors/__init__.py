@@ -7,7 +7,6 @@ nvml_probe          the child process that calls NVML
 xids                error numbers of the NVIDIA driver
 foreign_gpu_memory  memory of a GPU that no job holds
 gpu_choice          GPUs that the configuration excludes from jobs or prefers
-peak_flops          peak operations per second of a GPU, by its name
 host_sensor         memory, load, network and pressure of the host
 cgroup_allowance    memory and processor cores that the control groups of this process allow
 numa                NUMA nodes, and those near each GPU

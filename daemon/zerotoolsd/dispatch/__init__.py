@@ -7,7 +7,6 @@ preempt_for_priority      asks running jobs to yield to a waiting job of higher 
 end_jobs_for_memory       asks jobs to yield if memory runs out, and ends jobs that save too slowly
 host_memory_guard         watches the memory of the host, and acts before it is used up
 gpu_memory_guard          watches the memory of shared GPUs, and acts before it is used up
-make_memory_guards        makes the two guards above
 memory_forecast           computes from samples when memory is used up; no I/O
 choose_low_memory_action  chooses the next action from the forecast and the running jobs; no I/O
 host_memory_reading       reads the memory of the host, and of the control group in which jobs run

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -32,13 +32,15 @@ from zerotoolsd.attempts.reattach import AttemptRecovery, LeasingAttempts
 from zerotoolsd.attempts.start_attempt import AttemptStarter, HostReaders, StartResources
 from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.attempts.supervisor_watchdog import LOOK_SECONDS, SupervisorWatchdog
+from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT
 from zerotoolsd.dispatch import scheduling_loop
 from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins
 from zerotoolsd.dispatch.elastic_growth import ElasticGrowth
 from zerotoolsd.dispatch.end_jobs_for_memory import MemoryPreemption
+from zerotoolsd.dispatch.gpu_memory_guard import GpuMemoryGuard, GpuPromises
+from zerotoolsd.dispatch.host_memory_guard import HostMemoryGuard, Live
 from zerotoolsd.dispatch.host_memory_reading import HostMemoryReader, HostMemoryUse
-from zerotoolsd.dispatch.make_memory_guards import memory_guards
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.dispatch.remove_ended_jobs import Cleaner
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
@@ -57,7 +59,7 @@ from zerotoolsd.queue.resource_request_of_job import memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.tables.preemption_table import YieldAsk
+from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU, YieldAsk
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.resources.check_gpu_use_of_jobs import SharedGpus
 from zerotoolsd.resources.gpu_leak_watch import LeakWatch
@@ -480,3 +482,47 @@ class Dispatcher:
 
 async def _until(stopping: asyncio.Task[bool], seconds: float) -> None:
     await asyncio.wait((stopping,), timeout=seconds)
+
+
+# Makes the two loops that act before the memory of the host or of a shared GPU is used up.
+#
+# `choose_low_memory_action` decides on the actions, and `end_jobs_for_memory` carries them out.
+
+
+def memory_guards(
+    *,
+    config: Config,
+    machine: SnapshotCache,
+    live: Live,
+    placement: QueuePlacement,
+    host: HostMemoryReader,
+    host_now: HostMemoryUse,
+    asking: Callable[[str], MemoryPreemption],
+    wake: Callable[[], None],
+) -> tuple[HostMemoryGuard, GpuMemoryGuard]:
+    """Create the object that watches the host memory and the object that watches the memory of
+    GPUs.
+
+    `live` returns the running attempts. `asking` takes one of the purposes in PURPOSES, and returns
+    the object that asks jobs to save and end for this purpose.
+    """
+    return HostMemoryGuard(
+        config.pressure,
+        asking(RELIEVE),
+        live,
+        host_now.read,
+        expected=placement.expected_of_running,
+        wake=wake,
+        read=host.read,
+    ), GpuMemoryGuard(
+        config.pressure,
+        machine,
+        asking(RELIEVE_GPU),
+        live,
+        GpuPromises(
+            bytes_of(config.gpus.context_memory),
+            placement.expected_of_gpu,
+            config.limits.foreign_on,
+        ),
+        wake=wake,
+    )

@@ -27,7 +27,6 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow, Lease, attempt_row,
 from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
 from zerotoolsd.queue.sql_values import loaded_row, shortened_reason, sql_value, stored_row
 from zerotoolsd.queue.tables.dependency_table import DependencyTable
-from zerotoolsd.queue.tables.drain_table import DrainTable
 from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
 from zerotoolsd.queue.tables.orphan_leases import OrphanLeases
 from zerotoolsd.queue.tables.preemption_table import PreemptionTable
@@ -552,3 +551,27 @@ class Store:
             (since, limit),
         )
         return [Event(**row) for row in rows]
+
+
+RunSql = Callable[..., sqlite3.Cursor]
+
+
+class DrainTable:
+    """Reads and changes the table `drain`, in the transaction of the caller. The table has one
+    row while no job may start.
+    """
+
+    def __init__(self, run: RunSql) -> None:
+        self._sql = run
+
+    def get(self) -> Drain | None:
+        """Return the current drain; None if jobs may start."""
+        row = self._sql("SELECT since, uid, why FROM drain").fetchone()
+        return None if row is None else Drain(**row)
+
+    def put(self, drain: Drain | None) -> None:
+        """Set the drain, so that no job starts. With None, remove the drain."""
+        self._sql("DELETE FROM drain")
+        if drain is not None:
+            values = (drain.since, drain.uid, shortened_reason(drain.why))
+            self._sql("INSERT INTO drain (one, since, uid, why) VALUES (1, ?, ?, ?)", values)

@@ -23,8 +23,7 @@ from zerotoolsd.supervisor.exit_record.decide_outcome import is_abnormal
 from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile, RankLedger
 from zerotoolsd.supervisor.heartbeats.handle_stall import ASKED, StallHandler
 from zerotoolsd.supervisor.hook_commands import CheckpointCommands
-from zerotoolsd.supervisor.process_memory import HostMemory
-from zerotoolsd.supervisor.procfs import Process, oom_kills
+from zerotoolsd.supervisor.procfs import HostMemory, Process, oom_kills
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.run_checkpoint_finder import Finder, searched_directory

@@ -8,7 +8,6 @@ package. A module imports only modules that come later in this list:
     prepare_and_train            prepares a rank: data, model, engine, checkpoint
     initial_state, loop          the state before the first step, and the training loop
     check_nodes_agree            checks that nodes have the same model and see the same checkpoint
-    share_node_failures          ends all nodes with the error of a node that failed permanently
     dpo_reference                reference log-probabilities of preference pairs
     attention_leak_test          tests that a model does not see hidden tokens
     check_layers_by_position     tests that ranks can compute parts of one sequence

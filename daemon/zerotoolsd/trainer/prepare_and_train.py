@@ -32,6 +32,7 @@ from zerotoolsd.trainer.check_nodes_agree import (
     check_same_model,
     is_finished,
     rendezvous_of,
+    share_failures,
 )
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import do_nothing, lock_output_dir
 from zerotoolsd.trainer.checkpoints.resume_point import (
@@ -87,7 +88,6 @@ from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 from zerotoolsd.trainer.reporting.trackers.tracker_feed import start_tracking
 from zerotoolsd.trainer.run_saves import make_checkpointing
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
-from zerotoolsd.trainer.share_node_failures import share_failures
 
 BeforeCommit = Callable[[Path], None]
 

@@ -14,10 +14,10 @@ import pytest
 from harness.started import Started
 from tests.daemon.made_attempts import make_attempt, noted_at_step, wait_for_file
 from tests.daemon.waiting import wait_for
-from zerotoolsd.supervisor import entry, process_memory
+from zerotoolsd.supervisor import entry, procfs
 from zerotoolsd.supervisor.durable_files import read_json
-from zerotoolsd.supervisor.process_memory import HostMemory
 from zerotoolsd.supervisor.procfs import (
+    HostMemory,
     Process,
     all_processes,
     await_program,
@@ -144,7 +144,7 @@ def test_it_takes_a_thousandth_of_a_processor(machine: MachineOfProcesses) -> No
     for _ in range(1100):
         machine.after(100)
     cost = len(machine.read) * 1e-4
-    assert machine.after(cost / process_memory.SHARE - 1) is None
+    assert machine.after(cost / procfs.SHARE - 1) is None
     assert machine.after(1.1) == used
 
 

@@ -5,7 +5,6 @@ stdout, `{"gpus": [...], "error": null | str}`. The GPUs have the fields of
 `zerotools.sensors.snapshot.Gpu`. The process ends when its stdin ends.
 
 entry            the start of the process
-answer_probe     initialises NVML as soon as the driver allows it, and reads all GPUs
-read_gpu         one GPU: identity, memory, processes, and values that a driver may lack
+read_gpu         reads all GPUs: identity, memory, processes, and values that a driver may lack
 xid_reports      the driver's error reports
 """

@@ -7,6 +7,6 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-    from zerotools.sensors.nvml_probe.answer_probe import main
+    from zerotools.sensors.nvml_probe.read_gpu import main
 
     main()

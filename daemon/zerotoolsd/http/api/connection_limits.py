@@ -32,7 +32,7 @@ from typing import Any
 from aiohttp import web
 
 from zerotoolsd.http.api.authorize import uid_of
-from zerotoolsd.http.api.error_responses import problem_bytes, problem_response
+from zerotoolsd.http.api.responses import problem_bytes, problem_response
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Handlers of /v1/machine, /v1/history, /v1/shares, /v1/drain, /v1/health and /metrics."""
+"""Handlers of /v1/machine, /v1/history, /v1/shares, /v1/drain, /v1/web, /v1/health and /metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from aiohttp import web
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.aiohttp_app_keys import PEOPLE, SERVICE
+from zerotoolsd.http.api.aiohttp_app_keys import PAGE, PEOPLE, SERVICE
 from zerotoolsd.http.api.authorize import authorized_request
 from zerotoolsd.http.api.responses import json_response
 from zerotoolsd.http.api.visible_fields import machine_for, peak_for
@@ -104,3 +104,15 @@ async def test_notices(request: web.Request) -> web.Response:
     names = request_validation.texts(body, "places")
     kinds = request_validation.texts(body, "kinds")
     return json_response({"sent": await request.app[SERVICE].test_notices(names, kinds)})
+
+
+async def make_link(request: web.Request) -> web.Response:
+    """Handle POST /v1/web/links: make a one-time link to the web page."""
+    await request_validation.no_body(request)
+    return json_response(await request.app[PAGE].link(authorized_request(request).uid), status=201)
+
+
+async def end_sessions(request: web.Request) -> web.Response:
+    """Handle POST /v1/web/end: end all browser sessions of the caller."""
+    await request_validation.no_body(request)
+    return json_response({"ended": request.app[PAGE].end(authorized_request(request).uid)})

@@ -11,7 +11,6 @@ from zerotoolsd.http.api import (
     job_outputs,
     jobs,
     machine_and_daemon_requests,
-    web_links,
 )
 from zerotoolsd.http.api.aiohttp_app_keys import (
     ACTIONS,
@@ -24,12 +23,12 @@ from zerotoolsd.http.api.aiohttp_app_keys import (
     JobPage,
     NoPage,
 )
+from zerotoolsd.http.api.authorize import gate_middleware
 from zerotoolsd.http.api.bearer_tokens import BearerTokens
-from zerotoolsd.http.api.error_responses import problems
 from zerotoolsd.http.api.openapi import openapi_document
-from zerotoolsd.http.api.rate_and_authorization_gate import gate_middleware
 from zerotoolsd.http.api.request_limits import ConcurrencyLimit, RateLimit
 from zerotoolsd.http.api.request_validation import LARGEST_BODY, routes_of
+from zerotoolsd.http.api.responses import problems
 from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.rights import Action, Rights
@@ -71,8 +70,8 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.get("/v1/history", machine_and_daemon_requests.history), Action.SEE_MACHINE),
     (web.get("/v1/peaks", machine_and_daemon_requests.peaks), Action.SEE_MACHINE),
     (web.get("/v1/shares", machine_and_daemon_requests.shares), Action.SEE_SHARES),
-    (web.post("/v1/web/links", web_links.make_link), Action.OPEN_PAGE),
-    (web.post("/v1/web/end", web_links.end_sessions), Action.OPEN_PAGE),
+    (web.post("/v1/web/links", machine_and_daemon_requests.make_link), Action.OPEN_PAGE),
+    (web.post("/v1/web/end", machine_and_daemon_requests.end_sessions), Action.OPEN_PAGE),
     (web.get("/v1/health", machine_and_daemon_requests.health), Action.SEE_DAEMON),
     (web.get("/metrics", machine_and_daemon_requests.metrics), Action.SEE_METRICS),
 )

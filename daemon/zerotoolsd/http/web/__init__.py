@@ -2,10 +2,8 @@
 
 sessions           keeps one-time links, and the browser sessions that begin with them
 page_gate          checks every request of a browser
-page_app           handles the requests of the page, and adds headers to responses
+page_app           handles the requests of the page, and keeps its pictures of checkpoints
 bundle_page_files  prepares the files of the page for sending
 page_server        opens the port for the first link, and again after a restart
-checkpoint_pictures
-                   keeps pictures of checkpoints for a short time
 files/             contains the page: HTML, CSS, JavaScript, and a library for drawing (vendor/)
 """

@@ -7,7 +7,11 @@ page, and cache nothing.
 from __future__ import annotations
 
 import re
+import secrets
 import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -17,14 +21,11 @@ import zerotools
 from zerotools.jobs.states import VERBS
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.aiohttp_app_keys import ACTIONS, CONCURRENCY_LIMIT, PEOPLE, RIGHTS, SERVICE
-from zerotoolsd.http.api.error_responses import problem_response, problems
 from zerotoolsd.http.api.request_limits import ConcurrencyLimit
 from zerotoolsd.http.api.request_validation import routes_of
-from zerotoolsd.http.api.responses import json_response
+from zerotoolsd.http.api.responses import json_response, problem_response, problems
 from zerotoolsd.http.api.routes import ROUTES
-from zerotoolsd.http.web import checkpoint_pictures
 from zerotoolsd.http.web.bundle_page_files import page_files
-from zerotoolsd.http.web.checkpoint_pictures import PictureDocuments
 from zerotoolsd.http.web.page_gate import (
     COOKIES,
     OPEN,
@@ -207,7 +208,7 @@ async def show_picture(request: web.Request) -> web.Response:
         body=document.encode(),
         content_type="text/html",
         charset="utf-8",
-        headers=checkpoint_pictures.HEADERS,
+        headers=PICTURE_HEADERS,
     )
 
 
@@ -264,3 +265,41 @@ def send(request: web.Request, name: str, *, status: int = 200) -> web.Response:
     return web.Response(
         status=status, body=data, content_type=file.kind, charset="utf-8", headers=headers
     )
+
+
+KEPT_SECONDS, MOST_KEPT = 600.0, 32
+PICTURE_HEADERS = {
+    "Content-Security-Policy": "sandbox allow-scripts; frame-ancestors 'self'",
+    "X-Frame-Options": "SAMEORIGIN",
+}
+"""Headers of the response. The sandbox gives the document an origin of its own, so that it has
+neither the session of the page nor its storage, also in a frame of the page. The document itself
+allows its one script.
+"""
+
+
+class PictureDocuments:
+    """Keeps documents in memory for a short time.
+
+    A browser that follows a link cannot send the session's secret, because the secret is sent in a
+    header. So each address contains a token.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: OrderedDict[str, tuple[float, str]] = OrderedDict()
+
+    def add(self, document: str) -> str:
+        """Keep a document, and return its token. Above the limit, drop the oldest document."""
+        token = secrets.token_urlsafe(32)
+        self._kept[token] = (self._clock() + KEPT_SECONDS, document)
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        return token
+
+    def find(self, token: str) -> str | None:
+        """Return the document of this token; None if it does not exist or has expired."""
+        now = self._clock()
+        for old in [each for each, (until, _) in self._kept.items() if until < now]:
+            del self._kept[old]
+        return self._kept[token][1] if token in self._kept else None

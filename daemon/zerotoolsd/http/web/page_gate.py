@@ -35,9 +35,9 @@ from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.aiohttp_app_keys import PEOPLE, SERVICE
 from zerotoolsd.http.api.authorize import decide, turn_of
 from zerotoolsd.http.api.connection_limits import Connection
-from zerotoolsd.http.api.error_responses import problem_response
 from zerotoolsd.http.api.openapi.openapi_document import query_keys
 from zerotoolsd.http.api.request_limits import RateLimit
+from zerotoolsd.http.api.responses import problem_response
 from zerotoolsd.http.web.sessions import WebSession, WebSessions
 from zerotoolsd.interface.api_types import Forbidden, Unauthorized
 from zerotoolsd.users.rights import user_text

@@ -5,8 +5,7 @@ send_to_destinations    sends one notice to a configured destination: a service,
 webhooks                sends one notice by HTTP; notices of jobs go to allowed addresses only
 notify_command          runs a command of a user for a notice, as that user
 notify_command_process  runs one such command as a process, and ends its remaining children
-progress_watch          finds first steps and stalls of running jobs
-shortage_watch          finds shortages of memory and of disk space
+watch_for_notices       finds first steps and stalls of jobs, and shortages of memory and disk
 message_formats         formats requests to Slack, Discord, Feishu, DingTalk and ntfy; no I/O
 make_notices            makes the notices of a change, with texts and recipients
 

@@ -20,12 +20,15 @@ from zerotoolsd.config.notify_config import NotifyConfig
 from zerotoolsd.monitoring.notifications.make_notices import JobNotices
 from zerotoolsd.monitoring.notifications.message_formats import NotDelivered, with_age
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
-from zerotoolsd.monitoring.notifications.progress_watch import ProgressWatch
 from zerotoolsd.monitoring.notifications.send_to_destinations import (
     DestinationSender,
     try_destinations,
 )
-from zerotoolsd.monitoring.notifications.shortage_watch import Shortages, ShortageWatch
+from zerotoolsd.monitoring.notifications.watch_for_notices import (
+    ProgressWatch,
+    Shortages,
+    ShortageWatch,
+)
 from zerotoolsd.monitoring.notifications.webhooks import WebhookSender
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.retries_by_cause import wait_factor

@@ -1,8 +1,7 @@
-"""Reads and writes the smaller tables of the database. The tables of jobs and attempts are in
-`queue.store`.
+"""Reads and writes the smaller tables of the database. The tables of jobs, attempts and
+the drain are in `queue.store`.
 
 dependency_table  stores which job starts after which other jobs
-drain_table       stores whether no job may start, and why
 preemption_table  stores requests to attempts to end so that their jobs continue later
 notice_outbox     stores notices that wait for their delivery
 orphan_leases     stores leases of GPUs by ended attempts

@@ -1,6 +1,6 @@
 """Engine `torch`: FSDP2 over the ranks, torch's optimizers, checkpoints by DCP.
 
-engine, train_step             the engine that the loop calls, and one optimizer step
+engine                         the engine that the loop calls, and one optimizer step
 build_state                    makes the model and the optimizer, with memory and initial values
 live_state                     the tensors of a run, keyed by their names in a checkpoint
 optimizer                      makes the optimizer and its state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,11 +13,14 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from zerotools.core.training_memory_layout import DEVICE, LOCAL, MemoryLayout
 from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.train import TrainSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.training_record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
-from zerotoolsd.trainer.engine.engine_interface import LossSum, StepResult
+from zerotoolsd.trainer.engine.conditional_layers import check_parameters_marks, parameters_mark
+from zerotoolsd.trainer.engine.engine_interface import LossSum, Rewards, StepResult
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.nan_and_loss_scale import (
     DivergencePolicy,
@@ -24,18 +28,21 @@ from zerotoolsd.trainer.engine.nan_and_loss_scale import (
     loss_scale_after,
     resumed_loss_scale,
 )
+from zerotoolsd.trainer.engine.router_balance import router_bias_in
+from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine.text_generation import Decoding, generate
 from zerotoolsd.trainer.engine.training_loss import (
     are_preferences,
     log_probabilities,
+    preference_loss,
     summed_loss,
     summed_preference_loss,
+    training_loss,
 )
 from zerotoolsd.trainer.engine_torch.live_state import LiveState
 from zerotoolsd.trainer.engine_torch.load_shards import load_foreign, load_shards
 from zerotoolsd.trainer.engine_torch.save_shards import HostCopy, tensors_to_write, write_tensors
-from zerotoolsd.trainer.engine_torch.train_step import Scaling, train_step
-from zerotoolsd.trainer.rank.process_group import WorldGroup
+from zerotoolsd.trainer.rank.process_group import WorldGroup, join_values
 
 
 @dataclass
@@ -158,3 +165,112 @@ class TorchEngine:
         self.skipped = record.skipped_steps
         if self.spec.train.precision == "fp16":
             self.loss_scale = resumed_loss_scale(self.spec.fp16, record.loss_scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """The loss scale of a step, and the rule that decides whether the step is skipped.
+
+    `divergence` decides what happens if the loss or gradients are not finite, with the same result
+    on all ranks. `skipped` is the number of steps that the run has skipped; the learning rate
+    schedule does not count them. `loss_scale` is None if the job does not train in fp16.
+    """
+
+    divergence: DivergencePolicy
+    loss_scale: float | None = None
+    skipped: int = 0
+
+
+def train_step(
+    live: LiveState,
+    batch: RankBatch,
+    step: int,
+    train: TrainSpec,
+    group: WorldGroup,
+    *,
+    stop_asked: Callable[[], bool],
+    scaling: Scaling,
+    beta: float = 0.0,
+) -> StepResult:
+    """Do optimizer step `step`, counted from 0.
+
+    This rank computes the examples of `batch`. `stop_asked` returns whether this rank was asked to
+    stop. `beta` is the parameter of DPO.
+
+    The loss is the average over the tokens of the global batch. A micro batch is weighted by its
+    number of tokens and by the number of ranks, because FSDP2 averages gradients over the ranks.
+    The tensor ranks of a group compute the same values and count as one rank. For preferences, the
+    loss is the average of the DPO loss over the pairs.
+
+    Raises:
+        Diverged: the loss or a gradient is not finite, and no more steps may be skipped. The
+            weights are unchanged.
+        Unsupported: the ranks have gradients of different parameters.
+    """
+    loss_scale, skipped = scaling.loss_scale, scaling.skipped
+    examples = batch.examples
+    micro = train.micro_batch_size or len(examples)
+    pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
+    alike = group.rank.tensor_ranks
+    weight = group.rank.world_size / (alike * max(1, batch.predicted))
+    loss = torch.zeros((), dtype=torch.float32, device=group.device)
+    rewards = torch.zeros(3, dtype=torch.float32, device=group.device)
+    for number, piece in enumerate(pieces):
+        before_micro_batch(live.model, live.layout, is_last=number == len(pieces) - 1)
+        if are_preferences(piece):
+            part, sums = preference_loss(live.model, piece, group.device, beta)
+            part, rewards = part * weight, rewards + sums
+        else:
+            part = training_loss(
+                live.model, piece, group.device, weight=weight, router_weight=1 / len(pieces)
+            )
+        (part if loss_scale is None else part * loss_scale).backward()
+        loss += part.detach()
+    live.optimizer.update_path.forget(live.experts.untaken(group))
+    # That of the scaled gradients, which is not finite if any of them is not.
+    norm = live.optimizer.norm().to(group.device, non_blocking=True)
+    # The stop request travels with the loss, so that all ranks stop after the same step.
+    own = parameters_mark(live.optimizer.update_path.received())
+    numbers = [float(stop_asked()), float(own), float(own * own)]
+    tensors = [loss, ~norm.isfinite(), rewards]
+    # The only point of a step at which the host waits for the device.
+    summed, own_norm = group.total_of(join_values(numbers, tensors, group.device), norm)
+    stops, marks, squares, total, overflows, *rest = summed
+    grad_norm = own_norm if loss_scale is None else own_norm / loss_scale
+    overflow = not math.isfinite(grad_norm)
+    check_parameters_marks((marks, squares), group.rank.world_size, step)
+    mean = total / group.rank.world_size
+    worst_norm = math.nan if overflows and not overflow else grad_norm
+    skip = scaling.divergence.skips(step, mean, worst_norm, scaled=loss_scale is not None)
+    rate = learning_rate(train, step - skipped)
+    if not skip:
+        live.optimizer.step(
+            rate, norm=grad_norm, max_norm=train.max_grad_norm, loss_scale=loss_scale or 1.0
+        )
+    else:
+        live.optimizer.discard()
+    bias = router_bias_in(live.model)
+    if bias is not None:
+        bias.step(skipped=skip)
+    means = None
+    if are_preferences(examples):
+        means = Rewards(*(each / (alike * max(1, batch.predicted)) for each in rest))
+    return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip, means)
+
+
+def before_micro_batch(model: Any, layout: MemoryLayout, *, is_last: bool) -> None:
+    """Tell FSDP2, if it wraps `model`, how to reduce the gradients of the next backward pass.
+
+    With `local` accumulation, each rank keeps its whole gradients in fp32, and the last micro batch
+    reduces them. This needs only one reduction per step, but 4 bytes for every parameter on every
+    rank. With `sharded` accumulation, every micro batch is reduced, and the result is added to the
+    rank's part of the gradients in fp32. If groups of ranks share a copy of the weights and the
+    gradients stay on the device, the sum over the groups is computed only after the last micro
+    batch.
+    """
+    if not layout.is_sharded:
+        return
+    if layout.accumulate == LOCAL:
+        model.set_requires_gradient_sync(is_last)
+    elif layout.replicates_weights and not layout.has_masters and layout.params_tier == DEVICE:
+        model.set_requires_all_reduce(is_last)

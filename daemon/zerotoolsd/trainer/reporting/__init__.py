@@ -3,7 +3,6 @@
 reporter               log lines for people, and datagrams to the supervisor
 mfu                    model FLOPs utilization
 explain_out_of_memory  explains that GPU memory is exhausted
-memory_advice          suggests settings that reduce GPU memory
 trackers               wandb and MLflow
 
 These modules may import every package below the engines.

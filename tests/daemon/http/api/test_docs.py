@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
-from zerotoolsd.http.api import error_responses
+from zerotoolsd.http.api import responses
 from zerotoolsd.http.api.routes import make_app
 
 PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "http-api.md").read_text("utf-8")
@@ -27,6 +27,6 @@ def test_every_field_of_a_job_is_documented() -> None:
 
 
 def test_every_code_is_documented() -> None:
-    named = [(status, code) for _, status, code in error_responses.STATUS]
-    for status, code in [*named, *error_responses.HTTP_CODES.items()]:
+    named = [(status, code) for _, status, code in responses.STATUS]
+    for status, code in [*named, *responses.HTTP_CODES.items()]:
         assert f"| `{code}` | {status} |" in PAGE, code

@@ -9,7 +9,8 @@ import pytest
 
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.web.pages import ANNA, BOB, OWN, Browser, Served
-from zerotoolsd.http.web.checkpoint_pictures import HEADERS
+from zerotoolsd.http.web.page_app import KEPT_SECONDS, MOST_KEPT, PictureDocuments
+from zerotoolsd.http.web.page_app import PICTURE_HEADERS as HEADERS
 
 
 def token_of(page: Served, uid: int = ANNA) -> tuple[Browser, str]:
@@ -157,3 +158,19 @@ def test_files_are_packed_and_kept(page: Served) -> None:
     kinds = {"js/main.js": "text/javascript", "icon.svg": "image/svg+xml"}
     for name, kind in kinds.items():
         assert browser.get(f"/page/{name}").headers["Content-Type"].startswith(kind)
+
+
+def test_a_document_is_found_by_its_token_for_a_while() -> None:
+    now = [0.0]
+    kept = PictureDocuments(clock=lambda: now[0])
+    first = kept.add("one")
+    assert (kept.find(first), kept.find(first[:-1])) == ("one", None)
+    now[0] = KEPT_SECONDS + 1
+    assert kept.find(first) is None
+
+
+def test_many_documents_drop_the_oldest() -> None:
+    kept = PictureDocuments()
+    tokens = [kept.add(str(number)) for number in range(MOST_KEPT + 1)]
+    found = [kept.find(token) for token in tokens]
+    assert found == [None, *map(str, range(1, MOST_KEPT + 1))]

@@ -16,7 +16,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
-from tests.daemon.monitoring.notifications.test_progress_watch import no_guard
+from tests.daemon.monitoring.notifications.test_watch_for_notices import no_guard
 from tests.daemon.queue.tables.test_notice_outbox import a_notice, put
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest

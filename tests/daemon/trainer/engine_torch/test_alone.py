@@ -88,7 +88,7 @@ def step(
     from zerotoolsd.trainer.data.example_pools import Example, RankBatch
     from zerotoolsd.trainer.data.example_store import Preference
     from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy
-    from zerotoolsd.trainer.engine_torch.train_step import Scaling, train_step
+    from zerotoolsd.trainer.engine_torch.engine import Scaling, train_step
     from zerotoolsd.trainer.rank.process_group import WorldGroup
     from zerotoolsd.trainer.rank.rank_settings import Rank
 

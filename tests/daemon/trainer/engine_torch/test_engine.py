@@ -146,8 +146,8 @@ def test_masters_add_up_alike_wherever_they_are(runs: Runs) -> None:
 def test_between_micro_batches_whole_gradients_are_there_if_they_are_summed(
     way: str, place: str, threadless: None
 ) -> None:
+    from zerotoolsd.trainer.engine_torch.engine import before_micro_batch
     from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights
-    from zerotoolsd.trainer.engine_torch.train_step import before_micro_batch
 
     model, memory, layout = sharded(
         stage=1, precision="bf16", offload_optimizer=place, accumulate=way
