@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerotools.core.checkpoint import Key
-from zerotools.core.dtypes import DType
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 
 LARGEST_SCALE = 2.0**1023
 """The largest valid loss scale. A larger integer cannot be a float, and is a sign of damage."""
@@ -117,3 +117,21 @@ class TrainingState:
         """The loss scaler; None if the run has no loss scaler, or one that multiplies by 1."""
         scaler = self.loss_scaler
         return scaler if scaler is not None and scaler.is_active else None
+
+
+def weights_dtype(checkpoint: Checkpoint) -> DType | None:
+    """Return the floating-point dtype of most bytes of the weights, or None."""
+    sizes: dict[DType, int] = {}
+    for key, tensor in checkpoint.tensors.items():
+        if key.role == "param" and tensor.dtype.is_float:
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.nbytes
+    return max(sizes, key=sizes.__getitem__, default=None)
+
+
+def trained_precision(checkpoint: Checkpoint) -> DType | None:
+    """Return the dtype that the model computes in: the dtype of its weights, if it has 16 bits.
+
+    For other weights return None: a model may cast fp32 weights before it computes.
+    """
+    dtype = weights_dtype(checkpoint)
+    return dtype if dtype in (FLOAT16, BFLOAT16) else None

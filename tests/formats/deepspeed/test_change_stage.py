@@ -16,7 +16,7 @@ from tests.matrices import FULL
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out_resharded import is_already_laid_out, lay_out
 
 APART = ("universal", "pipeline", "tensor-parallel", "experts", "autoep", "z0-")

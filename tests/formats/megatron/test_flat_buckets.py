@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.training_state import Scalar
 from zerotools.formats import training_of
 from zerotools.formats.megatron.flat_buckets import proved_state
-from zerotools.formats.megatron.training_metadata import native_of
+from zerotools.formats.megatron.training_state import native_of
 from zerotools.io.distcp.check_data_files import data_files
 from zerotools.io.distcp.dcp_directory import load_metadata, tensor_of
 from zerotools.io.distcp.item_chunks import Items

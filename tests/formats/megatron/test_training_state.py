@@ -10,7 +10,7 @@ from tests.formats.megatron.golden import read_case, run_of
 from zerotools.core.checkpoint import Key, Opaque
 from zerotools.core.errors import BadRequest
 from zerotools.formats import training_of
-from zerotools.formats.megatron.training_metadata import fitting_groups
+from zerotools.formats.megatron.training_state import fitting_groups
 from zerotools.io.files.regular_files import read_regular
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.golden_files import digests
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.schema.zero_settings import AS_IS, ZeroSettings
+from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 
 from .judging import Move, reshard
 from .launch import launch

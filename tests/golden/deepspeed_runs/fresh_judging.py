@@ -12,7 +12,7 @@ from tests.formats.deepspeed.describing import contents
 from tests.golden_files import DEEPSPEED, digests
 from zerotools.formats import read, training_of
 from zerotools.formats.dcp.lay_out_converted import lay_out_dcp
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out_converted import lay_out_zero
 
 from .launch import launch

@@ -19,7 +19,7 @@ from tests.golden_files import DEEPSPEED, GOLDEN, digests
 from zerotools import __version__
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.schema.zero_settings import AS_IS, ZeroSettings
+from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
 from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out
 

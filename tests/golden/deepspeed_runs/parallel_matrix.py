@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerotools import __version__
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 
 from .judge import LOSSES
 from .judging import Move, differences

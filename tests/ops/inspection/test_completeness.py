@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.golden_files import DEEPSPEED
+from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.ops.inspection.completeness import (
+    MOST_NAMES,
     check_completeness,
     damage_sentences,
+    grouped_faults,
     lost_rank_sidecars,
 )
 
@@ -85,3 +88,28 @@ def test_what_a_rank_lost(names: list[str], world_size: int | None, lost: list[s
     found = list(lost_rank_sidecars("/c", names, world_size))
     assert [each.file for each in found] == lost
     assert all(f"/c/{each.file} is missing; the run had" in each.message for each in found)
+
+
+CAUSE = "rank-1.pt is missing (the run had 2 ranks); copy it again"
+
+
+def lost(name: str, cause: str = CAUSE) -> Problem:
+    return Problem(f"{name} is incomplete: 8 of 16 elements are in no file ({cause})", tensor=name)
+
+
+def test_tensors_of_a_faulty_file_are_one_sentence() -> None:
+    file = Problem(CAUSE, file="rank-1.pt")
+    alone = Problem("c has an unknown type", tensor="c")
+    other = lost("d", "another cause")
+    faults = [file, lost("a"), alone, lost("b"), other]
+    own, consequences = grouped_faults(faults)
+    assert own == [file, alone, other]
+    assert consequences == "2 tensors incomplete because of that: a, b"
+    assert grouped_faults([alone, other]) == ([alone, other], None)
+
+
+def test_a_long_list_of_tensors_is_cut() -> None:
+    faults = [Problem(CAUSE, file="rank-1.pt"), *(lost(f"t{n}") for n in range(MOST_NAMES + 3))]
+    _, consequences = grouped_faults(faults)
+    assert consequences is not None
+    assert consequences.endswith("t7 and 3 more")

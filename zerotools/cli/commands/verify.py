@@ -23,7 +23,7 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.ops.inspection.group_faults import grouped_faults
+from zerotools.ops.inspection.completeness import grouped_faults
 from zerotools.ops.verification.checkpoint_files import NO_CHECKSUMS
 from zerotools.ops.verification.verification_result import Check, Soundness, Verification
 from zerotools.ops.verification.verify import OF_ANY_SAVE

@@ -20,12 +20,17 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.core.training_state import (
+    LossScale,
+    ParamGroup,
+    Scalar,
+    TrainingState,
+    trained_precision,
+)
 from zerotools.formats.dcp.kept_for_writer import native_of
 from zerotools.formats.dcp.name_flat_keys import STATE_ROLE
 from zerotools.formats.dcp.several_directories import is_replicated
 from zerotools.formats.torch_optimizers import optimizer_of, scalars_of
-from zerotools.formats.trained_precision import trained_precision
 from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.runs.training_record import JobRecord
 

@@ -18,7 +18,7 @@ from zerotools.core.boxes import row_major_strides
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState
-from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.loss_scaler import saved_scaler
 from zerotools.formats.deepspeed.schema.model_states import as_listed
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
@@ -66,7 +66,7 @@ def _staged(inner: Mapping[str, Any], stage: int | None) -> dict[str, Any]:
     new = dict(inner)
     if stage is not None and state_dict_keys.ZERO_STAGE in new:
         is_plain = isinstance(new[state_dict_keys.ZERO_STAGE], int)
-        new[state_dict_keys.ZERO_STAGE] = stage if is_plain else new_state_dicts.zero_stage(stage)
+        new[state_dict_keys.ZERO_STAGE] = stage if is_plain else state_dict_keys.zero_stage(stage)
     return new
 
 
@@ -81,7 +81,7 @@ def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
         state_dict_keys.DS_VERSION, model.get(state_dict_keys.DS_VERSION)
     )
     scaler = saved_scaler(saved)
-    return new_state_dicts.zero12_state(scaler, clip, base, stage or 2, version)
+    return state_dict_keys.zero12_state(scaler, clip, base, stage or 2, version)
 
 
 def _clipping(config: Any) -> float | None:
@@ -111,7 +111,7 @@ def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
 def _to_zero3(logical: LogicalState) -> LogicalState:
     saved = logical.optimizer_state
     base = saved[state_dict_keys.BASE_STATE]
-    inner = new_state_dicts.zero3_state(
+    inner = state_dict_keys.zero3_state(
         saved_scaler(saved), base if isinstance(base, Mapping) else {}
     )
     frozen = {name: Size(tensor.shape) for name, tensor in logical.frozen.items()}

@@ -21,7 +21,7 @@ from zerotools.runs.job_checkpoint_file_names import RECORD
 if TYPE_CHECKING:
     from zerotools.core.target import Target
     from zerotools.core.thinning_changes import Keep, Thinning
-    from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
+    from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
     from zerotools.runs.training_record import JobRecord
 
 _ZERO_OPTIONS = frozenset({"stage", "sub_group_size", "round_robin", "ds_config"})
@@ -181,7 +181,7 @@ class DeepSpeedFormat(Format):
 
 
 def _settings(options: WriteOptions) -> ZeroSettings:
-    from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
+    from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 
     return ZeroSettings(
         options.stage, options.sub_group_size, options.round_robin, options.ds_config

@@ -25,7 +25,7 @@ from zerotools.formats.deepspeed.partitioning.flat_groups import (
     is_round_robin,
     optimizer_order,
 )
-from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.ds_config import zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.optim_states import (
@@ -211,7 +211,7 @@ def _groups(
     flat = _by_number(mp_shard.groups)
     saved = optim.param_groups
     if saved is None:
-        saved = [new_state_dicts.param_group(hyperparameters, [number]) for number in flat]
+        saved = [state_dict_keys.param_group(hyperparameters, [number]) for number in flat]
     for numbers, options in zip(_members(len(flat), optim, saved), saved, strict=True):
         own = [flat[number] for number in numbers]
         if len({len(groups) for groups in own}) > 1:

@@ -15,17 +15,15 @@ of norms differ between Megatron's own layers and Transformer Engine's layers; t
 files.
 
 file_names            file and directory names that identify a Megatron checkpoint
-training_metadata     iteration, parallel sizes, arguments and param groups, from common.pt
 bridge_config         the same values, from Megatron-Bridge's files
 torch_dist_keys       the model's tensor name for each torch_dist key
 unstack_tensors       tensors of one layer or expert, as parts of tensors that are stored together
 tensor_parallel_cuts  how tensor-parallel ranks share each weight
-read_torch_dist       torch_dist or torch_dcp directory -> Checkpoint
 flat_buckets          masters and moments from the flat buffers of the distributed optimizer
 read_fsdp_dtensor     fsdp_dtensor directory (Megatron-FSDP) -> Checkpoint
 legacy_ranks          legacy rank files -> Checkpoint
 read                  a checkpoint of any of these kinds -> Checkpoint
-training_state        a checkpoint of any of these kinds -> TrainingState
+training_state        a checkpoint of any of these kinds -> TrainingState, arguments, param groups
 writing               a checkpoint of any format -> torch_dist
 format                the `Format` of Megatron checkpoints
 """

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.megatron.training_metadata import MegatronFacts
+from zerotools.formats.megatron.training_state import MegatronFacts
 from zerotools.io.files.regular_files import read_regular
 from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.pickle_values import StoredTensor

@@ -31,7 +31,7 @@ from zerotools.core.boxes import Box, boxes_of_range, row_major_strides
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import Unsupported
 from zerotools.formats.megatron.tensor_parallel_cuts import Cut, cut_of
-from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT, MegatronFacts
+from zerotools.formats.megatron.training_state import EMBEDDING, OUTPUT, MegatronFacts
 from zerotools.io.distcp.item_chunks import DerivedChunks, ItemChunks, StoredPiece
 
 _BUCKET = re.compile(

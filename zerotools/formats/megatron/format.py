@@ -123,7 +123,7 @@ class MegatronFormat(Format):
 
     def never_written(self, source: Checkpoint) -> tuple[Dropped, ...]:
         from zerotools.core.target import Dropped
-        from zerotools.formats.megatron.training_metadata import native_of
+        from zerotools.formats.megatron.training_state import native_of
 
         unread = native_of(source).unread
         return (Dropped("optimizer state", unread),) if unread else ()

@@ -28,7 +28,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.training_state import ParamGroup
 from zerotools.formats.megatron.torch_dist_keys import HALVES, is_buffer, megatron_expert_name
-from zerotools.formats.megatron.training_metadata import (
+from zerotools.formats.megatron.training_state import (
     MegatronFacts,
     MegatronNative,
     aliases_of,

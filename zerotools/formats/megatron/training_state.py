@@ -1,29 +1,27 @@
-"""Read the training state of a Megatron checkpoint."""
+"""Read the training state of a Megatron checkpoint: iteration, arguments, param groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Origin, Problem, Tensor
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
-from zerotools.formats.megatron.training_metadata import (
-    Group,
-    MegatronNative,
-    fitting_groups,
-    groups_in,
-    native_of,
-)
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_of, scalars_of
 from zerotools.io.numeric.scalar_tensors import read_scalar
 from zerotools.io.torchzip.pickle_values import StoredTensor
+from zerotools.io.torchzip.pt_file import TorchFile
 
 _OF_RUN = ("args", "checkpoint_version", "content_metadata")
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
     """Return the param groups, formed according to Megatron's rule
-    (`training_metadata.fitting_groups`), the step of each parameter, and the counters.
+    (`training_state.fitting_groups`), the step of each parameter, and the counters.
 
     Raises:
         BadFile: a number of the optimizer state, such as `step`, is missing from the files.
@@ -130,3 +128,240 @@ def _loss_scaler(native: MegatronNative) -> LossScale | None:
     if not isinstance(scale, int | float) or isinstance(scale, bool):
         return None
     return LossScale(float(scale), dynamic="growth_tracker" in saved)
+
+
+FORMAT = "megatron"
+_ITERATION = re.compile(r"iter_(\d{1,18})")
+_PARALLEL = {
+    "tensor_model_parallel_size": "TP",
+    "pipeline_model_parallel_size": "PP",
+    "context_parallel_size": "CP",
+    "expert_model_parallel_size": "EP",
+    "expert_tensor_parallel_size": "ETP",
+    "data_parallel_size": "DP",
+}
+_SILENT = {"CP": 1, "EP": 1}
+EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronFacts:
+    """The values in a checkpoint that are not tensors.
+
+    `args` are the arguments of the training script, keyed by name. `tree` has the other values of
+    the file.
+    """
+
+    iteration: int | None
+    args: Mapping[str, Any]
+    tree: Mapping[Any, Any] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The degrees of parallelism, keyed by short name, such as TP. Degrees that are not
+        recorded are left out.
+        """
+        found = {short: self.count(name) for name, short in _PARALLEL.items()}
+        return {short: size for short, size in found.items() if size is not None}
+
+    @property
+    def model_parallel(self) -> int | None:
+        """The number of ranks that together hold one model, not counting expert parallelism; None
+        if it is not recorded."""
+        known = [self.sizes.get(name) for name in ("TP", "PP")]
+        return known[0] * known[1] if known[0] and known[1] else None
+
+    @property
+    def is_tied(self) -> bool:
+        """True if the arguments record that the output layer uses the embedding."""
+        return self.args.get("untie_embeddings_and_output_weights") is False
+
+    @property
+    def precision(self) -> DType | None:
+        """The dtype that the model computes in."""
+        dtype = self.args.get("params_dtype")
+        if isinstance(dtype, DType):
+            return dtype
+        for name, known in (("bf16", BFLOAT16), ("fp16", FLOAT16)):
+            if self.args.get(name) is True:
+                return known
+        return FLOAT32 if self.args.get("bf16") is False is self.args.get("fp16") else None
+
+    def count(self, name: str) -> int | None:
+        """Return the argument `name` if it is a count (a whole number), else None."""
+        return _count(self.args.get(name))
+
+
+def facts_of(tree: Any) -> MegatronFacts:
+    """Return the recorded values in the dict of common.pt or of a rank's file."""
+    table = tree if isinstance(tree, Mapping) else {}
+    args = table.get("args")
+    values = args.state if isinstance(args, Opaque) and isinstance(args.state, Mapping) else {}
+    named = {str(name): value for name, value in values.items()}
+    return MegatronFacts(_count(table.get("iteration")), named, table)
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**62 else None
+
+
+def origin_of(
+    path: Path,
+    title: str,
+    facts: MegatronFacts,
+    *,
+    ranks: int | None,
+    notes: Sequence[str] = (),
+    refusal: str = "",
+) -> Origin:
+    """Return the origin of a Megatron checkpoint.
+
+    `refusal` is the reason, as part of a sentence, why no output can be made from the checkpoint.
+    """
+    named = _ITERATION.fullmatch(path.name)
+    step = facts.iteration if facts.iteration is not None else int(named[1]) if named else None
+    when = "" if step is None else f" of iteration {step}"
+    refused = (
+        f"{path} is {title}{when}, which zerotools recognises but does not convert: {refusal}; "
+        "export it with Megatron-Bridge (or Megatron-LM's tools/checkpoint/convert.py) to "
+        "Hugging Face's format, and pass that directory"
+    )
+    return Origin(
+        FORMAT,
+        path,
+        world_size=facts.count("world_size") or ranks,
+        step=step,
+        notes=(*_notes_on_run(facts), *notes),
+        title=title,
+        precision=facts.precision,
+        refusal=refused if refusal else None,
+    )
+
+
+def _notes_on_run(facts: MegatronFacts) -> Iterator[str]:
+    sizes = [f"{s} {n}" for s, n in facts.sizes.items() if _SILENT.get(s) != n]
+    if sizes:
+        yield f"saved with {', '.join(sizes)}"
+    words = {
+        "num_layers": "{} layers",
+        "hidden_size": "hidden size {}",
+        "num_attention_heads": "{} heads",
+        "num_query_groups": "{} query groups",
+        "num_experts": "{} experts",
+        "padded_vocab_size": "vocabulary padded to {}",
+    }
+    counts = {name: facts.count(name) for name in words}
+    if facts.args.get("group_query_attention") is False:
+        counts["num_query_groups"] = None
+    model = [words[name].format(count) for name, count in counts.items() if count]
+    model += ["latent attention"] if facts.args.get("multi_latent_attention") is True else []
+    if model:
+        yield f"model: {', '.join(model)}"
+
+
+def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str, str]:
+    """Return {output layer: embedding} if the arguments record that the output layer uses the
+    embedding, and only the embedding is stored. Else return an empty dict.
+    """
+    names = {key.name for key in tensors}
+    is_alias = facts.is_tied and EMBEDDING in names and OUTPUT not in names
+    return {OUTPUT: EMBEDDING} if is_alias else {}
+
+
+def iteration_problem(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
+    """Return a list with a problem if the directory's name has another iteration than the file
+    `name`, else an empty list.
+    """
+    named = _ITERATION.fullmatch(path.name)
+    if named is None or facts.iteration is None or int(named[1]) == facts.iteration:
+        return []
+    said = (
+        f"{path / name} is of iteration {facts.iteration}, but its directory is of iteration "
+        f"{int(named[1])}; take another checkpoint"
+    )
+    return [Problem(said, name)]
+
+
+_MOST_OPTIMIZERS = 64
+Group = Mapping[str, Any]
+
+
+def optimizers_in(tree: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], ...]:
+    """Return the trees of all optimizers in common.pt or in a rank's file, sorted by the number of
+    the optimizer.
+    """
+    found = tree.get("optimizer")
+    if isinstance(found, list):
+        found = dict(enumerate(found[:_MOST_OPTIMIZERS]))
+    if not isinstance(found, Mapping):
+        return ()
+    numbered = [found[n] for n in range(_MOST_OPTIMIZERS) if n in found]
+    return tuple(each for each in numbered or [found] if isinstance(each, Mapping))
+
+
+def groups_in(optimizer: Mapping[Any, Any]) -> Iterator[Group]:
+    """Yield the param groups of one optimizer, without copying their values."""
+    inner = optimizer.get("optimizer", optimizer)
+    groups = inner.get("param_groups") if isinstance(inner, Mapping) else None
+    for group in groups if isinstance(groups, list) else ():
+        if isinstance(group, Mapping):
+            yield {str(name): value for name, value in group.items()}
+
+
+def fitting_groups(
+    name: str, shape: tuple[int, ...], groups: Sequence[Group], args: Mapping[str, Any]
+) -> Iterator[int]:
+    """Yield the numbers of the param groups that a parameter with this name and shape may belong
+    to.
+
+    Saved param groups do not list their parameters. But Megatron-Core makes the groups according to
+    a rule. With expert parallelism, experts are in separate groups. Tensors with one dimension, and
+    biases, have no weight decay. The embedding and the output layer may have a separate learning
+    rate. The groups record these properties (`is_expert_parallel`, `wd_mult`, `is_decoupled_lr`).
+    The caller uses the groups only if each parameter fits exactly one group.
+
+    Source: `_get_param_groups` of megatron/core/optimizer/__init__.py, 0.12 to 0.16.
+    """
+    is_expert = ".experts." in name and any(g.get("is_expert_parallel") is True for g in groups)
+    decays = not (len(shape) == 1 or name.endswith(".bias"))
+    if args.get("apply_wd_to_qk_layernorm") is True and (
+        "q_layernorm." in name or "k_layernorm." in name
+    ):
+        decays = True
+    is_apart = name in (EMBEDDING, OUTPUT) and any(g.get("is_decoupled_lr") is True for g in groups)
+    for number, group in enumerate(groups):
+        if (
+            (group.get("is_expert_parallel") is True) == is_expert
+            and (group.get("wd_mult", 1.0) != 0) == decays
+            and (group.get("is_decoupled_lr") is True) == is_apart
+        ):
+            yield number
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronNative:
+    """Values that the Megatron reader stores for `training_of`.
+
+    Attributes:
+        optimizers: the optimizer trees. The tree of the dense weights comes before the tree of the
+            experts.
+        file: the file that holds the numbers in the trees that are stored as tensors.
+        unread: a sentence that says which state is left out, and why; empty if no state is left
+            out.
+        groups: a function that reads the param groups; it returns none if the saved groups do not
+            list their parameters.
+    """
+
+    facts: MegatronFacts
+    optimizers: Sequence[Mapping[Any, Any]] = field(default=())
+    file: TorchFile | None = None
+    unread: str = ""
+    groups: Callable[[], tuple[ParamGroup, ...]] = tuple
+
+
+def native_of(checkpoint: Checkpoint) -> MegatronNative:
+    """Return the values that the Megatron reader stored; an empty `MegatronNative` if another
+    reader made the checkpoint.
+    """
+    found = checkpoint.native
+    return found if isinstance(found, MegatronNative) else MegatronNative(MegatronFacts(None, {}))

@@ -5,9 +5,8 @@ updates.
 from __future__ import annotations
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
+from zerotools.core.training_state import ParamGroup, Scalar, TrainingState, trained_precision
 from zerotools.formats.orbax.tree_names import TreeNames
-from zerotools.formats.trained_precision import trained_precision
 from zerotools.io.numeric.scalar_tensors import read_scalar, scalars_below
 
 

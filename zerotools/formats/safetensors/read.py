@@ -9,7 +9,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Problem, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.training_state import TrainingState
+from zerotools.core.training_state import TrainingState, weights_dtype
 from zerotools.formats.safetensors.choose_model_files import choose_files
 from zerotools.formats.safetensors.header import REMARK, Header, read_header
 from zerotools.formats.safetensors.merge_rank_shards import (
@@ -24,7 +24,6 @@ from zerotools.formats.safetensors.merge_rank_shards import (
     shard_numbers,
     sharded_tensors,
 )
-from zerotools.formats.trained_precision import weights_dtype
 from zerotools.io.files.tolerated_damage import (
     raise_or_record,
     record_lost_tensor,

@@ -4,14 +4,12 @@ per rank.
 group_files_by_name    the torch files of a directory that form one checkpoint
 opened_file            one opened file, and the keys of its tensors
 sort_state_dict        the tensors of a saved tree: weights, optimizer and others
-training_file_keys     keys of the training file that zerotools writes
 sharded_tensors        the part of a tensor in one file: DTensor (FSDP2), ShardedTensor (FSDP1)
 refuse_non_model       errors for files that do not hold a whole model
 merge_rank_files       one file per rank -> Checkpoint
 read                   one file, `.bin` shards or rank files -> Checkpoint
 training_state         torch files -> TrainingState
-lay_out_pytorch_model  a Hugging Face directory with `pytorch_model*.bin` -> Target
-lay_out_training_file  one file that a plain torch run resumes from -> Target
+lay_out                a training file for plain torch, or a directory of `pytorch_model*.bin`
 thin                   torch files without their optimizer state
 format                 the `Format` of torch files
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
-from zerotools.io.torchzip.file_suffixes import SUFFIXES
+from zerotools.io.torchzip.file_range import SUFFIXES
 
 if TYPE_CHECKING:
     from zerotools.core.target import Target
@@ -71,12 +71,12 @@ class TorchFileFormat(Format):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        from zerotools.formats.torchfile.lay_out_training_file import lay_out_training_file
+        from zerotools.formats.torchfile.lay_out import lay_out_training_file
 
         return lay_out_training_file(source, training, destination)
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        from zerotools.formats.torchfile.lay_out_pytorch_model import lay_out
+        from zerotools.formats.torchfile.lay_out import lay_out
 
         return lay_out(weights, destination, max_shard_bytes=options.shard_bytes())
 

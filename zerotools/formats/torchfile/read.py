@@ -36,7 +36,7 @@ from zerotools.formats.torchfile.opened_file import (
 )
 from zerotools.formats.torchfile.refuse_non_model import refuse_no_parameter
 from zerotools.formats.torchfile.sort_state_dict import STATE_ROLE, FileContents
-from zerotools.formats.torchfile.training_file_keys import BUFFER_NAMES
+from zerotools.formats.torchfile.training_state import BUFFER_NAMES
 from zerotools.io.files.tolerated_damage import (
     raise_or_record,
     record_lost_tensor,

@@ -15,25 +15,23 @@ from zerotools.core.training_state import (
     ParamGroup,
     Scalar,
     TrainingState,
+    trained_precision,
+    weights_dtype,
 )
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES, optimizer_of, scalars_of
 from zerotools.formats.torchfile.opened_file import TorchFileNative, numbered_name
 from zerotools.formats.torchfile.sort_state_dict import STATE_ROLE
-from zerotools.formats.torchfile.training_file_keys import (
-    BUFFER_NAMES,
-    CLIENT,
-    FROZEN,
-    LOSS_SCALE,
-    MARK,
-    OPTIMIZER,
-    PRECISION,
-    SAMPLES,
-    SCHEDULER,
-    SKIPPED,
-    STEPS,
-    VERSION,
-)
-from zerotools.formats.trained_precision import trained_precision, weights_dtype
+
+# Keys of the training file `checkpoint.pt`, besides `model` and `optimizer`.
+#
+# If `MARK` has the value `VERSION`, zerotools wrote the file. Keys without a known value are left
+# out. `BUFFER_NAMES` is also a key of DeepSpeed's model files.
+
+BUFFER_NAMES = "buffer_names"
+MARK, VERSION = "written_as", "zerotools.training/1"
+FROZEN, PRECISION, OPTIMIZER = "frozen_names", "precision", "optimizer_name"
+STEPS, SKIPPED, SAMPLES = "steps", "skipped_steps", "samples"
+LOSS_SCALE, SCHEDULER, CLIENT = "loss_scale", "lr_scheduler", "client"
 
 _SCHEDULERS = (SCHEDULER, "lr_schedulers", "scheduler")
 _OWN = ("param_groups", "optimizer", *_SCHEDULERS)

@@ -4,7 +4,6 @@ zip_directory   the position of each record of the zip
 archive         a zip and its pickle together: storages by key, also without a zip directory
 pt_file         one file in either format: its tree, positions of its tensors, a new tree for it
 file_range      a range of a file, which may be an archive inside it
-file_suffixes   the endings of torch files' names
 unpickle        bytes -> tree; runs nothing, imports nothing
 pickle_machine  the opcodes of a pickle, on a stack with limits
 pickle_values   the values of a pickle that are not plain Python, and a walk over a tree

@@ -70,3 +70,6 @@ class FileRange:
         if self.offset == 0:
             return str(self.path)
         return f"{self.path} (at byte {self.offset})"
+
+
+SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")

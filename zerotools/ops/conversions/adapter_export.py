@@ -46,9 +46,8 @@ from zerotools.ops.weights.adapter_config import (
     choose_config,
 )
 from zerotools.ops.weights.adapter_mapping import MEGATRON, mapped_config, saved_tensors
-from zerotools.ops.weights.embeddings_saved_by_peft import with_saved_embeddings
 from zerotools.ops.weights.layout_mapping import MappedCheckpoint, MapRequest, mapped_checkpoint
-from zerotools.ops.weights.lora_merge import AdapterRequest
+from zerotools.ops.weights.lora_merge import AdapterRequest, with_saved_embeddings
 from zerotools.ops.weights.merged_config import HEADS, is_token_embedding, model_config
 from zerotools.ops.weights.select_and_rename import describe_output, weights_from
 

@@ -19,9 +19,8 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.flat_ranges import ranges_of
-from zerotools.core.training_state import ParamGroup, TrainingState
+from zerotools.core.training_state import ParamGroup, TrainingState, trained_precision
 from zerotools.formats.torch_optimizers import Shape
-from zerotools.formats.trained_precision import trained_precision
 from zerotools.io.files.open_files import OpenFiles
 
 COMPARED = 4096

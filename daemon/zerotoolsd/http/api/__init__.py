@@ -3,7 +3,7 @@
 routes, server                    make the application from all routes, and serve it
 listening_sockets, bearer_tokens  open the sockets for clients, and check the tokens of TCP clients
 connection_limits                 limits the connections in all and of each user, and slow clients
-authorize                         the gate before every handler: identifies the caller, and decides
+authorize                         identifies the caller, and decides with `users.rights`
 request_limits                    limits the requests of one user: per second, and at the same time
 aiohttp_app_keys                  defines the keys with which handlers find the service and the page
 request_validation                checks bodies and queries

@@ -1,6 +1,5 @@
 """Identifies the caller of a request and decides whether the request is allowed. No other module of
-the API decides this. `gate_middleware` is the gate before every handler: it also rejects a request
-on a closed connection, or above the rate limit.
+the API decides this.
 
 At the Unix socket, the kernel identifies the caller; at a TCP address, a token does. Every route
 names its `Action` (`routes`). A refused request never reaches its handler. If the decision is
@@ -9,17 +8,13 @@ MASKED, the handler removes the hidden fields from the response (`visible_fields
 
 from __future__ import annotations
 
-import asyncio
-import math
 import socket
 import struct
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.aiohttp_app_keys import (
@@ -30,10 +25,6 @@ from zerotoolsd.http.api.aiohttp_app_keys import (
     SERVICE,
     TOKENS,
 )
-from zerotoolsd.http.api.connection_limits import Connection
-from zerotoolsd.http.api.openapi.openapi_document import query_keys
-from zerotoolsd.http.api.request_limits import RateLimit
-from zerotoolsd.http.api.responses import problem_response
 from zerotoolsd.interface.api_types import Forbidden, Unauthorized
 from zerotoolsd.users.rights import Access, Caller, Owner, Rights
 
@@ -145,52 +136,3 @@ def _by_token(request: web.Request) -> int:
     if uid is None:
         raise Unauthorized("a token is needed: send the header Authorization: Bearer TOKEN")
     return uid
-
-
-WRONG_TOKENS = 10.0
-"""The largest number of requests without a valid token that are checked per second."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def gate_middleware(rate: RateLimit) -> Middleware:
-    """Return the middleware that checks every request, with the rate limit `rate`."""
-    strangers = RateLimit(WRONG_TOKENS, WRONG_TOKENS)
-
-    @web.middleware
-    async def pass_gate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        connection = request.protocol if isinstance(request.protocol, Connection) else None
-        if connection is not None:
-            connection.begin()
-        try:
-            if request.transport is None or request.transport.is_closing():
-                return web.Response(status=499)  # no client reads it
-            request_validation.refuse_encoded(request)
-            now = asyncio.get_running_loop().time()
-            try:
-                uid = peer_uid(request)
-            except Unauthorized:
-                if (wait := strangers.wait_for(0, now)) > 0:
-                    return _too_often(strangers, wait)
-                raise
-            if (wait := rate.wait_for(uid, now)) > 0:
-                return _too_often(rate, wait)
-            resource = request.match_info.route.resource
-            if request.query_string and resource is not None:
-                known = query_keys(resource.canonical, request.method)
-                request_validation.check_query(request.query, known)
-            await decide(request, uid)
-            async with turn_of(request):
-                return await handler(request)
-        finally:
-            if connection is not None:
-                connection.end()
-
-    return pass_gate
-
-
-def _too_often(rate: RateLimit, wait: float) -> web.Response:
-    why = f"more than {rate.per_second:g} requests a second; try again in {wait:.3f} s"
-    answer = problem_response(429, "rate_limited", why)
-    answer.headers["Retry-After"] = str(math.ceil(wait))
-    return answer

@@ -37,8 +37,8 @@ from zerotools.formats.deepspeed.partitioning.flat_layout import (
     partition_contents,
     partition_size,
 )
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
 from zerotools.formats.deepspeed.writing import target_layout
 from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out
 from zerotools.io.numeric.dtype_casts import Array

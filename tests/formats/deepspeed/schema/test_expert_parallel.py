@@ -17,6 +17,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats import read, training_of
+from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.schema.expert_parallel import (
     DATA_FIRST,
     ExpertBlock,
@@ -27,7 +28,6 @@ from zerotools.formats.deepspeed.schema.expert_parallel import (
     model_tree_on,
     stacked_experts_of,
 )
-from zerotools.formats.deepspeed.schema.zero_settings import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
 from zerotools.formats.deepspeed.writing.lay_out_converted import lay_out_zero
 from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out

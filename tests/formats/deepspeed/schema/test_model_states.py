@@ -13,8 +13,8 @@ from tests.formats.deepspeed.describing import contents
 from tests.formats.deepspeed.reading.test_versions import rewrite
 from tests.golden_files import DEEPSPEED
 from zerotools.formats import read
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.model_states import CHECKPOINTED
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out
 from zerotools.io.torchzip.pickle_values import Ordered
 

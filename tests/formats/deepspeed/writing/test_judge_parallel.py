@@ -8,7 +8,7 @@ import pytest
 
 from tests.golden.deepspeed_runs.judging import Move, differences
 from tests.matrices import FULL
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 
 pytestmark = pytest.mark.deepspeed
 

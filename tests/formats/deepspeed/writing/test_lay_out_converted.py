@@ -17,7 +17,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import read, training_of
 from zerotools.formats.dcp.lay_out_converted import lay_out_dcp
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out_converted import lay_out_zero
 
 UNIVERSAL = ("universal-z1-fp32-w2", "universal-z2-bf16-w3", "universal-z3-bf16-w2")

@@ -29,9 +29,8 @@ from zerotools.formats.deepspeed.schema.ds_config import (
 from zerotools.formats.deepspeed.schema.find_tag import TagDirectory
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.new_state_dicts import param_group
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates, first_of, scalar_of
-from zerotools.formats.deepspeed.schema.state_dict_keys import numbers_of, options_of
+from zerotools.formats.deepspeed.schema.state_dict_keys import numbers_of, options_of, param_group
 from zerotools.formats.torch_optimizers import NUMBERED_STATE
 
 

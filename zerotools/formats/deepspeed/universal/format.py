@@ -74,7 +74,7 @@ class UniversalFormat(Format):
         )
 
     def check_weights(self, source: Checkpoint) -> None:
-        from zerotools.formats.deepspeed.universal.check_universal_weights import check_weights
+        from zerotools.formats.deepspeed.universal.read import check_weights
 
         check_weights(source)
 
@@ -84,7 +84,7 @@ class UniversalFormat(Format):
         return latest_problems(source)
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        from zerotools.formats.deepspeed.universal.check_universal_weights import weight_pairs
+        from zerotools.formats.deepspeed.universal.read import weight_pairs
 
         return weight_pairs(source)
 

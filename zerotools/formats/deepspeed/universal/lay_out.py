@@ -30,7 +30,7 @@ from zerotools.formats.deepspeed.partitioning.flat_layout import partition_size,
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import DeepSpeedNative
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN
 from zerotools.formats.deepspeed.schema.expert_parallel import StackedExperts
-from zerotools.formats.deepspeed.schema.new_state_dicts import schedule_of
+from zerotools.formats.deepspeed.schema.state_dict_keys import schedule_of
 from zerotools.formats.deepspeed.schema.tag_file_names import LATEST, ZERO, model_file
 from zerotools.formats.deepspeed.universal.loadable_contents import (
     MOMENTS,

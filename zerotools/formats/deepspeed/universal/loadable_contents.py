@@ -30,7 +30,7 @@ from zerotools.core.target import Dropped
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.foreign_param_groups import steps_are_numbers
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import DeepSpeedNative
-from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import EXPERTS, StackedExperts
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of, scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
@@ -301,7 +301,7 @@ def universal_model_tree(
     model = source_model(source)
     known = dict(model.fields.tree) if model is not None else {}
     buffers = [key.name for key in source.tensors if key.role == "buffer"]
-    schedule = training.lr_scheduler if model is not None else new_state_dicts.schedule_of(training)
+    schedule = training.lr_scheduler if model is not None else state_dict_keys.schedule_of(training)
     counted = {} if training.samples is None else {state_dict_keys.GLOBAL_SAMPLES: training.samples}
     experts = source_experts(source)
     kept = [state_dict_keys.DATA_SAMPLER, state_dict_keys.RANDOM_LTD, state_dict_keys.DS_VERSION]
@@ -321,7 +321,7 @@ def universal_model_tree(
         state_dict_keys.DS_CONFIG: dict(training.ds_config or {}),
         **{key: known[key] for key in (*kept, state_dict_keys.DP_WORLD_SIZE) if key in known},
     }
-    return new_state_dicts.new_model_tree(training, values) | dict(client)
+    return state_dict_keys.new_model_tree(training, values) | dict(client)
 
 
 def _module(
@@ -355,18 +355,18 @@ def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> di
             state_dict_keys.DYNAMIC_LOSS_SCALE: scaler.is_dynamic,
         }
     model = source_model(source)
-    version = (model.version if model is not None else None) or new_state_dicts.VERSION
+    version = (model.version if model is not None else None) or state_dict_keys.VERSION
     known.setdefault(state_dict_keys.DS_VERSION, version)
     groups = [
-        new_state_dicts.param_group(group.options, [n]) for n, group in enumerate(training.groups)
+        state_dict_keys.param_group(group.options, [n]) for n, group in enumerate(training.groups)
     ]
-    common = new_state_dicts.param_group(common_options(training.groups), [])
+    common = state_dict_keys.param_group(common_options(training.groups), [])
     state = {} if step is None else {0: {"step": step}}
     return {
         **known,
         ORDER: OPTIMIZERS if training.is_ordered else UNKNOWN,
         state_dict_keys.PARAM_GROUPS: groups,
-        state_dict_keys.STATE_DICT: new_state_dicts.torch_state(state, [common]),
+        state_dict_keys.STATE_DICT: state_dict_keys.torch_state(state, [common]),
     }
 
 

@@ -39,7 +39,7 @@ from zerotools.formats.deepspeed.schema.ds_config import computed_type
 from zerotools.formats.deepspeed.schema.find_tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, parse_model
 from zerotools.formats.deepspeed.schema.tag_file_names import MASTER, ZERO
-from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative
+from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative, native_of
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
     misplaced_values,
@@ -317,3 +317,27 @@ def _reshaped(file: TorchFile, stored: StoredTensor, shape: tuple[int, ...]) -> 
     strides = row_major_strides(shape)
     chunk = Chunk(Box.whole(shape), file.name, file.first_byte(stored), strides)
     return Tensor(stored.dtype, shape, [chunk])
+
+
+def check_weights(source: Checkpoint) -> None:
+    """Compare the first elements of every master with the weight that was cast from it.
+
+    Raises:
+        Unsupported: a master and its weight disagree, so the files are from two saves.
+        BadFile: a file is truncated.
+    """
+    from zerotools.formats.deepspeed.writing.source_checks import compare_weights
+
+    compare_weights(source, weight_pairs(source))
+
+
+def weight_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield (name, master, weight) for each weight that has a master. A checkpoint of stage 3 has
+    placeholders instead of weights, so it has no pairs.
+    """
+    model = native_of(source).model
+    trained = {name for group in model.groups or () for name in group}
+    for name, stored in (model.module or {}).items():
+        master = source.tensors.get(Key(name, "param"))
+        if name in trained and master is not None and master.shape == stored.shape:
+            yield name, master, model.file.tensor(stored)

@@ -25,14 +25,18 @@ from zerotools.formats.deepspeed.foreign_param_groups import (
 )
 from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import refuse_stacked_experts
-from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
-from zerotools.formats.deepspeed.schema.ds_config import PRECISION_KEYS, configured_precision
+from zerotools.formats.deepspeed.schema import state_dict_keys
+from zerotools.formats.deepspeed.schema.ds_config import (
+    AS_IS,
+    PRECISION_KEYS,
+    ZeroSettings,
+    configured_precision,
+)
 from zerotools.formats.deepspeed.schema.expert_parallel import is_expert
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
-from zerotools.formats.deepspeed.schema.new_state_dicts import schedule_of
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
+from zerotools.formats.deepspeed.schema.state_dict_keys import schedule_of
 from zerotools.formats.deepspeed.schema.tag_file_names import LATEST
-from zerotools.formats.deepspeed.schema.zero_settings import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out_resharded import lay_out_mp_rank, unlisted_keys
 from zerotools.formats.deepspeed.writing.notes_for_user import needed_settings
 from zerotools.formats.deepspeed.writing.plan_pt_file import OutputFiles
@@ -277,7 +281,7 @@ def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
         optimizer={
             state_dict_keys.STATE_DICT: _optimizer_state(foreign),
             state_dict_keys.DS_CONFIG: dict(foreign.config),
-            state_dict_keys.DS_VERSION: new_state_dicts.VERSION,
+            state_dict_keys.DS_VERSION: state_dict_keys.VERSION,
         },
         shapes={name: Size(shape) for group in groups for name, shape in group.shapes.items()},
         frozen=foreign.frozen,
@@ -294,10 +298,10 @@ def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
     """
     scaler = scaler_of(foreign.training.loss_scale, foreign.config, foreign.precision).keys()
     if foreign.kind == STAGE_3:
-        return new_state_dicts.zero3_state(scaler, {})
+        return state_dict_keys.zero3_state(scaler, {})
     clip = foreign.config.get("gradient_clipping")
     clip = clip if isinstance(clip, int | float) else None
-    return new_state_dicts.zero12_state(scaler, clip, {}, foreign.stage, new_state_dicts.VERSION)
+    return state_dict_keys.zero12_state(scaler, clip, {}, foreign.stage, state_dict_keys.VERSION)
 
 
 def _module(
@@ -349,12 +353,12 @@ def _model_tree(foreign: ForeignCheckpoint, module: Ordered) -> dict[str, Any]:
         state_dict_keys.FROZEN_SHAPES: shapes,
         state_dict_keys.SHARED_PARAMS: dict(foreign.source.aliases),
         state_dict_keys.FROZEN_FRAGMENTS: fragments,
-        state_dict_keys.LR_SCHEDULER: new_state_dicts.schedule_of(training),
+        state_dict_keys.LR_SCHEDULER: state_dict_keys.schedule_of(training),
         state_dict_keys.GLOBAL_SAMPLES: training.samples or 0,
         state_dict_keys.PARALLEL_DIMENSIONS: {"pp_degree": 1, "tp_degree": 1},
         state_dict_keys.DS_CONFIG: dict(foreign.config),
     }
-    return {**new_state_dicts.new_model_tree(training, values), **dict(carried_client(training))}
+    return {**state_dict_keys.new_model_tree(training, values), **dict(carried_client(training))}
 
 
 def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:

@@ -21,7 +21,12 @@ from zerotools.formats.deepspeed.foreign_param_groups import options_from
 from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState, logical_state_of
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
-from zerotools.formats.deepspeed.schema.ds_config import mics_keys, zero_optimization
+from zerotools.formats.deepspeed.schema.ds_config import (
+    AS_IS,
+    ZeroSettings,
+    mics_keys,
+    zero_optimization,
+)
 from zerotools.formats.deepspeed.schema.find_tag import run_directory
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.formats.deepspeed.schema.tag_file_names import (
@@ -32,7 +37,6 @@ from zerotools.formats.deepspeed.schema.tag_file_names import (
     model_file,
     optim_file,
 )
-from zerotools.formats.deepspeed.schema.zero_settings import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.writing.notes_for_user import notes_on
 from zerotools.formats.deepspeed.writing.plan_pt_file import REPEATED, OutputFiles
 from zerotools.formats.deepspeed.writing.source_checks import check_masters, check_supported

@@ -8,11 +8,10 @@ from typing import Any
 
 from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.schema.ds_config import mics_keys
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, mics_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import DATA_FIRST
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.formats.deepspeed.schema.tag_file_names import name_for_rank
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
 from zerotools.formats.deepspeed.writing.target_layout import TargetLayout, needed_keys
 
 

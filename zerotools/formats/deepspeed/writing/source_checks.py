@@ -15,10 +15,9 @@ from zerotools.core.flat_ranges import ranges_of
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
 from zerotools.formats.deepspeed.partitioning.pair_masters_with_weights import pairs_of
-from zerotools.formats.deepspeed.schema.ds_config import mics_keys, zero_optimization
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, mics_keys, zero_optimization
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.formats.deepspeed.schema.tag_file_names import is_layer_file, name_for_rank
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.dtype_casts import Array, numpy_cast, numpy_dtype
 

@@ -23,6 +23,7 @@ from zerotools.formats.deepspeed.schema.ds_config import (
     ROUND_ROBIN,
     STAGE,
     SUB_GROUP_SIZE,
+    ZeroSettings,
     adds_up_in_fp32,
     configured_precision,
     mics_keys,
@@ -42,7 +43,6 @@ from zerotools.formats.deepspeed.schema.expert_parallel import (
 )
 from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAGE_1_AND_2, STAGE_3
-from zerotools.formats.deepspeed.schema.zero_settings import ZeroSettings
 from zerotools.formats.deepspeed.writing.flat_buffers import FlatBuffer
 
 

@@ -28,7 +28,7 @@ from zerotools.formats.deepspeed.partitioning.flat_layout import (
     partition_contents,
     partition_size,
 )
-from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import model_tree_on
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, FlatPartition
 from zerotools.formats.deepspeed.writing.flat_buffers import (
@@ -201,7 +201,7 @@ def _tree(
     geometries = [buffer.geometry for buffer in buffers]
     base = saved.get(state_dict_keys.BASE_STATE)
     groups = [
-        new_state_dicts.param_group(group.options, [n]) for n, group in enumerate(logical.groups)
+        state_dict_keys.param_group(group.options, [n]) for n, group in enumerate(logical.groups)
     ]
     state = optimizer_state_of(buffers, {**new_partitions, **scalars.found})
     for number, entries in state.items():
@@ -212,7 +212,7 @@ def _tree(
         **{key: value for key, value in saved.items() if key != state_dict_keys.ELASTIC_STEP},
         state_dict_keys.BASE_STATE: {
             **(base if isinstance(base, dict) else {}),
-            **new_state_dicts.torch_state(state, groups),
+            **state_dict_keys.torch_state(state, groups),
         },
         state_dict_keys.PARTITIONS: [
             new_partitions[number, "param"] for number in range(len(buffers))
@@ -235,7 +235,7 @@ def _tree(
             list(each.paddings) or [0] * len(each.shapes) for each in geometries
         ]
     if state_dict_keys.SLICE_MAPPINGS in saved:
-        kind = new_state_dicts.fragment_class(state_dict_keys.slice_mappings(saved))
+        kind = state_dict_keys.fragment_class(state_dict_keys.slice_mappings(saved))
         new[state_dict_keys.SLICE_MAPPINGS] = [
             _mapping(content, list(group.shapes), kind)
             for content, group in zip(contents, logical.groups, strict=True)
@@ -257,6 +257,6 @@ def _mapping(content: PartitionContents, order: Sequence[str], kind: Opaque) -> 
     order, which may differ from the order in the buffer.
     """
     places = {name: (start, count) for name, start, count in content.parts}
-    return new_state_dicts.slice_mapping(
+    return state_dict_keys.slice_mapping(
         kind, ((name, *places[name]) for name in order if name in places)
     )

@@ -18,7 +18,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.target import FilePlan
 from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_contents
-from zerotools.formats.deepspeed.schema import new_state_dicts, state_dict_keys
+from zerotools.formats.deepspeed.schema import state_dict_keys
 from zerotools.formats.deepspeed.schema.expert_parallel import model_tree_on, partition_groups_on
 from zerotools.formats.deepspeed.writing.flat_buffers import (
     BufferRole,
@@ -171,9 +171,9 @@ def _tree(
     buffers = [buffer for group in grouped for buffer in group]
     groups, first = [], 0
     for group, own in zip(logical.groups, grouped, strict=True):
-        groups.append(new_state_dicts.param_group(group.options, range(first, first + len(own))))
+        groups.append(state_dict_keys.param_group(group.options, range(first, first + len(own))))
         first += len(own)
-    state = new_state_dicts.torch_state(optimizer_state_of(buffers, values), groups)
+    state = state_dict_keys.torch_state(optimizer_state_of(buffers, values), groups)
     new = {
         **saved,
         state_dict_keys.STATE_DICT: {**saved[state_dict_keys.STATE_DICT], **state},

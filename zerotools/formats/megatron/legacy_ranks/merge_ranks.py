@@ -15,7 +15,7 @@ from zerotools.formats.megatron.legacy_ranks.rank_optimizer import Local
 from zerotools.formats.megatron.legacy_ranks.rank_positions import Degrees, RankPlace, SavedRank
 from zerotools.formats.megatron.tensor_parallel_cuts import Cut, cut_of
 from zerotools.formats.megatron.torch_dist_keys import megatron_expert_name
-from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT, MegatronFacts
+from zerotools.formats.megatron.training_state import EMBEDDING, OUTPUT, MegatronFacts
 from zerotools.io.torchzip.tree_tensors import as_tensor, why_unread
 
 

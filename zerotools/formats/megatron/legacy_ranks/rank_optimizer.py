@@ -2,7 +2,7 @@
 
 Without the distributed optimizer, the state of each parameter has a number, and each param group
 lists its numbers. The numbers are in the order in which the model has the parameters that fit the
-group (`training_metadata.fitting_groups`).
+group (`training_state.fitting_groups`).
 
 With the distributed optimizer, distrib_optim.pt has one flat buffer for each dtype of parameters.
 The buffer holds the parameters of the model in reverse order, each beginning at a multiple of 64
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from zerotools.core.boxes import row_major_strides
 from zerotools.core.dtypes import DType
-from zerotools.formats.megatron.training_metadata import fitting_groups, groups_in
+from zerotools.formats.megatron.training_state import fitting_groups, groups_in
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tree_tensors import as_tensor

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zerotools.formats.megatron.file_names import RANK_FILES
-from zerotools.formats.megatron.training_metadata import MegatronFacts
+from zerotools.formats.megatron.training_state import MegatronFacts
 from zerotools.io.torchzip.pt_file import TorchFile
 
 

@@ -34,7 +34,7 @@ from zerotools.formats.megatron.legacy_ranks.rank_positions import (
     rank_positions,
 )
 from zerotools.formats.megatron.torch_dist_keys import is_buffer
-from zerotools.formats.megatron.training_metadata import (
+from zerotools.formats.megatron.training_state import (
     MegatronFacts,
     MegatronNative,
     aliases_of,

@@ -21,7 +21,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.megatron.file_names import COMMON, CONFIG, TRACKER
-from zerotools.formats.megatron.training_metadata import EMBEDDING, FORMAT, OUTPUT
+from zerotools.formats.megatron.training_state import EMBEDDING, FORMAT, OUTPUT
 from zerotools.formats.megatron.writing.model_arguments import (
     PARALLEL,
     model_arguments,

@@ -15,7 +15,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
-from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT
+from zerotools.formats.megatron.training_state import EMBEDDING, OUTPUT
 from zerotools.io.huggingface.config_json import flat_config, full_config, ties_embeddings
 from zerotools.maps.map_variables import (
     has_centred_norms,

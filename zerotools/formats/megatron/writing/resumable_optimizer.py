@@ -1,7 +1,7 @@
 """Make the optimizer state that Megatron needs to resume: masters, two moments, param groups, one
 step.
 
-Megatron groups parameters according to a fixed rule (`training_metadata.fitting_groups`), whatever
+Megatron groups parameters according to a fixed rule (`training_state.fitting_groups`), whatever
 their previous groups were. Tensors with one dimension, and biases, have no weight decay; with
 expert parallelism, experts are in separate groups. Megatron identifies its groups by `wd_mult`,
 `lr_mult`, `is_expert_parallel` and `is_decoupled_lr`. All groups must have the same step.

@@ -4,7 +4,7 @@ values.
     {"model": OrderedDict {name: tensor}; tied names are views of one storage,
      "optimizer": {"state": {number: {role: tensor}}, "param_groups": [{..., "params": [number],
                    "param_names": [name]}]},
-     "buffer_names": [name], "lr_scheduler", "steps" and the other keys in `training_file_keys`}
+     "buffer_names": [name], "lr_scheduler", "steps" and the other keys in `training_state`}
 
 The file has only plain values and tensors, so `torch.load(weights_only=True)` can read it.
 Parameter numbers, and `step` as a 0-d float32 tensor, are as torch saves them
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from zerotools.core.boxes import Box
+from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest, Unsupported
@@ -36,13 +36,16 @@ from zerotools.core.target import (
     extra_roles,
 )
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.formats.torchfile import training_file_keys
+from zerotools.formats.torchfile import training_state
 from zerotools.formats.torchfile.group_files_by_name import TRAINING
-from zerotools.formats.torchfile.lay_out_pytorch_model import stored_tensor
 from zerotools.formats.torchfile.opened_file import FORMAT, numbered_name
-from zerotools.io.huggingface.lay_out_model_directory import sidecar_plans
+from zerotools.io.huggingface.lay_out_model_directory import (
+    ModelFileStyle,
+    lay_out_model,
+    sidecar_plans,
+)
 from zerotools.io.torchzip import archive_layout as archives
-from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk_values
+from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor, walk_values
 from zerotools.io.torchzip.pickle_writer import dumps
 
 STEP = "step"
@@ -65,9 +68,7 @@ def lay_out_training_file(source: Checkpoint, training: TrainingState, destinati
     optimizer = _optimizer(source, training, file, drops)
     if optimizer is not None:
         tree["optimizer"] = optimizer
-    tree[training_file_keys.BUFFER_NAMES] = [
-        key.name for key in source.tensors if key.role == "buffer"
-    ]
+    tree[training_state.BUFFER_NAMES] = [key.name for key in source.tensors if key.role == "buffer"]
     tree |= _run_values(training, drops)
     plan = file.plan(tree)
     plans = {TRAINING: plan, **sidecar_plans(source, file.tensors.values())}
@@ -267,16 +268,16 @@ def _run_values(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     """
     scale = training.loss_scale
     values: dict[str, Any] = {
-        training_file_keys.MARK: training_file_keys.VERSION,
-        training_file_keys.FROZEN: sorted(training.frozen) or None,
-        training_file_keys.PRECISION: training.precision and training.precision.name,
-        training_file_keys.OPTIMIZER: training.optimizer,
-        training_file_keys.STEPS: training.steps,
-        training_file_keys.SKIPPED: training.skipped,
-        training_file_keys.SAMPLES: training.samples,
-        training_file_keys.LOSS_SCALE: scale
+        training_state.MARK: training_state.VERSION,
+        training_state.FROZEN: sorted(training.frozen) or None,
+        training_state.PRECISION: training.precision and training.precision.name,
+        training_state.OPTIMIZER: training.optimizer,
+        training_state.STEPS: training.steps,
+        training_state.SKIPPED: training.skipped,
+        training_state.SAMPLES: training.samples,
+        training_state.LOSS_SCALE: scale
         and {"scale": scale.scale, "dynamic": scale.dynamic, **scale.options},
-        training_file_keys.SCHEDULER: training.lr_scheduler,
+        training_state.SCHEDULER: training.lr_scheduler,
     }
     for name, value in values.items():
         if not is_plain(value):
@@ -288,7 +289,7 @@ def _run_values(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     if training.ds_config is not None:
         drops.add("ds_config", "plain torch does not use it")
     kept = {n: value for n, value in values.items() if value is not None and is_plain(value)}
-    return kept | ({training_file_keys.CLIENT: client} if client else {})
+    return kept | ({training_state.CLIENT: client} if client else {})
 
 
 @dataclass
@@ -349,3 +350,59 @@ def is_plain(value: Any) -> bool:
         type(part) in _PLAIN or (type(part) is Ordered and part.attributes is None)
         for part in walk_values(value)
     )
+
+
+# Lay out a Hugging Face model directory with weights in torch.save files: `pytorch_model*.bin`.
+#
+# Each file is an OrderedDict {name: tensor}, and each tensor has a separate storage, so that
+# `torch.load(weights_only=True)` and `from_pretrained` can read the file.
+
+INDEX = "pytorch_model.bin.index.json"
+
+
+def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> Target:
+    """Plan torch files with the weights of `source` in `destination`, under their names and in
+    their dtypes.
+
+    The roles must be `param` or `buffer`; the caller selects and casts the tensors. Tied names are
+    left out. A tensor larger than `max_shard_bytes` gets a file of its own.
+
+    Raises:
+        BadRequest: there is nothing to write, a tensor has another role, two tensors have the same
+            name, or the shard size is not valid.
+    """
+    style = ModelFileStyle("torchfile", "pytorch_model", ".bin", INDEX, _archive)
+    return lay_out_model(source, destination, style, max_shard_bytes=max_shard_bytes)
+
+
+def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
+    """Return the plan of one file, and the byte offset of each tensor in it; the offset of an
+    empty tensor is 0.
+    """
+    tree = Ordered(
+        {
+            name: stored_tensor(str(number), tensor)
+            for number, (name, tensor) in enumerate(shard.items())
+        }
+    )
+    layout = archives.lay_out(dumps(tree), [tensor.nbytes for tensor in shard.values()])
+    full = [name for name, tensor in shard.items() if tensor.nbytes]
+    offsets = dict.fromkeys(shard, 0)
+    offsets |= {name: at.offset for name, at in zip(full, layout.payloads, strict=True)}
+    plan = FilePlan(
+        layout.length,
+        literals=[LiteralBytes(at, data) for at, data in layout.literals],
+        checksums=[Checksum(at.offset, at.length, at.crc_at) for at in layout.payloads],
+    )
+    return plan, offsets
+
+
+def stored_tensor(key: str, tensor: Tensor) -> StoredTensor:
+    """Return a contiguous tensor that is the only tensor in the storage with the key `key`.
+
+    If torch has no storage class for the dtype, the storage is untyped.
+    """
+    dtype = tensor.dtype
+    typed = dtype.torch_storage is not None
+    storage = Storage(key, dtype if typed else None, tensor.numel if typed else tensor.nbytes)
+    return StoredTensor(storage, dtype, 0, tensor.shape, row_major_strides(tensor.shape))

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.formats.elements import assert_true, elements
 from tests.golden_files import DEEPSPEED, GOLDEN, TORCH
+from tests.ops.exports import model, noise
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.formats.torchfile.lay_out_training_file import lay_out_training_file
+from zerotools.formats.torchfile.lay_out import lay_out_training_file
+from zerotools.io.numeric.dtype_casts import Array
+from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion, with_target_sources
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
@@ -244,3 +249,54 @@ def same(value: Any, source: Checkpoint, key: Key) -> bool:
 
     raw = value.detach().reshape(-1).contiguous().view(torch.uint8)
     return bytes(raw.numpy()) == elements(source, key).tobytes()
+
+
+TENSORS: dict[str, Array] = {
+    "a.weight": noise(300, 7),
+    "empty": noise(0, 3),
+    "count": np.array(7),
+    "mask": np.array([True, False]),
+    "b.weight": noise(5, seed=1),
+    "wide": np.arange(5, dtype=np.uint16),
+}
+
+
+def export(tmp_path: Path, **options: object) -> Path:
+    source = model(tmp_path / "in", TENSORS, config__json="{}")
+    asked = Options(format="torch", dtype="fp32", **options)  # type: ignore[arg-type]
+    conversion = prepare_export(source, tmp_path / "out", asked)
+    perform_conversion(conversion, budget=MemoryBudget(), overwrite=False)
+    return tmp_path / "out"
+
+
+def test_each_archive_is_whole_with_right_crcs(tmp_path: Path) -> None:
+    with zipfile.ZipFile(export(tmp_path) / "pytorch_model.bin") as archive:
+        assert archive.testzip() is None
+        found = {archive.read(name) for name in archive.namelist() if "/data/" in name}
+    assert found == {values.tobytes() for values in TENSORS.values()}
+
+
+def test_several_files_have_an_index(tmp_path: Path) -> None:
+    out = export(tmp_path, max_shard_bytes=8000)
+    index = json.loads((out / "pytorch_model.bin.index.json").read_text())
+    assert set(index["weight_map"]) == set(TENSORS)
+    assert {path.name for path in out.glob("[!.]*")} == {
+        "config.json",
+        "pytorch_model.bin.index.json",
+        "pytorch_model-00001-of-00002.bin",
+        "pytorch_model-00002-of-00002.bin",
+    }
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("options", [{}, {"max_shard_bytes": 8000}])
+def test_torch_loads_equal_tensors(tmp_path: Path, options: dict[str, object]) -> None:
+    torch = pytest.importorskip("torch")
+    loaded = {}
+    for file in export(tmp_path, **options).glob("*.bin"):
+        loaded |= torch.load(file, weights_only=True)
+    assert set(loaded) == set(TENSORS)
+    for name, values in TENSORS.items():
+        assert loaded[name].numpy().tobytes() == values.tobytes(), name
+        assert tuple(loaded[name].shape) == values.shape
+        assert loaded[name].is_contiguous()
