@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from zerotools.cli.command_table import COMMANDS
-from zerotools.cli.help_topics import all_topics
+from zerotools.cli.commands.help import all_topics
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_REPOSITORY = re.compile(

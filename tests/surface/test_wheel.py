@@ -12,7 +12,7 @@ import pytest
 
 import zerotools
 from tests.golden_files import JOB
-from zerotools.cli.help_topics import KINDS
+from zerotools.cli.commands.help import KINDS
 from zerotools.version import BASE
 
 ROOT = Path(__file__).resolve().parents[2]

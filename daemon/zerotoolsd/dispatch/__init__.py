@@ -9,7 +9,6 @@ host_memory_guard         watches the memory of the host, and acts before it is 
 gpu_memory_guard          watches the memory of shared GPUs, and acts before it is used up
 memory_forecast           computes from samples when memory is used up; no I/O
 choose_low_memory_action  chooses the next action from the forecast and the running jobs; no I/O
-host_memory_reading       reads the memory of the host, and of the control group in which jobs run
 user_priority_ranges      limits the priorities that users may give
 upload_last_checkpoints   uploads the last checkpoint of a job if no supervisor has uploaded it
 remove_ended_jobs         removes ended jobs, one after another

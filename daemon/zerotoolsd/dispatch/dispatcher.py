@@ -39,8 +39,12 @@ from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins
 from zerotoolsd.dispatch.elastic_growth import ElasticGrowth
 from zerotoolsd.dispatch.end_jobs_for_memory import MemoryPreemption
 from zerotoolsd.dispatch.gpu_memory_guard import GpuMemoryGuard, GpuPromises
-from zerotoolsd.dispatch.host_memory_guard import HostMemoryGuard, Live
-from zerotoolsd.dispatch.host_memory_reading import HostMemoryReader, HostMemoryUse
+from zerotoolsd.dispatch.host_memory_guard import (
+    HostMemoryGuard,
+    HostMemoryReader,
+    HostMemoryUse,
+    Live,
+)
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.dispatch.remove_ended_jobs import Cleaner
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop

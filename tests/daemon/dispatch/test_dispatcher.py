@@ -29,8 +29,7 @@ from zerotoolsd.attempts import prepare_run_directory
 from zerotoolsd.config.config_tables import LimitsConfig, PressureConfig, RetryConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch.gpu_memory_guard import GpuMemoryGuard, GpuPromises
-from zerotoolsd.dispatch.host_memory_guard import HostMemoryGuard
-from zerotoolsd.dispatch.host_memory_reading import HostReading
+from zerotoolsd.dispatch.host_memory_guard import HostMemoryGuard, HostReading
 from zerotoolsd.interface.api_types import Conflict, JobView
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow, Lease

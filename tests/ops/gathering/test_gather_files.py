@@ -13,8 +13,7 @@ from tests.ops.gathering.nodes import content, gathered, made_node, planned, spl
 from zerotools.core.errors import BadFile, BadRequest, HostUnreachable
 from zerotools.formats import read
 from zerotools.io.ssh.remote_shell import BLOCK, OpenShells
-from zerotools.ops.gathering.fetch_files import LARGE
-from zerotools.ops.gathering.gather_files import fetch_and_finish
+from zerotools.ops.gathering.gather_files import LARGE, fetch_and_finish
 from zerotools.ops.inspection.inspect import inspect
 
 ZERO3 = DEEPSPEED / "z3-bf16-w4" / "checkpoint"

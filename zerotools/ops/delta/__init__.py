@@ -1,7 +1,6 @@
 """Make deltas, the difference between two models, and apply them to the first model.
 
 apply_delta       apply one delta, or several in order, to a model
-apply_into_store  write the result to an object store
 delta_chain       the model that several deltas make, block by block
 make_delta        write the delta of two models
 delta_in_parts    make a delta in parts, and join them

@@ -4,10 +4,12 @@ checked before anything is written.
 
 from __future__ import annotations
 
+import heapq
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
@@ -17,6 +19,7 @@ from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
+from zerotools.io.output.write_to_store import FarStaging
 from zerotools.ops.conversions.conversion import (
     Conversion,
     allocated_bytes,
@@ -40,12 +43,21 @@ from zerotools.ops.execution.divide_output import (
 from zerotools.ops.execution.execute import (
     Fill,
     Publication,
+    ReadBack,
     Transfer,
     WriteReport,
     write_target,
 )
 from zerotools.ops.execution.execute_part import PartReport, digest_of, end_complete, write_part
 from zerotools.ops.prove_source_and_output import put_sidecar
+from zerotools.ops.serving.byte_source import Note
+from zerotools.ops.store_output.convert_into_store import (
+    FileUpload,
+    check_upload,
+    marker_of,
+    read_stored_back,
+)
+from zerotools.ops.store_output.upload_memory import UploadMemory
 from zerotools.ops.thinning.directory_snapshot import Entries
 from zerotools.ops.verification.digest_manifest import sidecar_of_path
 from zerotools.runs.job_checkpoint_file_names import MANIFEST
@@ -76,8 +88,6 @@ def apply_deltas(
     """
     conversion = chain.conversion_to(destination)
     if isinstance(destination, RemotePath):
-        from zerotools.ops.delta.apply_into_store import apply_into_store
-
         return apply_into_store(chain, conversion, request)
     proof = AppliedProof(chain, conversion, request) if request.verify else None
     if in_place is None:
@@ -290,3 +300,78 @@ def _link(source: Path, target: Path) -> None:
         copy_access(source.stat(), target)
         with target.open("rb") as copy:
             os.fsync(copy.fileno())
+
+
+def apply_into_store(
+    chain: DeltaChain, conversion: Conversion, request: ApplyRequest
+) -> WriteReport:
+    """Write the result of `chain` to the object store that `conversion` names.
+
+    The digest of each block is checked before the block is sent, and the marker of the output is
+    written after the last object. Raises the errors of `apply_deltas`.
+    """
+    target, destination = conversion.target, conversion.destination
+    memory = UploadMemory.of(request.budget, len(target.files))
+    check_upload(conversion, overwrite=request.overwrite, resume=request.resume)
+    staging = FarStaging(
+        destination,
+        conversion.command,
+        chain.identity,
+        [*target.files],
+        resume=request.resume,
+        overwrite=request.overwrite,
+    )
+    workers = max(1, block_workers(memory.budget) // memory.files)
+    with chain, staging:
+        report = FileUpload(
+            target,
+            AppliedFiles(chain, workers),
+            staging,
+            memory=memory,
+            on_bytes=request.on_bytes,
+            table=conversion.table,
+        ).run()
+        found, proof = ReadBack(0), None
+        if request.verify:
+            proof = AppliedProof(chain, conversion, request)
+            found = read_stored_back(proof, destination)
+        report.bytes_verified = found.nbytes
+        chain.check_sources()
+        staging.commit(marker_of(conversion.command, staging, found))
+    report.manifest = put_sidecar(None if proof is None else proof.manifest, destination)
+    return report
+
+
+class AppliedFiles:
+    """The files of the model that a chain of deltas produces. `workers` threads compute a file
+    while it is read."""
+
+    def __init__(self, chain: DeltaChain, workers: int) -> None:
+        self._chain = chain
+        self._workers = workers
+        self._tensors: dict[str, list[DeltaTensor]] = {}
+        for tensor in sorted(chain.header.tensors, key=lambda each: each.offset):
+            self._tensors.setdefault(tensor.file, []).append(tensor)
+
+    def read(self, file: str, begin: int, end: int, note: Note | None = None) -> Iterator[bytes]:
+        """Yield the bytes [begin, end) of a file, in order. `note` is called with the number of
+        bytes of each made block. Raises the errors of `DeltaChain.block` and
+        `DeltaChain.plain_bytes`."""
+
+        def make(block: tuple[DeltaTensor, int]) -> tuple[int, bytes]:
+            tensor, number = block
+            data = self._chain.block(tensor, number)
+            if note is not None:
+                note(len(data), [])
+            return tensor.block(number)[0], bytes(data)
+
+        blocks = (
+            (tensor, number)
+            for tensor in self._tensors.get(file, ())
+            for number in range(tensor.blocks)
+            if tensor.block(number)[0] < end and tensor.block(number)[1] > begin
+        )
+        made = in_order(blocks, make, self._workers)
+        plain = self._chain.plain_bytes(file)
+        for offset, data in heapq.merge(plain, made, key=itemgetter(0)):
+            yield data[max(0, begin - offset) : max(0, end - offset)]

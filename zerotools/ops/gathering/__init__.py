@@ -5,7 +5,6 @@ read_node_files  list, digest and send the files of a node, through its shell
 node_survey      the files of all nodes by name, and those that an earlier run fetched
 gather_plan      which node each file is fetched from
 numbered_names   the numbers in file names, and files that seem to be missing
-fetch_files      fetch the files of one node into the staging directory
 gather_files     carry out the plan, and the result as JSON
 check_gathered   check that the collected files are a whole checkpoint
 """

@@ -13,7 +13,7 @@ from tests.daemon.made_attempts import an_attempt_row
 from zerotools.sensors.cgroup_allowance import CgroupMemory
 from zerotools.sensors.snapshot import Host, Pressure, Stall
 from zerotoolsd.dispatch.choose_low_memory_action import EscalationStep, wanted_level
-from zerotoolsd.dispatch.host_memory_reading import (
+from zerotoolsd.dispatch.host_memory_guard import (
     AGE_SECONDS,
     HostMemoryReader,
     HostMemoryUse,
