@@ -55,10 +55,10 @@ COVERED: dict[str, str] = {
     "test_answer_requests.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
     f"{TRAINER}/run_saves.py _in_thread": f"{OF_TRAINER}/test_run_saves.py "
     "test_the_thread_writes_on_the_device_of_its_rank",
-    f"{TRAINER}/engine_torch/save_shards.py HostCopy.copy": f"{OF_TRAINER}/engine_torch/"
-    "test_save_shards.py test_the_copy_is_complete_before_training_goes_on",
-    f"{TRAINER}/engine_torch/save_shards.py HostCopy._buffer_for": f"{OF_TRAINER}/engine_torch/"
-    "test_save_shards.py "
+    f"{TRAINER}/engine_torch/save_and_load_shards.py HostCopy.copy": f"{OF_TRAINER}/engine_torch/"
+    "test_save_and_load_shards.py test_the_copy_is_complete_before_training_goes_on",
+    f"{TRAINER}/engine_torch/save_and_load_shards.py HostCopy._buffer_for": f"{OF_TRAINER}/"
+    "engine_torch/test_save_and_load_shards.py "
     "test_what_comes_from_a_gpu_goes_to_locked_memory_where_there_is_some",
     f"{TRAINER}/check_model_and_data.py check_job": f"{OF_TRAINER}/test_check_model_and_data.py "
     "test_what_a_gpu_holds_is_told_as_memory_of_the_gpu",

@@ -60,7 +60,7 @@ def test_a_state_that_is_not_fit_is_raised_where_all_ranks_wait(wait: str) -> No
 
 
 def test_a_full_disk_is_named_where_torch_names_a_position() -> None:
-    from zerotoolsd.trainer.engine_torch.save_shards import FULL_BYTES, explain_write_error
+    from zerotoolsd.trainer.engine_torch.save_and_load_shards import FULL_BYTES, explain_write_error
 
     causes = "rank 0: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"
     assert explain_write_error(causes, Path("/runs/a"), FULL_BYTES) == causes

@@ -4,7 +4,6 @@ accelerate_directory_names  the names of accelerate's directories for models and
 kept_for_writer             values that the reader stores for the writer: `DcpNative`
 several_directories         the DCP directories that form one checkpoint
 key_paths                   the path of each value in the saved state dict
-section_words               words that say what a section of the saved state dict holds
 name_flat_keys              the tensor name and role of each flat key
 model_sections              the models in a DCP, and the choice of one
 optimizer_sections          the optimizers in a DCP

@@ -18,15 +18,17 @@ from functools import cached_property
 
 from zerotools.core.adapter_tensor_names import names_in_model
 from zerotools.core.errors import BadRequest
-from zerotools.formats.dcp.key_paths import FlatValue, Path, text_of
-from zerotools.formats.dcp.optimizer_sections import OptimizerSection, find_optimizers
-from zerotools.formats.dcp.section_words import (
+from zerotools.formats.dcp.key_paths import (
+    FlatValue,
+    Path,
     is_copy_word,
     is_counter,
     is_model_word,
     is_plain_optimizer_word,
     is_state_word,
+    text_of,
 )
+from zerotools.formats.dcp.optimizer_sections import OptimizerSection, find_optimizers
 from zerotools.io.distcp.metadata import SavedTensor
 
 ROOT = "."

@@ -15,8 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zerotools.formats.dcp.key_paths import FlatValue, Path, is_option, name_below, text_of
-from zerotools.formats.dcp.section_words import is_model_word, is_optimizer_word, names_a_weight
+from zerotools.formats.dcp.key_paths import (
+    FlatValue,
+    Path,
+    is_model_word,
+    is_optimizer_word,
+    is_option,
+    name_below,
+    names_a_weight,
+    text_of,
+)
 from zerotools.io.distcp.metadata import SavedTensor
 
 STATE, GROUPS = "state", "param_groups"

@@ -4,7 +4,6 @@ store_path        a path that is an object, or a directory of objects; writing b
 parse_url         a path from the user's text, which may be a URL
 remote_source     an object open for reading: small reads in blocks, large ones in parallel
 store_listing     the contents of directories, with few listings, cached for the process
-store_of_path     the store that a path lies in
 store_interface   the interface of a store: list, read a range, put, upload, delete
 s3_gs_azure_http  S3, Google Cloud Storage, Azure Blob Storage and HTTP servers, by obstore
 hub_files         a repository of the Hugging Face Hub, by huggingface_hub

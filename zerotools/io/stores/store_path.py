@@ -13,14 +13,15 @@ import os
 import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.files.open_source import FarSource, RemotePath
-from zerotools.io.stores.remote_source import RemoteSource, status_of
-from zerotools.io.stores.store_interface import FarObject, WritableStore
-from zerotools.io.stores.store_of_path import BUCKETS, Place, place_of, root_parts
+from zerotools.io.stores.remote_source import RemoteSource, StorePrefetch, status_of
+from zerotools.io.stores.store_interface import FarObject, FarStore, WritableStore
+from zerotools.io.stores.store_listing import StoreListing
 
 _SIGN = ":\0"
 
@@ -229,3 +230,77 @@ def forget_path(path: Path) -> None:
     """Drop the cached facts about a path, so that the next access sends a request to the store."""
     assert isinstance(path, StorePath)
     path.forget()
+
+
+BUCKETS = ("s3", "gs", "az")
+_ENDPOINTS = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "STORAGE_EMULATOR_HOST",
+    "AZURE_STORAGE_ENDPOINT",
+    "HF_ENDPOINT",
+)
+_ROOT_PARTS = {"hf": 2}
+"""The number of path components after `://` that name the store, if it is not 1:
+`hf://OWNER/MODEL`.
+"""
+
+
+class Place(NamedTuple):
+    """The position of a path: its `store`, its `key` there, and the store's cached listings and
+    prefetch."""
+
+    store: FarStore
+    key: str
+    listing: StoreListing
+    prefetch: StorePrefetch
+
+
+def root_parts(scheme: str) -> int:
+    """Return the number of path components after `scheme://` that name the store, such as 1 for
+    a bucket.
+    """
+    return _ROOT_PARTS.get(scheme, 1)
+
+
+def place_of(scheme: str, parts: tuple[str, ...]) -> Place:
+    """Return the store of a path, and the key of the path in the store. `parts` are the components
+    of the path after `scheme://`.
+
+    Raises:
+        BadRequest: `parts` do not name a store, or the library of the store is not installed.
+    """
+    count = root_parts(scheme)
+    if len(parts) < count:
+        raise BadRequest(f"{scheme}://{'/'.join(parts)} does not name a prefix in a store")
+    listing, prefetch = _opened(scheme, parts[:count], tuple(map(os.environ.get, _ENDPOINTS)))
+    return Place(listing.store, "/".join(parts[count:]), listing, prefetch)
+
+
+@lru_cache(maxsize=64)
+def _opened(
+    scheme: str, parts: tuple[str, ...], endpoints: tuple[str | None, ...]
+) -> tuple[StoreListing, StorePrefetch]:
+    """Open a store, and return its cached listings and its prefetch. Each store is opened only
+    once.
+
+    `endpoints` are the values of the environment variables that set endpoints. If these values have
+    changed, the store is opened again.
+    """
+    listing = StoreListing(_open(scheme, parts))
+    return listing, StorePrefetch(listing)
+
+
+def _open(scheme: str, parts: tuple[str, ...]) -> FarStore:
+    if scheme in BUCKETS:
+        from zerotools.io.stores.s3_gs_azure_http import open_bucket
+
+        return open_bucket(scheme, parts[0])
+    if scheme == "hf":
+        from zerotools.io.stores.hub_files import HubFiles
+
+        return HubFiles(*parts)
+    from zerotools.io.stores.s3_gs_azure_http import WebFiles
+
+    return WebFiles(f"{scheme}://{parts[0]}")

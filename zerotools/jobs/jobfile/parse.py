@@ -28,9 +28,8 @@ from zerotools.jobs.binding.bind import (
     plain_json,
 )
 from zerotools.jobs.binding.declaration import keys_of, means_none
-from zerotools.jobs.jobfile_tables.check_engine_tables import check_tables, misplaced_keys
 from zerotools.jobs.jobfile_tables.check_store_urls import why_not_read
-from zerotools.jobs.jobfile_tables.job_rules import check_rules
+from zerotools.jobs.jobfile_tables.job_rules import check_rules, check_tables, misplaced_keys
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.text.expand_home import expand_home
 

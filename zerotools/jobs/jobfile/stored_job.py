@@ -22,7 +22,7 @@ from zerotools.jobs.binding.bind import (
     is_required,
 )
 from zerotools.jobs.binding.declaration import keys_of, stored_default_of, with_stored_defaults
-from zerotools.jobs.jobfile_tables.check_engine_tables import NEEDED, SCRIPT
+from zerotools.jobs.jobfile_tables.job_rules import NEEDED, SCRIPT
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass, replace
+from functools import cache
 from pathlib import PurePath
+from typing import Any
 
 from zerotools.core.training_memory_layout import NF4
-from zerotools.jobs.binding.bind import format_value
+from zerotools.jobs.binding.bind import format_value, hints_of
 from zerotools.jobs.jobfile_tables.check_store_urls import in_store
 from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER, check_checkpoint
 from zerotools.jobs.jobfile_tables.complete_deepspeed_config import check_deepspeed
@@ -28,6 +30,7 @@ from zerotools.jobs.jobfile_tables.rendezvous import check_rendezvous
 from zerotools.jobs.jobfile_tables.script import check_script
 from zerotools.jobs.jobfile_tables.slurm import check_slurm
 from zerotools.jobs.jobfile_tables.spec import (
+    ENGINES,
     FP16_ON_CPU,
     NUMA_AUTO,
     NUMA_CORES,
@@ -416,3 +419,52 @@ def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
         )
     if train.compile:
         yield f"{said}: cannot be used with train.compile = true yet; leave one of them out"
+
+
+SCRIPT = "script"
+NEEDED = ("model", "data", "train")
+"""The tables that a job with engine torch or deepspeed must have."""
+SHARED = ("metrics", "stall", "limits", "memory", "notify", "rendezvous", "slurm")
+"""The tables that a job with any engine may have."""
+
+
+def misplaced_keys(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each key or table at the root of the job file that the job's engine does not have."""
+    unknown = _unknown_to_scripts() if tree.get("engine") == SCRIPT else (SCRIPT,)
+    for name in tree:
+        if name in unknown:
+            yield name
+
+
+@cache
+def _unknown_to_scripts() -> frozenset[str]:
+    tables = {name for name, hint in hints_of(JobSpec).items() if is_dataclass(hint)}
+    return frozenset({"seed", "resume_order", *tables.difference((SCRIPT, *SHARED))})
+
+
+def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a problem for each missing table, and for each table that the job's engine does not
+    have.
+
+    Each mistake is reported once. If the engine is unknown, yield nothing, because another check
+    reports the engine. If the job has `[script]` but no table in `NEEDED`, the only problem is that
+    `engine = "script"` is missing.
+    """
+    engine = tree.get("engine", "torch")
+    if engine not in ENGINES:
+        return  # the binding of tables reports it
+    if engine != SCRIPT and SCRIPT in tree and not any(name in tree for name in NEEDED):
+        todo = f", and engine is {format_value(engine)}; set" if "engine" in tree else "; add"
+        place = "" if "engine" in tree else " before the first table"
+        yield f'{SCRIPT}: is for a job of engine = "{SCRIPT}"{todo} engine = "{SCRIPT}"{place}'
+        return
+    for name in (SCRIPT,) if engine == SCRIPT else NEEDED:
+        if name not in tree:
+            yield f"{name}: the table [{name}] is missing"
+    for name in misplaced_keys(tree):
+        why = f'cannot be used in an engine = "{engine}" job; leave it out'
+        if engine == SCRIPT:
+            why += ", or pass it in script.command"
+        else:
+            why += f', or set engine = "{SCRIPT}" and leave {", ".join(NEEDED)} out'
+        yield f"{name}: {why}"

@@ -6,8 +6,7 @@ divide_checks        the files and tensors that one of several runs checks
 checkpoint_files     the files of a checkpoint, and the checksums in them
 file_scan            read every byte once: check checksums, and count values that are not finite
 values_stored_twice  check that copies of a tensor are equal, and weights are casts of their masters
-value_checks         find impossible values
-scale_checks         find scales of quantised weights that cannot be used
+value_checks         find impossible values, and scales that cannot be used
 tensor_digests       the digest of a tensor
 digest_manifest      NAME.zerotools.json with the digests, and the digests inside an output
 compare_manifest     compare a checkpoint with a manifest, or with another checkpoint

@@ -48,8 +48,7 @@ from zerotools.ops.verification.file_scan import (
     claims_of,
     scan_files,
 )
-from zerotools.ops.verification.scale_checks import meaningless_scales
-from zerotools.ops.verification.value_checks import is_mask, odd_values
+from zerotools.ops.verification.value_checks import is_mask, meaningless_scales, odd_values
 from zerotools.ops.verification.values_stored_twice import (
     Difference,
     counts_of,

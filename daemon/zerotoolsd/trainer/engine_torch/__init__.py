@@ -7,5 +7,5 @@ optimizer                      makes the optimizer and its state
 adafactor, adamw8bit, muon     optimizers for weights that are split by rows among ranks
 reduce_and_update              brings gradients to the optimizer, and updated weights to the model
 master_weights                 fp32 master weights in another memory: offload, and stage 1
-save_shards, load_shards       write tensors to a checkpoint, and read them
+save_and_load_shards           writes tensors to a checkpoint, and reads them
 """

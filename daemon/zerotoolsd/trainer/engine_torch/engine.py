@@ -40,8 +40,13 @@ from zerotoolsd.trainer.engine.training_loss import (
     training_loss,
 )
 from zerotoolsd.trainer.engine_torch.live_state import LiveState
-from zerotoolsd.trainer.engine_torch.load_shards import load_foreign, load_shards
-from zerotoolsd.trainer.engine_torch.save_shards import HostCopy, tensors_to_write, write_tensors
+from zerotoolsd.trainer.engine_torch.save_and_load_shards import (
+    HostCopy,
+    load_foreign,
+    load_shards,
+    tensors_to_write,
+    write_tensors,
+)
 from zerotoolsd.trainer.rank.process_group import WorldGroup, join_values
 
 

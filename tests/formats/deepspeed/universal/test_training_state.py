@@ -11,7 +11,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools.core.dtypes import BFLOAT16, FLOAT32
 from zerotools.core.training_state import Scalar
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.universal.training_state import misplaced_values
+from zerotools.formats.deepspeed.universal.optimizer_state import misplaced_values
 
 CASES = sorted(DEEPSPEED.glob("universal-*"))
 

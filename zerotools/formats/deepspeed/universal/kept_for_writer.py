@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.universal.training_state import UniversalState
+from zerotools.formats.deepspeed.universal.optimizer_state import UniversalState
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from zerotools.formats.deepspeed.universal.loadable_contents import (
     source_optimizer,
     universal_model_tree,
 )
-from zerotools.formats.deepspeed.universal.training_state import OPTIMIZER_STATE
+from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
 from zerotools.formats.deepspeed.writing.lay_out_resharded import run_sidecars
 from zerotools.formats.deepspeed.writing.plan_pt_file import FileDraft, FileLayout
 from zerotools.io.numeric.scalar_tensors import scalar_bytes

@@ -35,7 +35,7 @@ from zerotools.formats.deepspeed.schema.expert_parallel import EXPERTS, StackedE
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of, scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative
-from zerotools.formats.deepspeed.universal.training_state import (
+from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZERS,
     ORDER,
     UNKNOWN,

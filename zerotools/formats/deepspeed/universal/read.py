@@ -40,7 +40,7 @@ from zerotools.formats.deepspeed.schema.find_tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, parse_model
 from zerotools.formats.deepspeed.schema.tag_file_names import MASTER, ZERO
 from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative, native_of
-from zerotools.formats.deepspeed.universal.training_state import (
+from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
     misplaced_values,
     parse_state,

@@ -15,7 +15,7 @@ from zerotools.core.target import FilePlan
 from zerotools.core.thinning_changes import Keep, Thinning
 from zerotools.formats.deepspeed.schema.tag_file_names import MASTER, ZERO
 from zerotools.formats.deepspeed.universal.kept_for_writer import UniversalNative
-from zerotools.formats.deepspeed.universal.training_state import OPTIMIZER_STATE
+from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
 from zerotools.formats.deepspeed.writing.thin import STAYS, without_state
 from zerotools.io.torchzip.pt_file import repacked_file
 
