@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotools.formats.list_run_checkpoints import find_run_listing
-
 from tests.formats.test_match_run_directory import verl_run
 from tests.formats.test_run_directory_layouts import TAG, TRAINER, VERL, below, make_run
 from zerotools.formats import detect
+from zerotools.formats.list_run_checkpoints import find_run_listing
 
 
 def test_all_checkpoints_of_a_run_newest_first(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_an_unknown_topic_is_a_bad_request(capsys: pytest.CaptureFixture[str]) -
     assert "did you mean troubleshooting" in capsys.readouterr().err
 
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def test_every_page_is_a_topic_and_no_two_have_one_name() -> None:
@@ -99,7 +99,7 @@ def test_the_list_is_in_the_language_of_the_user(
     assert max(map(width, lines)) <= 80
 
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = """<!-- made by hand -->
 # A page
 

@@ -96,7 +96,7 @@ def _show(text: str) -> None:
 # The topic of a page is the name of its file. A wheel has the folders of `docs` as
 # `zerotools/pages` (`hatch_build.py`).
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 PLACES = (_PACKAGE / "pages", _PACKAGE.parent / "docs")
 """The directories in which the pages are, in a wheel and in a checkout."""
 KINDS = ("tutorial", "how-to", "explanation", "reference")
