@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from zerotools.formats.list_run_checkpoints import find_run_listing
 
 from tests.formats.elements import assert_true
 from tests.golden_files import DEEPSPEED, GOLDEN
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import read, training_of
+from zerotools.formats.list_run_checkpoints import find_run_listing
 from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 from zerotools.ops.resume_from_other_program.name_numbered_state import with_names
 from zerotools.ops.resume_from_other_program.order_option import AskedOrder
