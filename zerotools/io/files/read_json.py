@@ -67,7 +67,7 @@ def parse_json(path: Path, data: bytes, data_size: DataSize, pairs: _Pairs | Non
     """
     cost = len(data) * (2 if data.isascii() else 5)
     cost += sum(each * data.count(sign) for sign, each in _COSTS.items())
-    if cost > SMALL and cost > metadata_limit(given := data_size()):
+    if cost > SMALL and cost > metadata_limit(given := data_size(), len(data)):
         raise _too_much(path, len(data), given)
     try:
         return json.loads(data.decode("utf-8-sig"), object_pairs_hook=pairs, parse_int=_integer)

@@ -7,9 +7,9 @@ functions in zerotools. Every other call, and every new object, becomes an `Opaq
 A hostile pickle cannot exhaust memory either. `pickle_machine` limits sizes, nothing recurses into
 built values, and a key of a dict or set is hashed only after a check that it is small. The memory
 of the built values is estimated by the kind of each object. The limit,
-`zerotools.io.files.metadata_memory_limit`, is computed from the size of the data next to the
-pickle. For each byte of the pickle, the estimate is 30 bytes for a state dict of 20,000 tensors, 23
-bytes for the state of its optimizer, and 72 bytes for a pickle that consists of `}`.
+`zerotools.io.files.metadata_memory_limit`, is computed from the sizes of the pickle and of the data
+next to it. For each byte of the pickle, the estimate is 30 bytes for a state dict of 20,000
+tensors, 23 bytes for the state of its optimizer, and 72 bytes for a pickle that consists of `}`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from zerotools.io.torchzip.pickle_machine import (
 from zerotools.io.torchzip.pickle_values import Global, Ordered
 
 LARGEST_PICKLE = 2**30
+_STEP = 2**20
+"""The growth of the built objects, in bytes, after which they are compared with the limit again."""
 _MEMOIZE, _BINGET, _LONG_BINGET, _BININT1 = b"\x94hjK"
 _index_at = struct.Struct("<I").unpack_from
 
@@ -93,8 +95,9 @@ def loads_from(
                 at = HANDLERS[opcode](machine, at)
                 stack = machine.stack
             if machine.cost > most:
-                most = metadata_limit(given := data_size())
-                if machine.cost > most:
+                limit = metadata_limit(given := data_size(), at - begin)
+                most = min(limit, machine.cost + _STEP)
+                if machine.cost > limit:
                     raise BadFile(
                         f"its first {at - begin} bytes build objects of {machine.cost} bytes, more "
                         f"than in any real checkpoint with {given} bytes of data: the file was "
