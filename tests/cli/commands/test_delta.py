@@ -66,6 +66,19 @@ def test_json_names_what_is_new(models: Path, capsys: pytest.CaptureFixture[str]
     assert "times the size of the delta" in out
 
 
+def test_a_model_with_other_names_is_stored_whole_with_a_note(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = {"norm.weight": weights()["norm.weight"]}
+    other = {f"model.{name}": each for name, each in weights().items()}
+    write_model(models / "c", {**shared, **other})
+    _, _, err = zerotools(capsys, "delta", models / "a", models / "c", models / "d")
+    assert re.search(r"100% of the bytes of .*/c are in tensors that .*/a lacks", err)
+    assert "if only the names differ" in err
+    _, _, err = zerotools(capsys, "delta", models / "a", models / "b", models / "e")
+    assert "lacks" not in err
+
+
 def test_an_output_and_a_delta_are_needed(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = zerotools(capsys, "apply", models / "a", models / "b")
     assert status == 2

@@ -151,7 +151,7 @@ class _Making:
         plan = self._plan
         size = self._out.stat().st_size
         return DeltaReport(
-            size, plan.model_bytes, plan.elements, changed, plan.new_tensors, plan.b.notes
+            size, plan.model_bytes, plan.elements, changed, plan.new_tensors, plan.notes
         )
 
     def write(
@@ -198,7 +198,7 @@ class _Making:
                 noted.elements,
                 noted.changed,
                 plan.new_tensors,
-                plan.b.notes,
+                plan.notes,
                 missing,
             )
         nbytes = self._join({n: each for n, each in found.items() if each is not None})
@@ -208,7 +208,7 @@ class _Making:
         _remove_directory(self._directory)
         changed = sum(each.changed for each in found.values() if each is not None)
         return DeltaReport(
-            nbytes, plan.model_bytes, plan.elements, changed, plan.new_tensors, plan.b.notes
+            nbytes, plan.model_bytes, plan.elements, changed, plan.new_tensors, plan.notes
         )
 
     def _join(self, parts: Mapping[int, _PartNote]) -> int:

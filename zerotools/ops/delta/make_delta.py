@@ -161,6 +161,21 @@ class DeltaPlan:
         return tuple(sorted(each.name for each in self.tensors if each.name not in self.shared))
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the user: those of the model `b`, and one if most of it is not in `a`."""
+        sizes = {each.name: each.end - each.offset for each in self.tensors}
+        new, whole = sum(sizes[name] for name in self.new_tensors), sum(sizes.values())
+        if 2 * new <= whole:
+            return self.b.notes
+        a, b = self.a.source.origin.path, self.b.source.origin.path
+        said = (
+            f"{new / whole:.0%} of the bytes of {b} are in tensors that {a} lacks, and are stored "
+            "whole; if only the names differ, make these equal with --map-to hf, --rename or "
+            "--strip-prefix"
+        )
+        return (*self.b.notes, said)
+
+    @property
     def identity(self) -> dict[str, str]:
         """The inputs of the delta, in the form of `identity_of`."""
         both = [
@@ -221,7 +236,7 @@ def make_delta(
         plan.elements,
         changed,
         plan.new_tensors,
-        plan.b.notes,
+        plan.notes,
     )
 
 
