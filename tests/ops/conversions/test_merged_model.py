@@ -127,6 +127,8 @@ def test_an_adapter_that_is_not_lora_is_refused(kind: str, tmp_path: Path, given
             zerotools.consolidate(run, tmp_path / "out", **more)
         with pytest.raises(Unsupported, match=refused):
             convert(run, tmp_path / "out", **more)
+        with pytest.raises(Unsupported, match=refused):
+            zerotools.salvage(run, tmp_path / "out", **more)
     with pytest.raises(Unsupported, match="not part of a LoRA adapter"):
         zerotools.consolidate(run, tmp_path / "out", adapter_only=True)
     assert not (tmp_path / "out").exists()

@@ -98,7 +98,7 @@ def merged_model(
     """
     merged, found = None, dict(fallback_sidecars or {})
     if is_merged:
-        _refuse_other_kinds(checkpoint)
+        refuse_other_kinds(checkpoint)
         around, _ = with_sidecars(checkpoint, config_dir, found)
         request = replace(request, model_config=around.model_sidecars.get(CONFIG))
         scratch = destination.with_name(f".{destination.name}.sums")
@@ -111,7 +111,12 @@ def merged_model(
     return MergedModel(checkpoint, tuple(notes), merged)
 
 
-def _refuse_other_kinds(checkpoint: Checkpoint) -> None:
+def refuse_other_kinds(checkpoint: Checkpoint) -> None:
+    """Refuse an adapter that is not LoRA.
+
+    Raises:
+        Unsupported: the checkpoint has a tensor of such an adapter.
+    """
     name = tensor_of_other_kind(checkpoint.tensors)
     if name is not None:
         raise Unsupported(

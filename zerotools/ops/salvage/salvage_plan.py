@@ -22,7 +22,7 @@ from zerotools.ops.conversions.consolidate import (
     kept_note,
 )
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.conversions.merged_model import MergedModel
+from zerotools.ops.conversions.merged_model import MergedModel, refuse_other_kinds
 from zerotools.ops.copied_sidecars import lacking_config, with_sidecars
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
 from zerotools.ops.salvage.checkpoint_to_fill_from import Other
@@ -168,7 +168,9 @@ def plan_salvage(
 
     Raises:
         BadRequest: `other` has another model, or no weight is selected.
+        Unsupported: the checkpoint has an adapter of PEFT that is not LoRA.
     """
+    refuse_other_kinds(examined.checkpoint)
     naming, table = options.naming(), examined.given.table
     scratch = destination.with_name(f".{destination.name}.sums")
     around, _ = with_sidecars(examined.checkpoint, config_dir, {})
