@@ -32,6 +32,7 @@ from zerotools.ops.conversions.adapter_export import (
     prepare_adapter,
 )
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
+from zerotools.ops.conversions.layout_of_order import with_names_of_model
 from zerotools.ops.conversions.merged_model import (
     ADAPTER_OPTIONS,
     MergedModel,
@@ -57,7 +58,6 @@ from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantised_weights import Quantisation
 from zerotools.ops.resume_from_other_program.name_numbered_state import (
     record_of,
-    with_names,
     with_numbered_state,
     with_proved_names,
     with_record,
@@ -394,7 +394,7 @@ def _named(
         source, training = without_optimizer(source, training)
         settled = (ORDER_UNKNOWN, NAMED_BY_SHAPE, NUMBERED_STATE)
     elif training.unnamed and order is not None:
-        named = with_names(source, training, order)
+        named, said = with_names_of_model(source, training, order)
         source, training, names = named.checkpoint, named.training, None
         settled = (ORDER_UNKNOWN, NUMBERED_STATE)
     elif training.unnamed and (proved := with_proved_names(source, training)) is not None:
