@@ -335,13 +335,22 @@ class SlurmJobs:
         return {"records": records, "next": start + used, "attempt": number, "over": over}
 
     def _attempt(self, job_id: str, attempt: int | None) -> tuple[dict[str, Any], int | None]:
-        view = self.job(job_id)
+        view = self._recorded(self.directory(job_id))
         known = [each["number"] for each in view["attempts"]]
         if attempt is not None and attempt not in known:
             raise BadRequest(
                 f"job {view['id']} has no attempt {attempt}; it had {len(known)} so far"
             )
         return view, attempt if attempt is not None else (known[-1] if known else None)
+
+    def _recorded(self, directory: JobDirectory) -> dict[str, Any]:
+        """Return the job by its records alone.
+
+        Logs are read for each rank every few seconds, which must not be as many requests to
+        Slurm's controller.
+        """
+        known = directory.submission(max(directory.submissions())) or {}
+        return self._view(directory, known.get("job_id"), None, "Slurm was not asked")
 
     @staticmethod
     def _attempt_is_over(view: Mapping[str, Any], number: int) -> bool:

@@ -39,7 +39,7 @@ from zerotoolsd.supervisor.exit_record.first_failure import EXIT_BAD_JOB, EXIT_N
 from zerotoolsd.supervisor.spawn_child import SignalWaker
 from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
 
-LOOK_SECONDS = 3.0
+LOOK_SECONDS, MOST_LOOK_SECONDS = 3.0, 30.0
 SPEC = "spec.json"
 
 
@@ -76,6 +76,7 @@ class SlurmWatcher:
         self._home = slurm_home()
         self._jobs = SlurmJobs(self._commands, self._home)
         self._reported: object = None
+        self._reported_at = time.monotonic()
 
     def run(self) -> int:
         """Submit the job and watch it until it has ended. Return the exit status.
@@ -99,10 +100,18 @@ class SlurmWatcher:
                 relay.catch_up(self._jobs.job(name))
                 return self._report_end(directory, view, asked=asked)
             self._lift_wait(view)
-            waiting.poll(LOOK_SECONDS * 1000)
+            waiting.poll(self._pause(view) * 1000)
             signals.clear()
             if signals.asked and not asked:
                 asked = self._cancel(name)
+
+    def _pause(self, view: dict[str, Any]) -> float:
+        """Return the seconds until the next look at the job. A job may wait for days, and a hundred
+        watchers must not be a burden for Slurm's controller.
+        """
+        waits = view["state"] in (states.QUEUED, states.ON_HOLD)
+        quiet = time.monotonic() - self._reported_at
+        return min(max(LOOK_SECONDS, quiet / 10), MOST_LOOK_SECONDS) if waits else LOOK_SECONDS
 
     def _cancel(self, name: str) -> bool:
         """Ask the job to end. Return False if the request cannot be written now."""
@@ -131,7 +140,7 @@ class SlurmWatcher:
         said = (number, state, view["state"], view["reason"])
         if said == self._reported:
             return
-        self._reported = said
+        self._reported, self._reported_at = said, time.monotonic()
         where = f" on {view['slurm']['nodes_now']}" if view["slurm"]["nodes_now"] else ""
         words = f"Slurm's job {number or '(number not known yet)'}: {state or 'not listed'}{where}"
         reason = f"; {view['reason']}" if view["reason"] else ""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,9 @@ def test_steps_and_logs_of_all_attempts_come_here_in_order(
 
     attempt(1, {"event": "step", "step": 1}, {"event": "beat"}, {"event": "error", "rank": 0})
     relay.catch_up(view(1))
-    relay.catch_up(view(1))
+    seen, asked = view(1), len(calls(tmp_path, "squeue"))
+    relay.catch_up(seen)
+    assert len(calls(tmp_path, "squeue")) == asked, "not once for each rank"
     assert sender.sent == [{"event": "step", "step": 1}]
     attempt(2, {"event": "checkpoint", "step": 2})
     relay.catch_up(view(1, 2))
@@ -141,3 +144,12 @@ def test_a_cancel_waits_for_room_on_the_disk(
     small_disk.free()
     assert watcher._cancel(directory.path.name)
     assert directory.stop() is not None
+
+
+def test_a_job_that_waits_for_long_is_looked_at_less_often(tmp_path: Path) -> None:
+    watcher = SlurmWatcher(tmp_path, Kept(), job({}), programs(tmp_path))
+    now = time.monotonic()
+    for quiet, seconds in ((1.0, 3.0), (100.0, 10.0), (9000.0, 30.0)):
+        watcher._reported_at = now - quiet
+        assert watcher._pause({"state": "queued"}) == pytest.approx(seconds, abs=1.0)
+        assert watcher._pause({"state": "running"}) == 3.0
