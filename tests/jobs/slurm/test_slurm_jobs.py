@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.jobfile_tables.test_slurm import job
-from tests.jobs.slurm.fake_programs import programs
+from tests.jobs.slurm.fake_programs import calls, programs
 from zerotools.jobs.slurm.job_directory import END, write_record
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_job
@@ -31,6 +31,17 @@ def test_a_job_stays_what_it_was_when_slurm_has_forgotten_it(
     assert SlurmJobs(programs(tmp_path, squeue=down), home).job("4711")["state"] == state
     words = {"CANCELLED": "cancelled in Slurm", "TIMEOUT": "Slurm ended the job: timeout"}
     assert words.get(said, "PENDING") in forgotten["reason"] or state == "queued"
+
+
+def test_who_follows_a_job_asks_the_controller_only_every_few_seconds(tmp_path: Path) -> None:
+    home, listed = tmp_path / "home", r"printf '4711\tPENDING\tNone\t\t1\t\tjob\n'"
+    jobs = SlurmJobs(programs(tmp_path, squeue=listed), home)
+    submit_job(programs(tmp_path, squeue=listed), home, job({}))
+    for _ in range(5):
+        assert jobs.job("4711")["state"] == "queued"
+    assert len(calls(tmp_path, "squeue")) == 1
+    jobs.cancel("4711")
+    assert len(calls(tmp_path, "squeue")) == 3  # before the scancel, and after it
 
 
 def test_jobs_that_have_ended_are_not_read_to_list_the_others(tmp_path: Path) -> None:

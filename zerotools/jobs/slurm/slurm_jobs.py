@@ -46,6 +46,8 @@ from zerotools.jobs.slurm.state_from_slurm import (
 from zerotools.jobs.slurm.submit_to_slurm import find_number, own_of, submit_again
 
 PREFIX = "slurm:"
+ANSWER_SECONDS = 5.0
+"""An answer of Slurm's controller is used for so long."""
 _LARGEST_PART = 1 << 20
 _MOST_RECORDS = 1000
 
@@ -68,6 +70,8 @@ class SlurmJobs:
         self._commands = commands or SlurmCommands()
         self._home = home or slurm_home()
         self._found: dict[str, JobDirectory] = {}
+        self._answers: dict[tuple[str, ...], tuple[float, dict[str, ControllerJob]]] = {}
+        """The numbers of jobs -> the time and the answer of Slurm's controller."""
 
     # -- looking
 
@@ -218,7 +222,7 @@ class SlurmJobs:
         ]
         if wanted and silent is None:
             try:
-                listed = self._commands.jobs(wanted)
+                listed = self._listed(tuple(wanted))
             except (SlurmUnreachable, Unsupported, BadRequest) as error:
                 silent = str(error)
         return [
@@ -226,6 +230,16 @@ class SlurmJobs:
             for each in directories
             if (number := numbers[each.path]) is not None or each.submissions()
         ]
+
+    def _listed(self, numbers: tuple[str, ...]) -> dict[str, ControllerJob]:
+        """Return the jobs of these numbers as the controller lists them, or listed them a few
+        seconds ago: a command that follows a job asks several times a second.
+        """
+        known = self._answers.get(numbers)
+        if known is None or not 0 <= time.monotonic() - known[0] < ANSWER_SECONDS:
+            known = time.monotonic(), self._commands.jobs(numbers)
+            self._answers = {**self._answers, numbers: known} if len(numbers) == 1 else {}
+        return known[1]
 
     @staticmethod
     def _is_over(directory: JobDirectory) -> bool:
@@ -374,6 +388,7 @@ class SlurmJobs:
                 "nothing to cancel"
             )
         directory.request_stop(submitter_name())
+        self._answers.clear()
         number = view["slurm"]["id"]
         if number is None:
             raise SlurmUnreachable(
@@ -394,6 +409,7 @@ class SlurmJobs:
             ) from None
         if found is not None and found.waits:
             self._commands.cancel(number)
+        self._answers.clear()
         return self.job(job_id)
 
     def resume(
@@ -408,10 +424,12 @@ class SlurmJobs:
         """
         directory = self.directory(job_id)
         newest = max(directory.submissions(), default=0)
+        self._answers.clear()
         view = self.job(job_id)
         spec, number = spec_of(directory), view["slurm"]["id"]
         if view["state"] == states.QUEUED and view["attempts"] and number and nodes is None:
             self._commands.begin_now(number)  # Slurm has queued it again, and waits two minutes
+            self._answers.clear()
             return self.job(job_id)
         if view["state"] not in states.TERMINAL:
             raise BadRequest(
