@@ -16,6 +16,7 @@ from zerotools.jobs.datafiles.examples_and_documents import (
     read_examples,
     read_records_of,
 )
+from zerotools.jobs.datafiles import json_objects
 from zerotools.jobs.datafiles.json_objects import PIECE, read_objects
 from zerotools.jobs.jobfile_tables.data import DataSpec
 
@@ -64,6 +65,24 @@ def test_an_array_goes_on_over_many_pieces(tmp_path: Path) -> None:
     assert records[2].place == f"{path}, line {2 + 2 * 4}"
 
 
+def test_a_value_of_many_pieces_is_parsed_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[int] = []
+    parse = json.JSONDecoder.raw_decode
+
+    def noted(self: json.JSONDecoder, text: str, at: int = 0) -> tuple[Any, int]:
+        parsed.append(len(text))
+        return parse(self, text, at)
+
+    monkeypatch.setattr(json_objects, "PIECE", 64)
+    monkeypatch.setattr(json.JSONDecoder, "raw_decode", noted)
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"prompt": "a" * 6400, "response": "b"}]))
+    assert [len(record.prompt) for record in read(path)] == [6400]
+    assert sum(parsed) < 4 * 6400
+
+
 def test_columns_by_their_names_and_a_history(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     row = {"q": "c", "a": "d", "h": [["a", "b"]], "more": 1}
@@ -102,6 +121,8 @@ def test_columns_by_their_names_and_a_history(tmp_path: Path) -> None:
         ),
         (f"[\n{GOOD},\n3]", ", line 4: is a number, not an object"),
         (b"[\n" + GOOD.encode() + b',\n"\xff"]', ", line 4: is not UTF-8 (0xff"),
+        (b"PAR1\x15\x04\n", "is Parquet; give it a name that ends in .parquet"),
+        (b"PK\3\4\n", "is a zip archive; unpack it (unzip)"),
     ],
 )
 def test_a_slip_is_named_with_its_line(tmp_path: Path, content: str | bytes, sentence: str) -> None:

@@ -63,6 +63,8 @@ def read_objects(
     try:
         with os.fdopen(open_regular(path, is_source=False), "rb") as file:
             start = file.read(PIECE if budget is None else min(PIECE, budget))
+            if (other := _other_kind(path, start)) is not None:
+                raise other
             file.seek(len(codecs.BOM_UTF8) if start.startswith(codecs.BOM_UTF8) else 0)
             is_array = start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
             if is_array:
@@ -222,7 +224,10 @@ class _Text:
         self._at = end
 
     def _more(self) -> bool:
-        size = PIECE if self._remaining is None else min(PIECE, self._remaining)
+        # The rest of a value that is cut off is parsed again: with pieces of one size, a large value
+        # would be parsed many times.
+        size = max(PIECE, len(self._buffer) - self._at)
+        size = size if self._remaining is None else min(size, self._remaining)
         piece = b"" if self._ended else self._file.read(size)
         if self._remaining is not None:
             self._remaining -= len(piece)
@@ -258,9 +263,9 @@ def not_utf8(path: Path, line: int, error: UnicodeDecodeError, at: int | None = 
 
     `line` is the line of the wrong byte, from 1; `at` is its offset in the file, if known.
     """
-    known = _recognise_format(path)
-    if known is not None:
-        return BadFile(f"{path} {known}, and give the path of the new file")
+    with suppress(OSError), path.open("rb") as file:
+        if (other := _other_kind(path, file.read(_LONGEST))) is not None:
+            return other
     wrong = f"0x{error.object[error.start]:02x}"
     where = f" ({wrong}: {error.reason})"
     if at is not None:
@@ -268,8 +273,9 @@ def not_utf8(path: Path, line: int, error: UnicodeDecodeError, at: int | None = 
     return BadFile(f"{path}, line {line}: is not UTF-8{where}; convert the file, or leave it out")
 
 
-def _recognise_format(path: Path) -> str | None:
-    with suppress(OSError), path.open("rb") as file:
-        begin = file.read(_LONGEST)
-        return next((what for start, what in _OTHERS if begin.startswith(start)), None)
-    return None
+def _other_kind(path: Path, start: bytes) -> BadFile | None:
+    """Return the error for a file of another kind, which begins with the bytes `start`; None if the
+    kind is not known.
+    """
+    what = next((what for first, what in _OTHERS if start.startswith(first)), None)
+    return None if what is None else BadFile(f"{path} {what}, and give the path of the new file")

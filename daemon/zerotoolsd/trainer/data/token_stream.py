@@ -10,7 +10,7 @@ import glob
 import itertools
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -135,19 +135,21 @@ def read_pieces(path: Path, data: DataSpec, seen: Seen | None = None) -> Iterato
         for text in read_documents(path, data, seen=seen):
             yield Piece(text, True)
         return
-    for text in _whole_lines(text_pieces(path, seen)):
+    for text in whole_lines(text_pieces(path, seen)):
         yield Piece(text, False)
     yield Piece("", True)
 
 
-def _whole_lines(pieces: Iterator[str]) -> Iterator[str]:
-    rest = ""
+def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield the text of `pieces` again, in pieces that end at the end of a line."""
+    begun: list[str] = []  # joined once: a file may be one long line
     for piece in pieces:
-        head, newline, tail = (rest + piece).rpartition("\n")
+        head, newline, tail = piece.rpartition("\n")
         if newline:
-            yield head + newline
-        rest = tail
-    if rest:
+            yield "".join((*begun, head, newline))
+            begun = []
+        begun.append(tail)
+    if rest := "".join(begun):
         yield rest
 
 

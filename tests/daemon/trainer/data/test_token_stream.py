@@ -15,6 +15,7 @@ from zerotoolsd.trainer.data.token_stream import (
     find_files,
     measured_sizes,
     text_pieces,
+    whole_lines,
 )
 
 
@@ -54,6 +55,20 @@ def test_a_character_across_two_pieces_is_one(tmp_path: Path) -> None:
     path.write_text(text, "utf-8")
     assert "".join(text_pieces(path)) == text
     assert measured_sizes([path]) == [PIECE_BYTES + 12]
+
+
+class Appended(str):
+    """A piece of text that must not be appended to another: a line of n pieces would be copied n
+    times."""
+
+    def __radd__(self, other: str) -> str:
+        raise AssertionError(f"appended to {len(other)} characters")
+
+
+def test_a_line_of_many_pieces_is_joined_once() -> None:
+    pieces = [*map(Appended, ("a\nb", "c", "", "d\ne", "\n", "f", "g"))]
+    assert list(whole_lines(pieces)) == ["a\n", "bcd\n", "e\n", "fg"]
+    assert list(whole_lines(["a\n", ""])) == ["a\n"]
 
 
 @given(parts=st.lists(st.binary(max_size=9), min_size=1, max_size=6), data=st.data())
