@@ -69,6 +69,27 @@ def test_a_run_that_starts_again_from_its_first_step_leaves_nothing_of_the_old(
     assert steps(path) == [1]
 
 
+def test_an_attempt_that_begins_with_an_evaluation_keeps_the_step_before_it(
+    tmp_path: Path,
+) -> None:
+    before = Metrics(tmp_path, tensorboard="off")
+    for step in (1, 2, 3):
+        before.append(step, {"time": 0.5, "loss": 2.5})
+        before.append(step, {"time": 0.5, "eval_loss": 3.5})
+    before.close()
+    after = Metrics(tmp_path, tensorboard="off")
+    after.append(2, {"time": 1.5, "eval_loss": 3.0})
+    after.append(2, {"time": 1.5, "eval_accuracy": 0.5})
+    after.append(3, {"time": 1.5, "loss": 2.0})
+    found = [(line["step"], *line.keys() - {"step", "time"}) for line in lines(tmp_path / METRICS)]  # type: ignore[attr-defined,index]
+    assert found == [
+        *((1, "loss"), (1, "eval_loss"), (2, "loss")),
+        *((2, "eval_loss"), (2, "eval_accuracy"), (3, "loss")),
+    ]
+    times = [line["time"] for line in lines(tmp_path / METRICS)]  # type: ignore[index]
+    assert times == [0.5, 0.5, 0.5, 1.5, 1.5, 1.5]
+
+
 @pytest.mark.parametrize("torn", ['{"step": 3, "lo', "\0\0\0\n", "[]\n", "\n", '{"step": "4"}\n'])
 def test_a_torn_end_is_cut_away(tmp_path: Path, torn: str) -> None:
     path = tmp_path / METRICS
@@ -128,6 +149,16 @@ def events(path: Path) -> list[bytes]:
         found.append(data[12 : 12 + size])
         data = data[16 + size :]
     return found
+
+
+def test_an_evaluation_at_the_begin_of_an_attempt_voids_no_step(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path, jsonl=False, tensorboard="on")
+    metrics.append(300, {"time": 0.5, "eval_loss": 0.5})
+    metrics.close()
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    _, start, evaluation = events(path)
+    assert start.endswith(b"\x10\xad\x02\x3a\x02\x08\x01")  # from step 301 on
+    assert b"\x10\xac\x02" in evaluation
 
 
 def test_an_attempt_voids_what_another_wrote_of_its_steps(tmp_path: Path) -> None:

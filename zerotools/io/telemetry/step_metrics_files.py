@@ -1,9 +1,10 @@
 """The files of a run's step metrics: `metrics.jsonl`, and TensorBoard's event files.
 
 `metrics.jsonl` has one JSON object per line: one for each step, and more for values that are
-measured after it. An attempt that resumes from an earlier step replaces the lines from that step,
-so that the file is the same as after an uninterrupted run. Lines of other writers are objects
-without a step. These lines, and all lines before them, are never changed. When `append` returns,
+measured after it, with names that begin with `eval_`. An attempt that resumes from an earlier step
+replaces the lines from that step, so that the file is the same as after an uninterrupted run. If it
+first evaluates at that step, only the step's evaluation is replaced. Lines of other writers are
+objects without a step. These lines, and all lines before them, are never changed. When `append` returns,
 the line has been passed to the kernel; after `sync` it is on the disk.
 
 An event file is written without TensorBoard: a sequence of TFRecords (length, CRC-32C of it, data,
@@ -31,6 +32,7 @@ from typing import Any
 TENSORBOARD = "tensorboard"
 _LARGEST_FLOAT32 = 3.4028235677973366e38
 _NO_SCALARS = ("steps", "time")
+_EVALUATION = "eval_"
 
 
 class Metrics:
@@ -59,7 +61,8 @@ class Metrics:
             if self._lines is not None:
                 self._lines.append(step, dict(fields))
             if self._directory is not None:
-                self._events = self._events or EventFile(self._directory, step)
+                first = step + _is_evaluation(fields)
+                self._events = self._events or EventFile(self._directory, first)
                 self._events.append(step, scalars_of(fields))
         except OSError as error:
             problem = f"{error.filename or 'metrics'}: {error.strerror}"
@@ -127,7 +130,7 @@ class MetricsLog:
             OSError: the disk is full, or this user may not write to the directory.
         """
         if self._file is None:
-            self._file = _open_before(self.path, step)
+            self._file = _open_before(self.path, step, _is_evaluation(fields))
         line = json.dumps({"step": step, **fields}, default=str)
         if "NaN" in line or "Infinity" in line:
             line = json.dumps(json.loads(line, parse_constant=lambda _: None))
@@ -149,15 +152,24 @@ class MetricsLog:
             self._file = None
 
 
-def _open_before(path: Path, step: int) -> int:
+def _is_evaluation(fields: Mapping[str, Any]) -> bool:
+    """Return whether `fields` are the values of an evaluation, and not of a step."""
+    names = fields.keys() - {"step", "time"}
+    return bool(names) and all(name.startswith(_EVALUATION) for name in names)
+
+
+def _open_before(path: Path, step: int, evaluates: bool) -> int:
     """Open `path` for appending, remove its lines of `step` and later steps, and return the
     descriptor.
+
+    If `evaluates` is True, an evaluation after `step` follows, and the line of the step itself is
+    kept.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     file = os.open(path, flags, 0o644)
     try:
-        end = _end_of_lines_before(file, step)
+        end = _end_of_lines_before(file, step, evaluates)
         if end < os.fstat(file).st_size:
             os.ftruncate(file, end)
     except BaseException:  # closed, and raised again
@@ -166,7 +178,7 @@ def _open_before(path: Path, step: int) -> int:
     return file
 
 
-def _end_of_lines_before(file: int, step: int) -> int:
+def _end_of_lines_before(file: int, step: int, evaluates: bool) -> int:
     """Return the offset in bytes after the last line that is kept when the run resumes at `step`.
     The file is searched from its end.
     """
@@ -183,12 +195,12 @@ def _end_of_lines_before(file: int, step: int) -> int:
         line = held[newline + 1 : stop]
         if not line:
             return 0
-        if line.endswith(b"\n") and _stays(line, step):
+        if line.endswith(b"\n") and _stays(line, step, evaluates):
             return start + stop
         stop = newline + 1
 
 
-def _stays(line: bytes, step: int) -> bool:
+def _stays(line: bytes, step: int, evaluates: bool) -> bool:
     """Return whether a line is kept when the run resumes at `step`. Lines of earlier steps and
     lines of other writers are kept.
 
@@ -201,7 +213,9 @@ def _stays(line: bytes, step: int) -> bool:
     if not isinstance(tree, dict):
         return False
     found = tree.get("step")
-    return "step" not in tree or (isinstance(found, int) and found < step)
+    if not isinstance(found, int):
+        return "step" not in tree
+    return found < step or (evaluates and found == step and not _is_evaluation(tree))
 
 
 _VERSION = "brain.Event:2"
