@@ -77,6 +77,11 @@ def _restore_random(path: Path) -> None:
         raise BadCheckpoint(str(error)) from error
 
 
+def is_own(spec: JobSpec, start: ResumePoint) -> bool:
+    """Return whether a run that continues from `start` continues in its own output directory."""
+    return start.path.resolve().is_relative_to(Path(spec.output_dir or "").resolve())
+
+
 def check_remaining_steps(spec: JobSpec, start: ResumePoint) -> None:
     """Check that a run that continues from `start` has steps left.
 
@@ -87,8 +92,7 @@ def check_remaining_steps(spec: JobSpec, start: ResumePoint) -> None:
         BadRequest: the run continues from another directory, and no step is left.
     """
     steps, step = spec.train.total_steps, start.record.step
-    is_own = start.path.resolve().is_relative_to(Path(spec.output_dir or "").resolve())
-    if step >= steps and not is_own:
+    if step >= steps and not is_own(spec, start):
         raise BadRequest(
             f"train.epochs gives {steps} steps, counted from the beginning of the run, but "
             f"resume_from = {spec.resume_from} is at step {step}; raise train.epochs"

@@ -31,7 +31,8 @@ class TrainingRun:
     """A run that is ready to train.
 
     `step` is the number of completed steps, and `consumed` the number of sequences that were read.
-    `template` is a record with the values that all checkpoints of the run share.
+    `template` is a record with the values that all checkpoints of the run share. If
+    `lacks_evaluation` is True, an evaluation after step `step` is due, but a stop has ended it.
     """
 
     spec: JobSpec
@@ -46,14 +47,16 @@ class TrainingRun:
     step: int
     consumed: int
     evaluation: Evaluation | None = None
+    lacks_evaluation: bool = False
 
     def train(self) -> int:
         """Do the remaining steps, and return the exit status.
 
         All ranks call it together. Checkpoints are saved every `checkpoint.every` steps, at the
         end, and when the run is stopped. If a step has an evaluation and a checkpoint, the
-        evaluation comes first. A stop before the first step of this attempt saves nothing. The
-        method returns after the last save has ended.
+        evaluation comes first. But a stop ends an evaluation, and the next attempt begins with it.
+        A stop before the first step of this attempt saves nothing. The method returns after the
+        last save has ended.
 
         Raises:
             SaveFailed: the last checkpoint could not be written. If an earlier checkpoint cannot be
@@ -83,15 +86,17 @@ class TrainingRun:
         if self.step >= steps:
             self.reporter.log_line(f"all {steps} steps are done already")
         first = self.step
+        if self.evaluation is not None and self.lacks_evaluation:
+            stop = self._evaluate(self.evaluation, stop=stop)
         while self.step < steps and not stop:
             self.reporter.enter("train") if self.step == first else None
             stop = self._one_step(first, batches).stop
             if self.evaluation is not None and self.evaluation.is_due(self.step, steps):
-                self._evaluate(self.evaluation)
+                stop = self._evaluate(self.evaluation, stop=stop)
             last = stop or self.step == steps
             if last or (every and self.step % every == 0):
                 self.checkpoints.save(self._record(), last=last)
-        return self._end(stopped=stop and self.step < steps)
+        return self._end(stopped=stop and (self.step < steps or self.lacks_evaluation))
 
     def _stop_requested_before_first_step(self) -> bool:
         return self.group.total([float(self.stop.is_requested())])[0] > 0
@@ -114,14 +119,23 @@ class TrainingRun:
         self.checkpoints.stepped(outcome)
         return outcome
 
-    def _evaluate(self, evaluation: Evaluation) -> None:
-        self.reporter.enter("eval")
-        found = evaluation.run(
-            self.engine, self.group, self.step, self.reporter.alive, self.stop.is_requested
-        )
+    def _evaluate(self, evaluation: Evaluation, *, stop: bool) -> bool:
+        """Evaluate after the current step, unless `stop` is True. Return whether the run must stop
+        without the evaluation.
+        """
+        found = None
+        if not stop:
+            self.reporter.enter("eval")
+            found = evaluation.run(
+                self.engine, self.group, self.step, self.reporter.alive, self.stop.is_requested
+            )
+        self.lacks_evaluation = found is None
+        if found is None:
+            return True
         self.reporter.evaluated(self.step, found)
         self.checkpoints.measured.evaluated(self.step, found.loss)
         self.reporter.enter("train")
+        return False
 
     def _record(self) -> JobRecord:
         now = replace(self.template, step=self.step, consumed_sequences=self.consumed)

@@ -56,6 +56,7 @@ from zerotoolsd.trainer.initial_state import (
     check_base,
     check_remaining_steps,
     describe_run,
+    is_own,
     recorded_base,
     warn_of_changes,
 )
@@ -86,7 +87,7 @@ from zerotoolsd.trainer.reporting.explain_out_of_memory import explain_errors
 from zerotoolsd.trainer.reporting.mfu import make_utilization
 from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 from zerotoolsd.trainer.reporting.trackers.tracker_feed import start_tracking
-from zerotoolsd.trainer.run_saves import make_checkpointing
+from zerotoolsd.trainer.run_saves import lacks_evaluation, make_checkpointing
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
 
 BeforeCommit = Callable[[Path], None]
@@ -259,6 +260,9 @@ def prepare_training(
         step=start.record.step if start else 0,
         consumed=start.record.consumed_sequences if start else 0,
         evaluation=evaluation,
+        lacks_evaluation=start is not None
+        and is_own(spec, start)
+        and lacks_evaluation(spec, start.record),
     )
 
 

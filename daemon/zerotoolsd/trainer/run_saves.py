@@ -68,6 +68,16 @@ class CheckpointMetrics:
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
+def lacks_evaluation(spec: JobSpec, record: JobRecord) -> bool:
+    """Return whether a stop has ended the evaluation after the step of the checkpoint `record`.
+
+    `spec` is the job that saved it, with its number of steps.
+    """
+    step, every = record.step, spec.eval.every
+    is_due = step == spec.train.total_steps or (every is not None and step % every == 0)
+    return spec.eval.has_data and is_due and EVAL_LOSS not in record.measured
+
+
 @dataclass
 class Checkpointing:
     """Saves the checkpoints of a run.

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.launching import TINY_GPT2, TINY_LLAMA, job, run, start
+from tests.daemon.trainer.interruptions.compared import measured
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_CHECKPOINT, EXIT_BAD_JOB, EXIT_STOPPED
 
@@ -22,6 +23,32 @@ def test_a_stop_saves_at_the_next_step_and_ends_all_ranks_alike(tmp_path: Path, 
     assert newest.record.step == max(attempt.losses())
     assert attempt.datagrams[-1]["phase"] == "stopped"
     assert "on request (cancel)" in attempt.log()
+
+
+@pytest.mark.parametrize("steps", [1, 2], ids=["of the last step", "of another"])
+def test_a_stop_ends_an_evaluation_and_the_next_attempt_begins_with_it(
+    tmp_path: Path, text: Path, steps: int
+) -> None:
+    (tmp_path / "long").write_text(text.read_text() * 200)
+
+    def with_sequences(count: int | None) -> dict[str, object]:
+        evaluated = {"files": [str(tmp_path / "long")], "every": 1, "max_sequences": count}
+        wanted = {name: value for name, value in evaluated.items() if value is not None}
+        return job(text, ranks=2, train={"steps": steps}, eval=wanted)
+
+    attempt = start(tmp_path / "run", with_sequences(None))
+    attempt.mailbox.wait_for("step")
+    (tmp_path / "run" / "stop").write_text("cancel")
+    assert attempt.finish() == [EXIT_STOPPED] * 2
+    assert attempt.events("eval") == []
+    saved = checkpoint_dirs.read_record(tmp_path / "run/out" / checkpoint_dirs.directory_name(1))
+    assert saved.measured.keys() == {"loss"}
+    (tmp_path / "run" / "stop").unlink()
+    again = run(tmp_path / "run", with_sequences(3))
+    assert [event["step"] for event in again.events("eval")] == [1, 2][:steps]
+    assert sorted(again.losses()) == [2][: steps - 1]
+    whole = run(tmp_path / "whole", with_sequences(3))
+    assert measured(tmp_path / "run/out") == measured(whole.run_dir / "out")
 
 
 def test_a_stop_before_the_first_step_is_a_clean_stop(tmp_path: Path, text: Path) -> None:

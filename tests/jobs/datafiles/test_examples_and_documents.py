@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadFile
+from zerotools.jobs.datafiles import json_objects
 from zerotools.jobs.datafiles.examples_and_documents import (
     TextExample,
     read_examples,
     read_records_of,
 )
-from zerotools.jobs.datafiles import json_objects
 from zerotools.jobs.datafiles.json_objects import PIECE, read_objects
 from zerotools.jobs.jobfile_tables.data import DataSpec
 

@@ -2,9 +2,9 @@
 
 `metrics.jsonl` has one JSON object per line: one for each step, and more for values that are
 measured after it, with names that begin with `eval_`. An attempt that resumes from an earlier step
-replaces the lines from that step, so that the file is the same as after an uninterrupted run. If it
-first evaluates at that step, only the step's evaluation is replaced. Lines of other writers are
-objects without a step. These lines, and all lines before them, are never changed. When `append` returns,
+replaces the lines from that step, so that the file is the same as after an uninterrupted run. If
+the attempt first evaluates, the line of that step is kept. Lines of other writers are objects
+without a step. These lines, and all lines before them, are never changed. When `append` returns,
 the line has been passed to the kernel; after `sync` it is on the disk.
 
 An event file is written without TensorBoard: a sequence of TFRecords (length, CRC-32C of it, data,

@@ -224,8 +224,7 @@ class _Text:
         self._at = end
 
     def _more(self) -> bool:
-        # The rest of a value that is cut off is parsed again: with pieces of one size, a large value
-        # would be parsed many times.
+        # A value that is cut off is parsed again: with pieces of one size, that would be often.
         size = max(PIECE, len(self._buffer) - self._at)
         size = size if self._remaining is None else min(size, self._remaining)
         piece = b"" if self._ended else self._file.read(size)

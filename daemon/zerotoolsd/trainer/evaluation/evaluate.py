@@ -43,8 +43,7 @@ class EvaluationResult:
 
     `loss` is the average over all `tokens` of all `sequences`. For preferences, `loss` and
     `rewards` are averages over the pairs. `seconds` is the time in which the loss was computed.
-    `predicted` is the result of text generation; None if the job does not generate text, or a stop
-    was requested.
+    `predicted` is the result of text generation; None if the job does not generate text.
     """
 
     loss: float
@@ -101,12 +100,12 @@ class Evaluation:
         step: int,
         alive: Callable[[], None],
         stop_asked: Callable[[], bool],
-    ) -> EvaluationResult:
+    ) -> EvaluationResult | None:
         """Evaluate the model after step `step`, and return the result.
 
         All ranks call it together. `alive` is called after each batch, to show that the rank is not
-        stalled. Text generation takes long, so it ends without a result if `stop_asked` returns
-        True on any rank.
+        stalled. If `stop_asked` returns True on any rank, the evaluation ends and the result is
+        None: the remaining time is needed to save a checkpoint.
         """
         started = time.monotonic()
         loss, tokens, rewards = 0.0, 0, [0.0] * 3
@@ -118,6 +117,8 @@ class Evaluation:
             if summed.rewards is not None:
                 rewards = [a + b for a, b in zip(rewards, summed.rewards.sums(), strict=True)]
             alive()
+            if group.total([float(stop_asked())])[0]:
+                return None
         alike = group.rank.tensor_ranks
         totals = group.total([loss, float(tokens), *rewards])
         total, count, *sums = (each / alike for each in totals)
@@ -125,6 +126,8 @@ class Evaluation:
         predicted = None
         if self.predictions is not None:
             predicted = self.predictions.run(engine, group, step, alive, stop_asked)
+            if predicted is None:
+                return None
         mean = total / max(1.0, count)
         means = Rewards(*(each / max(1.0, count) for each in sums)) if of_pairs else None
         return EvaluationResult(mean, self.sequences, int(count), seconds, predicted, means)
