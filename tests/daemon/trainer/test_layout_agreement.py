@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +63,7 @@ def test_a_change_of_the_layout_changes_all_four_alike(
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
     from zerotoolsd.trainer.model.predict_state_memory import parameters_of, predict_state_memory
     from zerotoolsd.trainer.rank.notify_supervisor import Notifier
+    from zerotoolsd.trainer.rank.rank_errors import MachineNotReady
     from zerotoolsd.trainer.reporting.reporter import Reporter
 
     offload = {"optimizer": "disk", "path": str(tmp_path)}  # the job's own; the layout decides
@@ -82,9 +85,12 @@ def test_a_change_of_the_layout_changes_all_four_alike(
     assert held == expected
 
     need = optimizer_state(state)
-    check_disk_space(model, layout, tmp_path, group, lambda path: need)
-    with pytest.raises(BadRequest, match=r"offload\.path: the optimizer's state takes"):
-        check_disk_space(model, layout, tmp_path, group, lambda path: need - 1)
+    check_disk_space(model, layout, tmp_path, group, lambda path: (need, 0, need))
+    said = r"offload\.path: the optimizer's state takes"
+    with pytest.raises(BadRequest, match=said):
+        check_disk_space(model, layout, tmp_path, group, lambda path: (need - 1, 0, need - 1))
+    with pytest.raises(MachineNotReady, match=said):  # another job may give it back
+        check_disk_space(model, layout, tmp_path, group, lambda path: (need, 1, need - 1))
 
 
 def test_each_node_checks_its_disk_for_the_state_of_its_ranks(text: Path, tmp_path: Path) -> None:
@@ -95,6 +101,7 @@ def test_each_node_checks_its_disk_for_the_state_of_its_ranks(text: Path, tmp_pa
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
     from zerotoolsd.trainer.model.predict_state_memory import parameters_of
     from zerotoolsd.trainer.rank.process_group import WorldGroup
+    from zerotoolsd.trainer.rank.rank_errors import MachineNotReady
     from zerotoolsd.trainer.rank.rank_settings import Rank
 
     class Gathered(WorldGroup):
@@ -108,9 +115,15 @@ def test_each_node_checks_its_disk_for_the_state_of_its_ranks(text: Path, tmp_pa
     model = make_meta_model(read_config(spec.model))
     group = Gathered(Rank(4, 0, 8, node=1, nodes=2), torch.device("cpu"), control=None)
     half = optimizer_state_of_all_ranks(parameters_of(model), layout) // 2
-    check_disk_space(model, layout, tmp_path, group, lambda path: half)
-    with pytest.raises(BadRequest, match=r"node 0: offload\.path: the optimizer's state takes"):
-        check_disk_space(model, layout, tmp_path, group, lambda path: half - 1)
+    check_disk_space(model, layout, tmp_path, group, lambda path: (half, 0, half))
+    with pytest.raises(MachineNotReady, match=r"node 0: offload\.path: the optimizer's state"):
+        check_disk_space(model, layout, tmp_path, group, lambda path: (half, 1, half - 1))
+    with pytest.raises(MachineNotReady, match=r"spill cannot be used: Input/output error"):
+        check_disk_space(model, layout, tmp_path / "spill", group, broken)
+
+
+def broken(path: Path) -> tuple[int, int, int]:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def optimizer_state(state: State) -> int:

@@ -16,6 +16,7 @@ from zerotools.core.training_memory_layout import DISK, MemoryLayout
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.estimate.state_memory import optimizer_state_of_all_ranks
 from zerotools.runs.training_record import JobRecord
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 from zerotoolsd.trainer.allocate_tensors import TORCH_DTYPES, make_memory
 from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_size_of
 from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts, separate_experts
@@ -47,6 +48,7 @@ from zerotoolsd.trainer.model.optimizer_groups import decayed_names, muon_names
 from zerotoolsd.trainer.model.predict_state_memory import parameters_of
 from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh, shard_model
 from zerotoolsd.trainer.rank.process_group import START_TIMEOUT, WorldGroup
+from zerotoolsd.trainer.rank.rank_errors import MachineNotReady
 from zerotoolsd.trainer.reporting.reporter import Reporter
 from zerotoolsd.trainer.sequence_parallel.split_batch import split_sequences
 
@@ -157,17 +159,18 @@ def check_disk_space(
     layout: MemoryLayout,
     path: Path,
     group: WorldGroup,
-    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+    usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage,
 ) -> None:
     """Check that the disk has enough space for `offload.optimizer = "disk"`, before anything is
     built.
 
     The first rank of each node checks the disk of its node, for the state of the node's ranks.
-    `free_bytes` returns the free bytes at a path.
+    `usage` returns the bytes of the disk at a path: in all, used and free.
 
     Raises:
-        BadRequest: on one of the nodes, `path` cannot be used, or has too little space for the
+        BadRequest: on one of the nodes, `path` cannot be used, or the disk is too small for the
             optimizer's state. It is raised on every rank.
+        MachineNotReady: the disk is large enough, but too full, or has a transient error.
     """
 
     def check_space() -> None:
@@ -175,11 +178,13 @@ def check_disk_space(
         need = whole * group.rank.node_ranks // group.rank.world_size
         try:
             path.mkdir(parents=True, exist_ok=True)
-            free = free_bytes(path)
+            total, _, free = usage(path)
         except OSError as error:
-            raise BadRequest(f"offload.path: {path} cannot be used: {error.strerror}") from None
+            kind = MachineNotReady if is_transient(error) else BadRequest
+            raise kind(f"offload.path: {path} cannot be used: {error.strerror}") from None
         if free < need:
-            raise BadRequest(
+            kind = MachineNotReady if total >= need else BadRequest
+            raise kind(
                 f"offload.path: the optimizer's state takes {need / GIB:.2f} GiB, but {path} has "
                 f"only {free / GIB:.2f} GiB free: free some space, or name a directory on another "
                 "disk"
