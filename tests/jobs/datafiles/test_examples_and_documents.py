@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +69,17 @@ def test_an_array_goes_on_over_many_pieces(tmp_path: Path) -> None:
 def test_a_value_of_many_pieces_is_parsed_a_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parsed: list[int] = []
-    parse = json.JSONDecoder.raw_decode
-
-    def noted(self: json.JSONDecoder, text: str, at: int = 0) -> tuple[Any, int]:
-        parsed.append(len(text))
-        return parse(self, text, at)
-
+    called: list[str] = []
     monkeypatch.setattr(json_objects, "PIECE", 64)
-    monkeypatch.setattr(json.JSONDecoder, "raw_decode", noted)
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"prompt": "a" * 6400, "response": "b"}]))
-    assert [len(record.prompt) for record in read(path)] == [6400]
-    assert sum(parsed) < 4 * 6400
+    sys.setprofile(lambda frame, event, _: called.append(f"{event} {frame.f_code.co_name}"))
+    try:
+        found = read(path)
+    finally:
+        sys.setprofile(None)
+    assert [len(record.prompt) for record in found] == [6400]
+    assert called.count("call raw_decode") < 10
 
 
 def test_columns_by_their_names_and_a_history(tmp_path: Path) -> None:
