@@ -6,10 +6,10 @@ login, or null), `first` (the first step in the pipe) and `history` (the path of
 Lines with steps follow, `{"step": 12, "fields": {"loss": 2.5}}`, and then `{"end": "done"}` as the
 last line. If the last line is missing, the rank has crashed.
 
-If the tracker does not have the run yet, as with every offline run of wandb, the steps before
-`first` are read from the history and logged. So the tracker has all steps of the run. The program
-needs only the standard library and the tracker's package. An error is reported once, and does not
-affect the rank.
+Steps before `first` that the tracker lacks are read from the history and logged: all of them in an
+offline run of wandb, and otherwise those that were on their way when the rank was killed. So the
+tracker has all steps of the run. The program needs only the standard library and the tracker's
+package. An error is reported once, and does not affect the rank.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Line = Mapping[str, Any]
 class TrackedRun(Protocol):
     """The interface of a run at a tracker. Its methods raise errors of the tracker's package."""
 
-    is_new: bool
-    """True if the tracker does not have any step of the run yet."""
+    last_step: int | None
+    """The newest step that the tracker has: 0 if it has no step, None if this is unknown."""
 
     def log(self, lines: Sequence[Line]) -> None:
         """Log the numbers of the steps in `lines`."""
@@ -90,7 +90,7 @@ class WandbRun:
         self._run.config.update(opening["config"], allow_val_change=True)
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step", step_sync=True)
-        self.is_new = not self._run.resumed
+        self.last_step = _step(self._run.summary.get("step")) if self._run.resumed else 0
 
     def log(self, lines: Sequence[Line]) -> None:
         for line in lines:
@@ -124,10 +124,11 @@ class MlflowRun:
         known = self._client.search_runs(
             [experiment], f"tags.`{_TAG}` = '{opening['id']}'", max_results=1
         )
-        self.is_new = not known
+        self.last_step: int | None = 0
         if known:
             run = known[0]
             self._client.update_run(run.info.run_id, status="RUNNING")
+            self.last_step = self._newest_step(run)
         else:
             run = self._client.create_run(
                 experiment, tags={_TAG: opening["id"]}, run_name=opening["name"]
@@ -142,6 +143,17 @@ class MlflowRun:
         for some in _parts(params, _MOST_PARAMS):
             self._client.log_batch(self._id, params=some)
         print_about("mlflow", f"logs to run {self._id} at {_masked(place)}")
+
+    def _newest_step(self, run: Any) -> int | None:
+        names = run.data.metrics
+        if not names:
+            return 0
+        try:
+            name = "loss" if "loss" in names else min(names)
+            history = self._client.get_metric_history(run.info.run_id, name)
+            return max(int(metric.step) for metric in history)
+        except Exception:  # whatever it is, the new steps can be logged
+            return None
 
     def _experiment(self, name: str) -> str:
         for _ in range(2):  # two jobs that make it at once
@@ -185,8 +197,9 @@ def main(name: str, pipe: int = 0) -> int:
         print_about(name, f"gets no steps ({_of(error)}); training continues")
         return SAID
     feeding = Feeding(name, run)
-    if run.is_new:
-        feeding.log_steps(list(earlier_steps(Path(opening[0]["history"]), opening[0]["first"])))
+    if run.last_step is not None:
+        lacking = range(run.last_step + 1, opening[0]["first"])
+        feeding.log_steps(list(earlier_steps(Path(opening[0]["history"]), lacking)))
     feeding.log_steps(opening[1:])
     for lines in coming:
         feeding.log_steps(lines)
@@ -239,8 +252,8 @@ def line_batches(pipe: int) -> Iterator[list[Line]]:
             yield [json.loads(line) for line in whole]
 
 
-def earlier_steps(path: Path, first: int) -> Iterator[Line]:
-    """Yield the steps before step `first` in the file `path`, a `metrics.jsonl`.
+def earlier_steps(path: Path, steps: range) -> Iterator[Line]:
+    """Yield the lines of `steps` in the file `path`, a `metrics.jsonl`.
 
     Yields nothing if the file does not exist.
     """
@@ -253,10 +266,14 @@ def earlier_steps(path: Path, first: int) -> Iterator[Line]:
                     continue
                 if not isinstance(tree, dict) or type(tree.get("step")) is not int:
                     continue
-                if tree["step"] < first:
+                if tree["step"] in steps:
                     yield _line_of(tree)
     except OSError:
         return
+
+
+def _step(value: Any) -> int | None:
+    return int(value) if isinstance(value, (int, float)) else None
 
 
 def _line_of(tree: Mapping[str, Any]) -> Line:

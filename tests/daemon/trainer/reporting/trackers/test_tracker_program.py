@@ -146,8 +146,19 @@ def test_mlflow_finds_its_run_again(tmp_path: Path) -> None:
     assert told(seen, "finish") == [{"status": "KILLED"}, {"status": "FINISHED"}]
 
 
+@pytest.mark.usefixtures("packages")
+@pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
+def test_steps_that_did_not_arrive_before_a_crash_are_logged(tmp_path: Path, tracker: str) -> None:
+    lines = [{"step": n, "time": 1.0, "loss": 1 / n} for n in range(1, 9)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for first in (3, 7):  # one step arrives; a checkpoint of step 6 is there
+        begun = opening(tmp_path, first=first)
+        assert process(tmp_path, tracker, [begun, {**STEP, "step": first}]).returncode == 0
+    assert [line["step"] for line in told(tmp_path / "told", "log")] == [*range(1, 8)]
+
+
 def test_no_history_is_none(tmp_path: Path) -> None:
-    assert list(earlier_steps(tmp_path / "metrics.jsonl", 10)) == []
+    assert list(earlier_steps(tmp_path / "metrics.jsonl", range(1, 10))) == []
 
 
 @pytest.mark.trackers

@@ -37,7 +37,8 @@ class Config:
         pass
 class Run:
     def __init__(self, resumed):
-        self.resumed, self.summary, self.config = resumed, {}, Config()
+        self.resumed, self.config = resumed, Config()
+        self.summary = {name: tree[name] for tree in told("log") for name in tree if resumed}
     def define_metric(self, name, *, step_metric=None, step_sync=None):
         tell("metric", name=name, over=step_metric)
     def log(self, fields):
@@ -82,7 +83,10 @@ class MlflowClient:
         tell("run", tag=tags["zerotools.run"], name=run_name)
         return self._run({})
     def _run(self, params):
-        return Some(info=Some(run_id="r1"), data=Some(params=params))
+        names = {name for tree in told("log") for name in tree} - {"what", "step"}
+        return Some(info=Some(run_id="r1"), data=Some(params=params, metrics=dict.fromkeys(names)))
+    def get_metric_history(self, run_id, key):
+        return [Some(step=tree["step"]) for tree in told("log") if key in tree]
     def update_run(self, run_id, status):
         tell("update", status=status)
     def log_batch(self, run_id, metrics=(), params=()):
