@@ -1,9 +1,10 @@
 """The floor of a reshard: read every byte, compute its CRC-32, write it, flush; and of verify.
 
-    python -m benchmarks.move_floor CHECKPOINT [OUT] [--workers N]
+    python -m benchmarks.move_floor CHECKPOINT [OUT] [--workers N] [--apply]
 
-Each .pt file becomes two of half the size below OUT, in MiB, by the system calls that zerotools
-makes. Without OUT nothing is written. No names, no plan, no proof, no zip.
+Each file of tensors becomes two of half the size below OUT, in MiB, by the system calls that
+zerotools makes. A thread takes a whole file. Without OUT nothing is written. With --apply there are
+two XXH3-128 in place of the CRC-32, as in `zerotools apply`. No names, no plan, no proof, no zip.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+import xxhash
 
 from zerotools.io.files.crc32 import crc32
 from zerotools.ops.execution.write_files import reserve_blocks
@@ -33,8 +36,10 @@ class Tile(NamedTuple):
     offset: int
 
 
-def tiles(checkpoint: Path, out: Path | None) -> Iterator[Tile]:
-    for number, path in enumerate(sorted(checkpoint.rglob("*.pt"))):
+def files_of_tiles(checkpoint: Path, out: Path | None) -> Iterator[list[Tile]]:
+    kinds = {".pt", ".safetensors"}
+    paths = sorted(path for path in checkpoint.rglob("*") if path.suffix in kinds)
+    for number, path in enumerate(paths):
         source = os.open(path, os.O_RDONLY)
         size = os.fstat(source).st_size
         half = size // 2 // TILE * TILE
@@ -44,8 +49,10 @@ def tiles(checkpoint: Path, out: Path | None) -> Iterator[Tile]:
                 output = os.open(out / f"{number}-{begin}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
                 os.truncate(output, end - begin)
                 reserve_blocks(output, end - begin)
-            for at in range(begin, end, TILE):
-                yield Tile(source, at, min(TILE, end - at), output, at - begin)
+            yield [
+                Tile(source, at, min(TILE, end - at), output, at - begin)
+                for at in range(begin, end, TILE)
+            ]
 
 
 def main() -> None:
@@ -53,26 +60,32 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--apply", action="store_true")
     asked = parser.parse_args()
     if asked.out is not None:
         asked.out.mkdir()
-    work = tiles(asked.checkpoint, asked.out)
+    work = files_of_tiles(asked.checkpoint, asked.out)
     taking, outputs = threading.Lock(), set[int]()
 
     def move() -> None:
         buffer, crc = memoryview(bytearray(TILE)), 0
         while True:
             with taking:
-                tile = next(work, None)
-            if tile is None:
+                tiles = next(work, None)
+            if tiles is None:
                 return
-            data = buffer[: tile.length]
-            os.preadv(tile.source, [data], tile.begin)
-            crc = crc32(data, crc)
-            if tile.output >= 0:
-                for at in range(0, tile.length, WRITE):
-                    os.pwrite(tile.output, data[at : at + WRITE], tile.offset + at)
-                outputs.add(tile.output)
+            for tile in tiles:
+                data = buffer[: tile.length]
+                os.preadv(tile.source, [data], tile.begin)
+                if asked.apply:
+                    xxhash.xxh3_128_digest(data)
+                    xxhash.xxh3_128_digest(data)
+                else:
+                    crc = crc32(data, crc)
+                if tile.output >= 0:
+                    for at in range(0, tile.length, WRITE):
+                        os.pwrite(tile.output, data[at : at + WRITE], tile.offset + at)
+                    outputs.add(tile.output)
 
     with ThreadPoolExecutor(asked.workers) as pool:
         for done in [pool.submit(move) for _ in range(asked.workers)]:

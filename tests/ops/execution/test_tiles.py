@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,13 @@ from zerotools.core.checkpoint import Chunk, ChunkBox, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT32, DType
 from zerotools.core.flat_ranges import Range
 from zerotools.ops.execution.plan_copies import Copy, RangeCopy
-from zerotools.ops.execution.tiles import MAX_PIECES, RangePart, Tile, tiles_of
+from zerotools.ops.execution.tiles import (
+    MAX_PIECES,
+    RangePart,
+    Tile,
+    alternate_files,
+    tiles_of,
+)
 
 Lying = dict[tuple[str, int], tuple[Key, str, int]]
 
@@ -123,3 +129,27 @@ def test_boxes_are_cut_to_what_fits_in_either_type() -> None:
     tiles = list(tiles_of([copy], 64))
     assert [(tile.offset, tile.nbytes) for tile in tiles] == [(100, 32), (132, 32)]
     assert tiles[1].key_of(31) == copy.key
+
+
+def tile(file: str, offset: int) -> Tile:
+    return Tile(file, offset, 1, FLOAT32, FLOAT32, [])
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=300))
+def test_alternating_keeps_the_order_within_each_file(files: list[str]) -> None:
+    given = [tile(file, number) for number, file in enumerate(files)]
+    found = list(alternate_files(iter(given)))
+    assert sorted(found, key=lambda each: each.file) == sorted(given, key=lambda each: each.file)
+
+
+def test_neighbouring_tiles_are_of_different_files() -> None:
+    given = [tile(file, number) for file in "abcd" for number in range(16)]
+    found = [each.file for each in alternate_files(iter(given))]
+    assert found == [*"abcd"] * 16
+
+
+def test_alternating_reads_few_tiles_ahead() -> None:
+    endless = (tile("a", number) for number in count())
+    found = alternate_files(endless)
+    assert [next(found).offset for _ in range(1000)] == [*range(1000)]
+    assert next(endless).offset < 1100

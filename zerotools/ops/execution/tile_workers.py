@@ -2,8 +2,8 @@
 
 Each worker handles one tile at a time, in its own buffers. The budget is divided by the number of
 workers, so peak memory depends on neither the model nor its largest tensor. Tiles stay small even
-under a large budget, because larger tiles are not faster (measured in
-benchmarks/results/consolidate.md). Only tensors that source and target store in different element
+under a large budget, because larger tiles are hardly faster (measured in
+benchmarks/results/reshard.md). Only tensors that source and target store in different element
 orders get larger buffers.
 """
 
@@ -24,9 +24,9 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.ops.execution.plan_copies import Copy, RangeCopy
-from zerotools.ops.execution.tiles import WIDEST_ITEM_BYTES, Tile, tiles_of
+from zerotools.ops.execution.tiles import WIDEST_ITEM_BYTES, Tile, alternate_files, tiles_of
 
-MAX_TILE_BYTES = 1024 * 1024
+MAX_TILE_BYTES = 2 * 1024 * 1024
 MIN_TILE_BYTES = 64 * 1024
 MAX_FAR_TILE_BYTES = 8 * 1024 * 1024
 FAR_WORKERS = 12
@@ -139,7 +139,8 @@ class TileWorkers:
         """Call `work` for every tile of `copies`, and yield its results in any order. `needed` is
         passed to `tiles_of`."""
         size, wide = self.budget.tile_bytes, self.budget.wide_bytes
-        return self.share(tiles_of(copies, size, needed, wide_bytes=wide), work)
+        tiles = tiles_of(copies, size, needed, wide_bytes=wide)
+        return self.share(alternate_files(tiles) if self.budget.workers > 1 else tiles, work)
 
     def share(
         self, pieces: Iterator[Piece], work: Callable[[Piece, Scratch], Result], *, tiles: int = 1

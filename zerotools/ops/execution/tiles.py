@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import NamedTuple
 
 from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
@@ -23,6 +24,8 @@ WIDEST_ITEM_BYTES = 16
 MAX_PIECES = 128
 """The largest number of pieces in an unfinished tile. Each output file has one unfinished tile, and
 a run may have thousands of files."""
+_AHEAD = 64
+"""The number of tiles from which `alternate_files` takes the next one."""
 
 
 class BoxPart(NamedTuple):
@@ -102,6 +105,25 @@ def tiles_of(
             yield from joining.pop(file).close()
     for each in joining.values():
         yield from each.close()
+
+
+def alternate_files(tiles: Iterator[Tile]) -> Iterator[Tile]:
+    """Yield all tiles in another order: of the next `_AHEAD` tiles, always one of the file that was
+    least recently yielded.
+
+    A file system lets only one thread write to a file at a time, so threads that take consecutive
+    tiles of one file wait for each other.
+    """
+    waiting: list[Tile] = []
+    turns: dict[str, int] = {}
+    for turn in count():
+        waiting.extend(islice(tiles, _AHEAD - len(waiting)))
+        if not waiting:
+            return
+        at = min(range(len(waiting)), key=lambda each: turns.get(waiting[each].file, -1))
+        tile = waiting.pop(at)
+        turns[tile.file] = turn
+        yield tile
 
 
 def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
