@@ -14,9 +14,12 @@ from pathlib import Path
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotoolsd.slurm.runner.liveness import LivenessReader
 from zerotoolsd.slurm.runner.run_attempts import SIGNALS, AttemptRunner, allocation_of
+from zerotoolsd.slurm.runner.slurm_job_record import JobState
 from zerotoolsd.supervisor.spawn_child import handle_until_exit
 from zerotoolsd.supervisor.start_ranks import become_subreaper
+from zerotoolsd.supervisor.transient_os_errors import is_transient
 
 MOST_KILLS = 10
 """The largest number of times that a killed process is replaced."""
@@ -79,7 +82,28 @@ def main(path: str, submission: str) -> int:
         )
     except ZerotoolsError as error:
         print(f"zerotools: {error}", file=sys.stderr)
+        _record_end(directory, int(submission), str(error))
         return error.exit_code
+    except OSError as error:
+        if is_transient(error):  # Slurm may start the job again
+            raise
+        _record_end(directory, int(submission), f"{error.strerror}: {error.filename}")
+        raise
+
+
+def _record_end(directory: JobDirectory, submission: int, why: str) -> None:
+    """Record that the job has stopped because its attempts cannot be run, if this is possible and
+    no other copy of the batch script runs one.
+    """
+    with suppress(ZerotoolsError, OSError):
+        newest = max(directory.attempts(), default=0)
+        place = directory.attempt_path(newest)
+        if newest and LivenessReader(place, directory.path).alive():
+            return
+        if directory.end(submission) is None and max(directory.submissions()) == submission:
+            state = JobState(directory, submission, os.environ["SLURM_JOB_ID"])
+            state.halt(why)
+            state.finish()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -282,6 +283,20 @@ def test_starts_that_save_nothing_new_are_in_vain() -> None:
     assert not is_in_vain([0, 0])
     assert not is_in_vain([0, 0, 20])
     assert not is_in_vain([20, 20, 40, 40])
+
+
+def test_a_node_without_srun_is_named_as_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = FakeAllocation(tmp_path, TELL)
+    (tmp_path / "bin" / "srun").unlink()
+    (few := tmp_path / "few").mkdir()
+    for name in ("sh", "cat", "head"):
+        (few / name).symlink_to(shutil.which(name) or "")
+    monkeypatch.setenv("PATH", str(few))
+    assert found.begin().wait(60) == 1, found.log()
+    state, reason = end_of(found)
+    assert (state, reason) == ("stopped", "No such file or directory: srun")
 
 
 def test_the_time_limit_of_the_job_is_kept_here(tmp_path: Path) -> None:
