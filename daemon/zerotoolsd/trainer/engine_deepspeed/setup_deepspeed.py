@@ -139,6 +139,9 @@ def make_adam_ready(
 
     `log_line` is called with a line about this change, or about the directory in which DeepSpeed's
     Adam is compiled.
+
+    Raises:
+        BadRequest: DeepSpeed's Adam cannot be compiled, but torch's Adam lacks a setting.
     """
     if str(config_value(config, "optimizer.type", "")).lower() not in ADAMS:
         return
@@ -153,6 +156,12 @@ def make_adam_ready(
     if builder is not None and deepspeed.git_version_info.installed_ops.get(builder.name):
         return
     if (why := _not_built(deepspeed, builder)) is not None:
+        if config_value(config, "optimizer.params.bias_correction", True) is False:
+            raise BadRequest(
+                f"deepspeed.config optimizer.params.bias_correction = false: {adam} cannot be "
+                f"built here ({why}), and torch's Adam always corrects; remove the key, or install "
+                "what is missing"
+            )
         with_torch_adam(config)
         log_line(
             f"note: {adam} cannot be built here ({why}), so torch_adam is set to true in the "
@@ -196,6 +205,7 @@ def with_torch_adam(config: dict[str, Any]) -> None:
     """Change `config` so that torch's Adam is used, with the default values of DeepSpeed's Adam."""
     parameters = config["optimizer"].setdefault("params", {})
     parameters["torch_adam"] = True
+    parameters.pop("bias_correction", None)  # torch's own refuses the key
     parameters.setdefault("weight_decay", 0.0)  # torch's own default differs
 
 

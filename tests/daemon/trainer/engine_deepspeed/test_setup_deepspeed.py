@@ -67,11 +67,15 @@ def test_without_nvcc_torchs_adam_serves_on_gpus(
         ops=deepspeed.ops,
         git_version_info=deepspeed.git_version_info,
     )
-    config: dict[str, Any] = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
+    parameters: dict[str, Any] = {"lr": 1e-3, "bias_correction": True}
+    config: dict[str, Any] = {"optimizer": {"type": "AdamW", "params": parameters}}
     said: list[str] = []
     make_adam_ready(package, config, said.append)
-    assert config["optimizer"]["params"]["torch_adam"] is True
+    assert parameters == {"lr": 1e-3, "torch_adam": True, "weight_decay": 0.0}
     assert f"FusedAdam cannot be built here ({why}" in said[0]
+    config["optimizer"]["params"] = {"bias_correction": False}
+    with pytest.raises(BadRequest, match="and torch's Adam always corrects"):
+        make_adam_ready(package, config, said.append)
 
 
 def test_an_optimizer_that_needs_nvcc_is_refused_at_submit(deepspeed: Any) -> None:
