@@ -144,6 +144,12 @@ children.
 """
 
 
+waiting_servers: list[int] = []
+"""The pids of child processes that wait for the processes they fork. The system counts the
+processor time of these only when the server has ended.
+"""
+
+
 class _Server:
     """A server process with `modules` imported, and the socket for requests to it.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.forked import forked_cpu_seconds
+from harness.forked import forked_cpu_seconds, waiting_servers
 
 BUDGET = 15.0
 SLOWEST = 6.0
@@ -28,6 +28,7 @@ MARK = "dear"
 ENFORCED = "ZEROTOOLS_TEST_BUDGET"
 KEPT = "ZEROTOOLS_TEST_BILL"
 SPENT = pytest.StashKey[float]()
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def spent() -> float:
@@ -36,7 +37,13 @@ def spent() -> float:
         resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     mine = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return mine + forked_cpu_seconds[0]
+    return mine + forked_cpu_seconds[0] + sum(map(_so_far, waiting_servers))
+
+
+def _so_far(pid: int) -> float:
+    """What a process and what it waited for have spent."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, fields[11:15])) / TICKS
 
 
 class Meter:

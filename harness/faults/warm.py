@@ -23,6 +23,7 @@ from harness.patience import Deadline
 MODULES = (
     "zerotoolsd.app.run_daemon",
     "zerotoolsd.supervisor.main",
+    "zerotoolsd.supervisor.preloaded.fork_attempts",
     "zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints",
     "zerotoolsd.trainer.rank.notify_supervisor",
 )

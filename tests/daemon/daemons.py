@@ -174,13 +174,14 @@ def daemon_in(
 
 
 def processes_in(state: Path) -> list[int]:
-    """Every process that names `state` in its command line."""
+    """Every process that names `state` in its command line, or is in it, as supervisors are."""
     found = []
     for pid in all_processes():
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            directory = Path(f"/proc/{pid}/cwd").readlink()
         except OSError:
             continue
-        if os.fsencode(state) + b"/" in command:
+        if os.fsencode(state) + b"/" in command or directory.is_relative_to(state):
             found.append(pid)
     return found

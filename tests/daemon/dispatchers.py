@@ -12,6 +12,7 @@ from typing import TypedDict, Unpack
 
 from tests.daemon.asking import ask_thread
 from tests.daemon.fake_daemon import check_python, command
+from tests.daemon.forked_supervisors import spawn_forked
 from tests.daemon.made_attempts import own_token
 from tests.daemon.run_files import check_names
 from tests.daemon.waiting import wait_async
@@ -72,6 +73,15 @@ class Running:
 
         return str(await wait_async(said, f"job {job_id} to wait"))
 
+    async def waits_for_release(self, job_id: int) -> None:
+        """Its first rank does what stands before `release`, and waits."""
+        await self.reach(job_id, "running")
+
+        async def waiting() -> bool:
+            return (self.service.run_dir(job_id, 1) / "waiting-0").exists()
+
+        await wait_async(waiting, f"job {job_id} to wait for its release")
+
     def release(self, job_id: int, attempt: int = 1) -> None:
         """Let the ranks that wait for it go on."""
         (self.service.run_dir(job_id, attempt) / "release").touch()
@@ -121,6 +131,7 @@ async def running(
             command=parts.get("command", command),
             umask=0o022,
             backend=parts.get("way", CHILDREN),
+            spawn=spawn_forked,
         ),
         touch=parts.get("touch", lambda job_id, doing: None),
         users=parts.get("users", OWN_ONLY),
@@ -130,12 +141,9 @@ async def running(
     )
     stop = asyncio.Event()
     task = asyncio.create_task(engine.run(stop))
+    service = JobRequests(engine, check_python=check_python, rehearse=rehearse, ask=ask_thread)
     try:
-        yield Running(
-            engine,
-            JobRequests(engine, check_python=check_python, rehearse=rehearse, ask=ask_thread),
-            probe,
-        )
+        yield Running(engine, service, probe)
     finally:
         stop.set()
         await task

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.daemon.forked_supervisors import OwnFork, spawning
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.app.run_daemon import main
 from zerotoolsd.interface.api_types import CheckedJob
@@ -60,4 +61,13 @@ async def rehearse(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], command=command, check_python=check_python, rehearse=rehearse))
+    forks = OwnFork()
+    status = main(
+        sys.argv[1:],
+        command=command,
+        check_python=check_python,
+        rehearse=rehearse,
+        spawn=spawning(forks),
+    )
+    forks.end()
+    sys.exit(status)

@@ -29,6 +29,8 @@ from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.app.state_directory import lock_state_dir
 from zerotoolsd.attempts import recover_queue
 from zerotoolsd.attempts.backends.choose_backend import select_backend
+from zerotoolsd.attempts.backends.spawn_supervisor import spawn_child
+from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import SpawnChild
 from zerotoolsd.attempts.make_plan import LaunchSettings, RankCommand, trainer_command
 from zerotoolsd.config.daemon_config import Config, load_config
 from zerotoolsd.config.users_config import limits_of_all
@@ -72,19 +74,20 @@ def main(
     command: RankCommand = trainer_command,
     check_python: InterpreterCheck = check_interpreter,
     rehearse: Rehearsal = run_rank_checks,
+    spawn: SpawnChild = spawn_child,
 ) -> int:
     """Run the daemon until SIGTERM or SIGINT, and return the exit status. Jobs keep running after
     that.
 
     `command` returns the command that starts the ranks. `check_python` and `rehearse` run checks
-    with the Python interpreter of a job.
+    with the Python interpreter of a job. `spawn` starts supervisors that are child processes.
     """
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
     # Start it before a lock, database, loop or thread exists, because it would get a copy.
     way = file_check_server.start_check_server(ALL_LOOKS, check_all_files.NEEDS)
     try:
-        asyncio.run(_serve(options, command, check_python, rehearse, way))
+        asyncio.run(_serve(options, command, check_python, rehearse, way, spawn))
     except ZerotoolsError as error:
         if options.debug:
             raise
@@ -117,6 +120,7 @@ async def _serve(
     check_python: InterpreterCheck,
     rehearse: Rehearsal,
     nursery_way: socket.socket,
+    spawn: SpawnChild,
 ) -> None:
     lookers = FileCheckers(nursery_way, ALL_LOOKS)
     config = load_config(options.config)
@@ -145,7 +149,12 @@ async def _serve(
             machine=machine,
             ask=lookers.ask,
             launch=LaunchSettings(
-                config=config, command=command, umask=umask, socket=path, backend=way
+                config=config,
+                command=command,
+                umask=umask,
+                socket=path,
+                backend=way,
+                spawn=spawn,
             ),
             users=users,
         )

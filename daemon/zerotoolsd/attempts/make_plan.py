@@ -19,6 +19,8 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.stall import limits_of
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
+from zerotoolsd.attempts.backends.spawn_supervisor import spawn_child
+from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import SpawnChild
 from zerotoolsd.attempts.choose_numa_binding import RankBindings
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.attempts.launcher_command import (
@@ -52,7 +54,7 @@ class LaunchSettings:
     """The settings of the daemon that are the same for the supervisors and ranks of all attempts.
 
     The ranks have the `umask` of the daemon and connect to its `socket`. `backend` says how
-    supervisors are started.
+    supervisors are started, and `spawn` starts those that are child processes.
     """
 
     config: Config
@@ -60,6 +62,7 @@ class LaunchSettings:
     umask: int
     socket: Path | None = None
     backend: LaunchBackend = CHILDREN
+    spawn: SpawnChild = spawn_child
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,7 +154,7 @@ class Dispatcher:
         self.arbiter = GpuArbiter(config.gpus.locks, leasing.lives_on, leasing.begins_on)
         self.warm = ForkServerPool(config.warm_start, backend)
         self.placer = RankBinder(lambda: machine.gpus, host.topology)
-        self.spawner = SupervisorSpawner(backend, config.stop.grace_seconds)
+        self.spawner = SupervisorSpawner(backend, config.stop.grace_seconds, spawn=launch.spawn)
         self._watcher = AttemptWatcher(
             on_over=self._ends.record_end,
             guard=self._guard,

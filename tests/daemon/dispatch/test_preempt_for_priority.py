@@ -113,12 +113,15 @@ def test_gpus_are_given_back_by_as_many_as_it_needs_and_kept_for_it(tmp_path: Pa
     async def story() -> None:
         probe = FakeProbe(tuple(fake_gpu(index, used_gib=0) for index in range(3)))
         async with running(tmp_path / "state", probe, config(AT_ONCE)) as it:
-            old = [await submit(it, "stop", **gpu, gpus=1) for _ in range(3)]
+            fake = "attempt=1:deaf attempt=1:release stop"
+            old = [await submit(it, fake, **gpu, gpus=1) for _ in range(3)]
             for job in old:
-                await it.reach(job.id, "running")
+                await it.waits_for_release(job.id)
             behind = await submit(it, "exit=0", priority=1, **gpu, gpus=3)
             await it.waits(behind.id)  # for which all three give way
             high = await submit(it, "release exit=0", priority=5, **gpu, gpus=2)
+            for job in old:
+                it.release(job.id)
             ran = await it.reach(high.id, "running")
             assert len(ran.attempts[0].gpu_uuids) == 2
             it.release(high.id)
@@ -168,7 +171,7 @@ def test_the_job_that_asked_is_cancelled_meanwhile(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path / "state", config=config(AT_ONCE)) as it:
             low = await submit(it, "attempt=1:deaf attempt=1:release attempt=1:stop exit=0")
-            await it.reach(low.id, "running")
+            await it.waits_for_release(low.id)
             high = await submit(it, "exit=0", priority=3)
             await it.reach(low.id, "yielding")
             await it.service.cancel(high.id, uid=ME)

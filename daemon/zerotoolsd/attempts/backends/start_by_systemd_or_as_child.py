@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from zerotoolsd.attempts.backends.choose_backend import CHILD, SYSTEMD, LaunchBackend
 from zerotoolsd.attempts.backends.fork_server import WarmSupervisor
@@ -22,6 +23,10 @@ PLAIN_SECONDS = 300.0
 """Seconds for which supervisors are started as child processes after systemd has failed to
 start one.
 """
+
+Process = subprocess.Popen[bytes] | WarmSupervisor
+SpawnChild = Callable[[Path, JobUser | None, Mapping[str, Any] | None], Process]
+"""A function of a run directory, a user and a control group, as `spawn_child`."""
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +43,7 @@ class Spawned:
     asks systemd for the supervisor. In the second case `request` is set.
     """
 
-    process: subprocess.Popen[bytes] | WarmSupervisor
+    process: Process
     request: UnitRequest | None = None
 
     def open_pidfd(self) -> int:
@@ -59,7 +64,8 @@ class Spawned:
 class SupervisorSpawner:
     """Starts supervisors through systemd or as child processes.
 
-    `grace_seconds` is the time that a job has to save when the machine shuts down.
+    `grace_seconds` is the time that a job has to save when the machine shuts down. `spawn` starts
+    a supervisor as a child process.
     """
 
     def __init__(
@@ -67,8 +73,10 @@ class SupervisorSpawner:
         way: LaunchBackend,
         grace_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        spawn: SpawnChild = spawn_child,
     ) -> None:
         self.way = way
+        self._spawn = spawn
         self._grace_seconds = grace_seconds
         self._clock = clock
         self._plain_until = float("-inf")
@@ -111,7 +119,7 @@ class SupervisorSpawner:
         if limits is not None:
             name = group_name(attempt.job_id, attempt.number, attempt.token)
             group = {"name": name, "limits": dict(limits)}
-        return Spawned(spawn_child(Path(attempt.run_dir), user, group))
+        return Spawned(self._spawn(Path(attempt.run_dir), user, group))
 
     def ended(self, token: str, request: UnitRequest) -> None:
         """Keep the result of a `systemd-run` that has ended, and close its file descriptors."""

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from zerotoolsd.supervisor.main import main as supervise
-from zerotoolsd.supervisor.preloaded.run_rank_in_fork import run_program_in_fork
+from zerotoolsd.supervisor.preloaded.run_rank_in_fork import is_program, run_program_in_fork
+from zerotoolsd.supervisor.spawn_child import execute_program
 
 LONGEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
@@ -100,11 +101,16 @@ class AttemptForker:
             os.chdir("/")
             os.environ.clear()
             os.environ.update(request["env"])
-            status = supervise([request["run_dir"]], run_program_in_fork)
+            status = supervise([request["run_dir"]], execute_or_run)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)
+
+
+def execute_or_run(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Run `argv` in this forked process if it is a Python program, and execute it otherwise."""
+    (run_program_in_fork if is_program(argv) else execute_program)(argv, env)
 
 
 def send_to_daemon(requests: socket.socket, message: Mapping[str, Any]) -> None:
