@@ -135,10 +135,12 @@ class SideBySide:
         """
         if session.testsfailed:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        gc.disable()
         for name in self._preloaded:
             if find_spec(name.partition(".")[0]) is not None:
                 import_module(name)
         self._share()
+        gc.enable()
         gc.freeze()
         self._base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         self._waiting.extend(range(len(self._files)))
