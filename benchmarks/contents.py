@@ -19,7 +19,7 @@ from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
 from zerotools.core.dtypes import BFLOAT16, FLOAT32, DType
-from zerotools.io.torchzip.archive_layout import lay_out
+from zerotools.io.torchzip.lay_out_archive import lay_out
 from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
 from zerotools.io.torchzip.pickle_writer import dumps
 

@@ -33,7 +33,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import verify_manifest
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled", "stopped"})
@@ -259,7 +259,7 @@ def _dependencies(
 
 def _checkpoints(jobs: Collection[Row]) -> Iterator[str]:
     for job in jobs:
-        for directory in checkpoint_dirs.list_checkpoints(Path(job["output_dir"])):
+        for directory in find_job_checkpoints.list_checkpoints(Path(job["output_dir"])):
             before = _inode(directory)
             for problem in verify_manifest(directory):
                 if before is None or _inode(directory) != before:

@@ -23,7 +23,7 @@ from harness.launching import Attempt, start
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.training_record import read_record
 
 STEPS, RANKS = 3, 2
@@ -80,7 +80,7 @@ class _Examined:
         self._row = row
         self._saved, self._exported = place / "saved", place / "exported"
         self._run = place / "run"
-        self._step = self._run / "out" / checkpoint_dirs.directory_name(STEPS)
+        self._step = self._run / "out" / find_job_checkpoints.directory_name(STEPS)
         self._model: Any = None
 
     def save(self) -> None:

@@ -20,7 +20,7 @@ from harness.faults.tracing import Injection, counted
 from harness.faults.warm import Victim, exit_status
 from harness.patience import Deadline
 from zerotools.core.errors import BadFile
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.attempts import attempt_status
 from zerotoolsd.attempts.orphan_processes import Traces, kill_orphans
 from zerotoolsd.supervisor.attempt_plan import ATTEMPT, LEDGER, REQUEST, Plan
@@ -225,15 +225,15 @@ class SaveStory:
     def _judge(self, path: Path, out: Path) -> list[str]:
         lines = (path / "lines").read_text().splitlines() if (path / "lines").exists() else []
         saved = [int(line.split()[1]) for line in lines if line.startswith("saved")]
-        choice = checkpoint_dirs.newest_valid(out, structure=check_structure)
+        choice = find_job_checkpoints.newest_valid(out, structure=check_structure)
         step = choice.record.step if choice.record is not None else 0
         wrong = [f"a renamed checkpoint is damaged: {s.why}" for s in choice.skipped]
         if step < max(saved, default=0):
             wrong.append(f"step {max(saved)} was saved, but a resume would begin at step {step}")
         wrong += [f"a checkpoint is not verified: {line}" for line in lines if "doubt" in line]
-        for directory in checkpoint_dirs.list_checkpoints(out):
+        for directory in find_job_checkpoints.list_checkpoints(out):
             try:
-                checkpoint_dirs.check_and_explain(directory, structure=check_structure)
+                find_job_checkpoints.check_and_explain(directory, structure=check_structure)
             except BadFile as error:
                 wrong.append(f"{directory} does not verify: {error}")
         return wrong

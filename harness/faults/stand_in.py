@@ -31,7 +31,7 @@ ENTRY = Path(__file__).resolve().parents[2] / "daemon" / "zerotoolsd" / "trainer
 runpy.run_path(str(ENTRY))["make_importable"]()
 
 from zerotools.core.errors import BadFile  # noqa: E402
-from zerotools.runs import checkpoint_dirs  # noqa: E402
+from zerotools.runs import find_job_checkpoints  # noqa: E402
 from zerotools.runs.training_record import (  # noqa: E402
     JobRecord,
     ModelRecord,
@@ -90,7 +90,9 @@ class StandIn:
         """Run all steps, and return the exit status."""
         if self.is_first:
             clear_leftovers(self.output)
-        start = checkpoint_dirs.newest_valid(self.output, trusting=True, structure=check_structure)
+        start = find_job_checkpoints.newest_valid(
+            self.output, trusting=True, structure=check_structure
+        )
         if start.path is None and start.skipped:
             self.notifier.event("error", kind="bad_checkpoint", message=start.skipped[0].why)
             return EXIT_BAD_CHECKPOINT

@@ -27,7 +27,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec  # noqa: E402
-from zerotoolsd.trainer import run_saves  # noqa: E402
+from zerotoolsd.trainer import save_during_training  # noqa: E402
 from zerotoolsd.trainer.engine.engine_interface import StepResult  # noqa: E402
 from zerotoolsd.trainer.prepare_and_train import prepare_training  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
@@ -136,7 +136,7 @@ def main() -> None:
     torch.Tensor.normal_ = constant
     group = FakeGroup(rank, device, dist.group.WORLD)
     # A group of gloo would wait for the other ranks.
-    vars(run_saves)["control_group"] = lambda: group.control
+    vars(save_during_training)["control_group"] = lambda: group.control
     steps = Steps(rank, Notifier(None, 0), steps=spec.train.steps)
     ready = prepare_training(spec, run_dir, group, steps, Phases(time.monotonic()))
     engine: Any = ready.engine

@@ -28,7 +28,7 @@ from harness.gpu.checks import (
 from harness.gpu.watched_rank import kept
 from harness.launching import ENTRY, ROOT, TINY_GPT2, Attempt, start
 from harness.patience import Deadline
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
 """Largest relative differences of losses and gradients (`gradients_apart`) from fp32 on the CPU."""
@@ -308,7 +308,7 @@ def resuming(device: str, directory: Path) -> Found:
     killed.end()
     again = start(directory / "killed", tree)
     statuses = [*whole.finish(), *again.finish()]
-    newest = directory / "killed" / "out" / checkpoint_dirs.directory_name(LONG[device])
+    newest = directory / "killed" / "out" / find_job_checkpoints.directory_name(LONG[device])
     verified = subprocess.run(
         [sys.executable, "-m", "zerotools", "verify", str(newest)], cwd=ROOT, check=False
     )
@@ -328,7 +328,7 @@ def _wait_for_staging(out: Path, attempt: Attempt) -> bool:
     """Wait until the attempt begins a save. Return False if it ended before."""
     deadline = Deadline(SAVE_SECONDS)
     while attempt.processes[0].poll() is None and not deadline.has_passed():
-        if any(out.glob(f"{checkpoint_dirs.STAGING_PREFIX}*")):
+        if any(out.glob(f"{find_job_checkpoints.STAGING_PREFIX}*")):
             return True
         time.sleep(0.001)
     return False

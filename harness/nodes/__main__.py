@@ -26,7 +26,7 @@ from harness.launching import job
 from harness.left_groups import remove_groups
 from harness.nodes.machines import TARGETS, NodeMachine
 from harness.nodes.namespaces import ADDRESSES, cut, join, two_namespaces
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 PORT = 29500
 CABLE = "cable"
@@ -121,8 +121,10 @@ class _Rounds:
         views = [machine.client.job(job_number) for machine, job_number in both]
         for view in views:
             assert view["state"] == "succeeded", f"job {view['id']}: {view['reason']}"
-        checkpoint_dirs.verify_checkpoint_files(
-            self._directory / f"out-{self._number}" / checkpoint_dirs.directory_name(self._steps)
+        find_job_checkpoints.verify_checkpoint_files(
+            self._directory
+            / f"out-{self._number}"
+            / find_job_checkpoints.directory_name(self._steps)
         )
         for machine, job_number in both:
             machine.wait_for(lambda m=machine, n=job_number: not m.left(n), "end of its processes")

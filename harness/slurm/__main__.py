@@ -43,7 +43,7 @@ from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import submit_job
 from zerotools.jobs.states import FAILED, HALTED, TERMINAL
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 PROCESSES = ("rank", "supervisor", "companion", "batch")
 TARGETS = ("slurmctld", "n1", "node", *PROCESSES, "preempted", "requeued")
@@ -145,8 +145,8 @@ class Rounds:
             wait_for(lambda: self._is_at(step, directory, number), "the step")
             self._strike(target, directory, number)
         view = self.ended(directory, number)
-        checkpoint_dirs.verify_checkpoint_files(
-            output / checkpoint_dirs.directory_name(self._steps)
+        find_job_checkpoints.verify_checkpoint_files(
+            output / find_job_checkpoints.directory_name(self._steps)
         )
         return len(view["attempts"]), _losses(output)
 

@@ -23,7 +23,7 @@ from typing import Any
 from harness.slurm.__main__ import MEMORY, NODES, Rounds, _losses, wait_for
 from harness.slurm.cluster import SlurmCluster
 from zerotools.jobs.slurm.job_directory import JobDirectory
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 DEMO = Path(__file__).resolve().parents[2] / "scripts" / "demo"
 STEPS = 60
@@ -59,8 +59,8 @@ class DemoRounds(Rounds):
         for target, step in (("preempted", STEPS // 3), ("requeued", 2 * STEPS // 3)):
             self._strike_at(target, step, directory, number)
         attempts = len(self.ended(directory, number)["attempts"])
-        checkpoint = output / checkpoint_dirs.directory_name(STEPS)
-        checkpoint_dirs.verify_checkpoint_files(checkpoint)
+        checkpoint = output / find_job_checkpoints.directory_name(STEPS)
+        find_job_checkpoints.verify_checkpoint_files(checkpoint)
         worst = _worst(_losses(undisturbed), _losses(output))
         more = f'resume_from = "{checkpoint}"'
         second, number, further = self.named("second", (3, 3), STEPS + 20, more)

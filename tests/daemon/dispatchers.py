@@ -23,7 +23,7 @@ from zerotools.sensors.numa import NumaTopology, ReadTopology
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts import recover_queue
 from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
-from zerotoolsd.attempts.make_plan import LaunchSettings, RankCommand
+from zerotoolsd.attempts.make_attempt_plan import LaunchSettings, RankCommand
 from zerotoolsd.attempts.start_attempt import HostReaders
 from zerotoolsd.config.config_tables import GpusConfig, LimitsConfig
 from zerotoolsd.config.daemon_config import Config

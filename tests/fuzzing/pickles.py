@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.fuzzing import scratch
 from zerotools.core.errors import Unsupported, ZerotoolsError
-from zerotools.io.torchzip.archive_layout import ArchiveLayout, lay_out
+from zerotools.io.torchzip.lay_out_archive import ArchiveLayout, lay_out
 from zerotools.io.torchzip.pickle_values import walk_values
 from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.unpickle import loads

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.training_record import JobRecord, ModelRecord, OptimizerRecord
 
@@ -30,7 +30,7 @@ def a_record(**changes: Any) -> JobRecord:
 
 def seal(directory: Path) -> Path:
     """Make the files in a directory a job's checkpoint, of the step that its name says."""
-    step = checkpoint_dirs.step_of(directory.name)
-    checkpoint_dirs.write_record(directory, a_record(step=step, world_size=2, rng="reseed"))
+    step = find_job_checkpoints.step_of(directory.name)
+    find_job_checkpoints.write_record(directory, a_record(step=step, world_size=2, rng="reseed"))
     write_manifest(directory)
     return directory

@@ -53,7 +53,8 @@ COVERED: dict[str, str] = {
     "test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit",
     "daemon/zerotoolsd/service/submission.py JobSubmission._check": "tests/daemon/service/"
     "test_answer_requests.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
-    f"{TRAINER}/run_saves.py _in_thread": f"{OF_TRAINER}/test_run_saves.py "
+    f"{TRAINER}/save_during_training.py _in_thread": f"{OF_TRAINER}/"
+    "test_save_during_training.py "
     "test_the_thread_writes_on_the_device_of_its_rank",
     f"{TRAINER}/engine_torch/save_and_load_shards.py HostCopy.copy": f"{OF_TRAINER}/engine_torch/"
     "test_save_and_load_shards.py test_the_copy_is_complete_before_training_goes_on",
@@ -121,7 +122,7 @@ COVERED: dict[str, str] = {
     "test_launcher_command.py test_launchers_are_told_how_many_ranks_and_on_which_gpus",
     "daemon/zerotoolsd/attempts/choose_numa_binding.py bind_ranks": f"{OF_ATTEMPTS}/"
     "test_choose_numa_binding.py test_a_rank_has_all_processors_of_the_node_of_its_gpu",
-    "daemon/zerotoolsd/attempts/make_plan.py rank_environment": f"{OF_ATTEMPTS}/"
+    "daemon/zerotoolsd/attempts/make_attempt_plan.py rank_environment": f"{OF_ATTEMPTS}/"
     "test_prepare_run_directory.py test_ranks_on_gpus_see_those_of_the_attempt",
     "daemon/zerotoolsd/queue/resource_request_of_job.py need_of": "tests/daemon/queue/"
     "test_schedule_queued_jobs.py "

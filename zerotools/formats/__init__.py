@@ -120,7 +120,7 @@ def read_any(
     if path.name in ("", ".."):  # an output gets the name of its source
         path = path.resolve()
     if path.name in ("best", "latest") and path.is_file():  # it names one of a job's checkpoints
-        path = import_module("zerotools.runs.checkpoint_dirs").resolve_hint(path)
+        path = import_module("zerotools.runs.find_job_checkpoints").resolve_hint(path)
     options = ReadOptions(tag, layout, section)
     if not is_there(path):
         return _read(path, options, table)

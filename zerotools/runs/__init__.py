@@ -4,7 +4,7 @@ training_record            job.json: the state of a training checkpoint except i
 base_model_record          the files of the base model, for checkpoints of adapters
 foreign_checkpoint_record  the job record of a checkpoint that another program saved
 manifest                   MANIFEST.json: size and SHA-256 of every file
-checkpoint_dirs            directory names, the checkpoint to resume from, the `latest` hint
+find_job_checkpoints       directory names, the checkpoint to resume from, the `latest` hint
 retention                  checkpoints that may be deleted, and those that unfinished jobs need
 upload_records             records of the copies of checkpoints in an object store
 thinning_record            the record of the parts that thinning dropped

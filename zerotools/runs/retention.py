@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.runs.checkpoint_dirs import step_of
+from zerotools.runs.find_job_checkpoints import step_of
 
 DIRECTORY = "needed"
 STEP = "/step-"

@@ -15,7 +15,7 @@ from pathlib import Path
 from zerotools.core.errors import BadFile
 from zerotools.io.files.read_json import read_json
 from zerotools.io.files.regular_files import read_regular
-from zerotools.runs.checkpoint_dirs import step_of
+from zerotools.runs.find_job_checkpoints import step_of
 from zerotools.runs.manifest import write_durably
 
 UPLOADS = ".uploads"

@@ -31,7 +31,7 @@ from zerotoolsd.attempts import recover_queue
 from zerotoolsd.attempts.backends.choose_backend import select_backend
 from zerotoolsd.attempts.backends.spawn_supervisor import spawn_child
 from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import SpawnChild
-from zerotoolsd.attempts.make_plan import LaunchSettings, RankCommand, trainer_command
+from zerotoolsd.attempts.make_attempt_plan import LaunchSettings, RankCommand, trainer_command
 from zerotoolsd.config.daemon_config import Config, load_config
 from zerotoolsd.config.users_config import limits_of_all
 from zerotoolsd.dispatch.dispatcher import Dispatcher

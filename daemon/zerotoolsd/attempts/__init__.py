@@ -3,7 +3,7 @@ restart.
 
 start_attempt          commits `launching`, makes the run directory, starts the supervisor
 prepare_run_directory  makes the run directory of an attempt, with its files
-make_plan              makes the supervisor's plan: commands, environment and limits of the ranks
+make_attempt_plan      makes the supervisor's plan: commands, environment and limits of the ranks
 launcher_command       makes the command of a user's own program
 job_environment        makes the environment of a job
 resource_limits        computes the resource limits of a job
@@ -16,7 +16,7 @@ reattach               finds the attempts of the previous daemon, and of held jo
 recover_queue          adds the data of run directories that the queue lacks
 ask_to_stop            asks attempts to save and stop
 cause_of_end           finds why an attempt ended, and whether a restart would help
-end_event              makes the event for the lifecycle when an attempt has ended
+make_end_event         makes the event for the lifecycle when an attempt has ended
 finalize_attempt       commits the end of an attempt to the queue
 orphan_processes       ends processes that run without a supervisor
 supervisor_watchdog    ends supervisors that do not respond

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.sensors.xids import GpuXid
-from zerotoolsd.attempts import cause_of_end, crash_points, end_event, orphan_processes
+from zerotoolsd.attempts import cause_of_end, crash_points, make_end_event, orphan_processes
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.attempts.cause_of_end import cause_of, saved_step, with_shutdown, with_xids
 from zerotoolsd.attempts.job_environment import unshown_values
@@ -132,7 +132,7 @@ class AttemptFinalizer:
             return  # it was ended by force
         *before, row = self._store.attempts(job.id)[: attempt.number]
         asked = attempt.token in self.expired
-        left = end_event.survivors_sentence(record, attempt.gpu_uuids, self._faults.name)
+        left = make_end_event.survivors_sentence(record, attempt.gpu_uuids, self._faults.name)
         xids = self._reported_xids(row)
         if job.state not in states.GIVING_WAY:
             record = with_shutdown(record, row.boot_id)
@@ -140,7 +140,7 @@ class AttemptFinalizer:
         reported = [each for found in xids.values() for each in found]
         cause = cause_of(record, reported, on_gpus=bool(row.gpu_uuids))
         record = cause_of_end.with_explained_cause(record, cause, unshown_values(job.reading.spec))
-        end = end_event.end_event(
+        end = make_end_event.end_event(
             job, record, asked=asked, before=before, left=left, kind=cause, attempt=row
         )
         after, kind = self._transitions.state_after(job, end), lifecycle.name_of(job.standing, end)
@@ -149,7 +149,7 @@ class AttemptFinalizer:
             job, after, kind, now=now, attempt=attempt.number, ended=when
         ) as change:
             change.attempt_ended(
-                attempt.number, when, record, end_event.survivors_text(record), cause
+                attempt.number, when, record, make_end_event.survivors_text(record), cause
             )
             change.yields.record_end(job.id, attempt.number, _yield_end(end, record, when))
             if retries_by_cause.rule_of(cause).fences:
@@ -157,7 +157,7 @@ class AttemptFinalizer:
                     change.fence(fence)
         if left is not None:
             log.warning("job %d: %s", job.id, left)
-        if end_event.survivors_text(record) is None:
+        if make_end_event.survivors_text(record) is None:
             self._store.transactions.when_committed(lambda: self._gone(row))
         self._tally.attempt_ended(end.outcome, cause, record, job.standing.best_step)
         self._transitions.publish(job, after)
@@ -178,13 +178,13 @@ class AttemptFinalizer:
                 killed += orphan_processes.kill_orphans(
                     orphan_processes.traces_of(Path(run_dir), token)
                 )
-            record = end_event.forced_record(killed, why)
+            record = make_end_event.forced_record(killed, why)
             after = self._transitions.state_after(
-                job, end_event.end_event(job, record, asked=False)
+                job, make_end_event.end_event(job, record, asked=False)
             )
             now = time.time()
             with self._store.change(job, after, lifecycle.CRASHED, now=now) as change:
-                change.open_attempts_ended(now, record, end_event.survivors_text(record))
+                change.open_attempts_ended(now, record, make_end_event.survivors_text(record))
         except sqlite3.OperationalError:
             raise
         except Exception:  # it is held instead
@@ -202,7 +202,7 @@ class AttemptFinalizer:
             with self._guard(lease.job_id, fault_isolation.RELEASING) as reach:
                 reach()
                 attempt = self._store.attempts(lease.job_id)[lease.attempt - 1]
-                if any(map(is_still_alive, end_event.gpu_survivors(attempt.result or {}))):
+                if any(map(is_still_alive, make_end_event.gpu_survivors(attempt.result or {}))):
                     lives = True
                 else:
                     self._freed(lease)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.attempts.backends.spawn_supervisor import SUPERVISOR_LOG
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
@@ -105,7 +105,7 @@ def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int,
     """
     for report in map(last_report, reversed(attempts)):
         if report.checkpoint_step is not None:
-            own = Path(job.output_dir) / checkpoint_dirs.directory_name(report.checkpoint_step)
+            own = Path(job.output_dir) / find_job_checkpoints.directory_name(report.checkpoint_step)
             return report.checkpoint_step, Path(report.checkpoint_path or own)
     return None
 

@@ -17,12 +17,12 @@ from zerotools.io.files.mounts import MountPoint, mounts_of
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.elastic_world_sizes import at_size
 from zerotools.jobs.jobfile_tables.spec import SLURM
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.attempts.choose_numa_binding import UNBOUND, RankBindings
 from zerotoolsd.attempts.launcher_command import (
     make_importable,
 )
-from zerotoolsd.attempts.make_plan import (
+from zerotoolsd.attempts.make_attempt_plan import (
     NOTHING_EARLIER,
     SCRIPT,
     EarlierCheckpoints,
@@ -140,7 +140,7 @@ def newest_saved(reported: Sequence[str], output_dir: Path) -> int:
     into `output_dir`; 0 if there is no such checkpoint.
     """
     own = (path for path in map(Path, reported) if path.parent == output_dir)
-    return max((checkpoint_dirs.step_of(path.name) or 0 for path in own), default=0)
+    return max((find_job_checkpoints.step_of(path.name) or 0 for path in own), default=0)
 
 
 JOBS_MODE, JOB_MODE = 0o711, 0o755

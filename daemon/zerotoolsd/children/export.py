@@ -33,9 +33,9 @@ def export_newest(output_dir: Path, dtype: str) -> Path:
     from zerotools.core.errors import BadFile
     from zerotools.jobs.jobfile_tables.checkpoint import ADAPTER, EXPORT
     from zerotools.ops.conversions.consolidate import Options
-    from zerotools.runs import checkpoint_dirs
+    from zerotools.runs import find_job_checkpoints
 
-    newest = next(iter(checkpoint_dirs.list_checkpoints(output_dir)), None)
+    newest = next(iter(find_job_checkpoints.list_checkpoints(output_dir)), None)
     if newest is None:
         raise BadFile(f"{output_dir} holds no checkpoint to export")
     options = Options(adapter_only=True) if dtype == ADAPTER else Options(dtype=dtype)
@@ -56,13 +56,13 @@ def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
     from zerotools.core.errors import BadFile
     from zerotools.jobs.jobfile_tables.script import EVALUATED, MODEL
     from zerotools.ops.conversions.consolidate import Options
-    from zerotools.runs import checkpoint_dirs
+    from zerotools.runs import find_job_checkpoints
 
-    path = checkpoint_dirs.resolve_hint(checkpoint)
-    if checkpoint_dirs.step_of(path.name) is not None:
-        step = checkpoint_dirs.verify_checkpoint_files(path).step
+    path = find_job_checkpoints.resolve_hint(checkpoint)
+    if find_job_checkpoints.step_of(path.name) is not None:
+        step = find_job_checkpoints.verify_checkpoint_files(path).step
     else:
-        found = checkpoint_dirs.newest_valid(
+        found = find_job_checkpoints.newest_valid(
             path, thinned=True
         )  # the weights are all that it needs
         if found.path is None or found.record is None:

@@ -111,7 +111,7 @@ def _mirror(settings: dict[str, Any]) -> Any:
 
 def _send_event(event: str, name: str, **fields: Any) -> None:
     from zerotools.io.telemetry.datagram_sender import Sender
-    from zerotools.runs.checkpoint_dirs import step_of
+    from zerotools.runs.find_job_checkpoints import step_of
 
     sender = Sender(os.environ.get("ZEROTOOLS_NOTIFY"))
     tree = {"event": event, "step": step_of(name), "time": time.time(), **fields}

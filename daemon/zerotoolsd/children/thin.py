@@ -36,7 +36,7 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     from zerotools.ops.thinning.carry_out_thinning import carry_out_thinning
     from zerotools.ops.thinning.swap_directories import clear_left
     from zerotools.ops.thinning.thin_plan import prepare_thinning
-    from zerotools.runs.checkpoint_dirs import BEST, hinted_checkpoint
+    from zerotools.runs.find_job_checkpoints import BEST, hinted_checkpoint
 
     def needed() -> list[ResumePath]:
         return [need for need in needed_paths(DaemonClient(socket)) if need.job != job]
@@ -75,18 +75,18 @@ def older_checkpoints(output_dir: Path, keep: int) -> Iterator[Path]:
     The newest comes first. A checkpoint counts as complete if its files have the recorded sizes.
     """
     from zerotools.core.errors import ZerotoolsError
-    from zerotools.runs import checkpoint_dirs
+    from zerotools.runs import find_job_checkpoints
     from zerotools.runs.thinning_record import is_thinned
 
     whole = 0
-    for path in checkpoint_dirs.list_checkpoints(output_dir):
+    for path in find_job_checkpoints.list_checkpoints(output_dir):
         if is_thinned(path):
             continue
         if whole >= keep:
             yield path
             continue
         try:
-            checkpoint_dirs.verify_checkpoint_files(path, digests=False)
+            find_job_checkpoints.verify_checkpoint_files(path, digests=False)
         except ZerotoolsError:
             continue
         whole += 1

@@ -26,7 +26,7 @@ from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import SupervisorSpawner
 from zerotoolsd.attempts.choose_numa_binding import RankBinder
 from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer, GpuFaults
-from zerotoolsd.attempts.make_plan import LaunchSettings
+from zerotoolsd.attempts.make_attempt_plan import LaunchSettings
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.attempts.reattach import AttemptRecovery, LeasingAttempts
 from zerotoolsd.attempts.start_attempt import AttemptStarter, HostReaders, StartResources
@@ -46,7 +46,7 @@ from zerotoolsd.dispatch.host_memory_guard import (
     Live,
 )
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
-from zerotoolsd.dispatch.remove_ended_jobs import Cleaner
+from zerotoolsd.dispatch.retention_and_cleaning import Cleaner
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
 from zerotoolsd.dispatch.upload_last_checkpoints import LastUploads
 from zerotoolsd.dispatch.user_priority_ranges import PriorityClasses

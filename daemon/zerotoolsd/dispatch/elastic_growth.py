@@ -18,7 +18,7 @@ from typing import Any
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs import states
 from zerotools.jobs.priority_range import LEAST_PRIORITY
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.config.config_tables import ElasticConfig
@@ -195,7 +195,7 @@ def _start_up_seconds(attempt: AttemptRow, step: Mapping[str, Any]) -> float | N
     if when is None or each is None or reached is None or attempt.started is None:
         return None
     begun = attempt.resumed_from
-    first = 0 if begun is None else checkpoint_dirs.step_of(PurePath(begun).name)
+    first = 0 if begun is None else find_job_checkpoints.step_of(PurePath(begun).name)
     if first is None:
         return None
     return max(0.0, when - attempt.started - (reached - first) * each)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.jobs import states
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.dispatch.choose_low_memory_action import MemoryAction, MemoryHolder
@@ -118,7 +118,7 @@ def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:
     step = report.step or {}
     done, each = step.get("step"), step.get("step_seconds")
     if type(done) is int and isinstance(each, int | float) and 0 <= each < math.inf:
-        begun = checkpoint_dirs.step_of(Path(attempt.resumed_from or "").name) or 0
+        begun = find_job_checkpoints.step_of(Path(attempt.resumed_from or "").name) or 0
         return max(0, done - max(report.checkpoint_step or 0, begun)) * float(each)
     return 0.0 if attempt.began is None else max(0.0, now.seconds_since(attempt.began))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
-from zerotoolsd.attempts import end_event
+from zerotoolsd.attempts import make_end_event
 from zerotoolsd.attempts.start_attempt import AttemptStarter
 from zerotoolsd.dispatch.elastic_growth import ElasticGrowth, GrowthRequests
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
@@ -137,7 +137,7 @@ class LeftoverProcesses:
         the reason is in `waits`.
         """
         result = (attempts[-1].result if attempts else None) or {}
-        if not end_event.may_still_run(result):
+        if not make_end_event.may_still_run(result):
             return False
         self._results[job_id] = result
         return True
@@ -145,11 +145,11 @@ class LeftoverProcesses:
     def waits(self) -> dict[int, str]:
         """Return the numbers of the jobs that must still wait, each with the reason."""
         self._results = {
-            job: left for job, left in self._results.items() if end_event.may_still_run(left)
+            job: left for job, left in self._results.items() if make_end_event.may_still_run(left)
         }
         return {
             job: "waits for leftover processes of its last attempt: "
-            f"{end_event.survivors_text(left)}; "
+            f"{make_end_event.survivors_text(left)}; "
             "zerotoolsd has no right to end them"
             for job, left in self._results.items()
         }

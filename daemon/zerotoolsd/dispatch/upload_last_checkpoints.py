@@ -26,11 +26,11 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.end_event import with_upload
 from zerotoolsd.attempts.job_environment import job_environment
-from zerotoolsd.attempts.make_plan import known_as, mirroring_commands
+from zerotoolsd.attempts.make_attempt_plan import known_as, mirroring_commands
+from zerotoolsd.attempts.make_end_event import with_upload
 from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.monitoring.notifications.notify_command import end_session
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
@@ -198,7 +198,7 @@ class LastUploads:
     def _note(self, upload: Upload, end: UploadEnd) -> None:
         job, now = upload.job, time.time()
         place = f"{upload.spec.checkpoint.upload_to}".rstrip("/")
-        name = checkpoint_dirs.directory_name(upload.step)
+        name = find_job_checkpoints.directory_name(upload.step)
         result = {
             **(upload.attempt.result or {}),
             "uploading": {"why": end.why, "seconds": end.seconds},

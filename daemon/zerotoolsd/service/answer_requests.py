@@ -43,6 +43,7 @@ from zerotoolsd.service.operations.adopt import Adopting
 from zerotoolsd.service.operations.curves_checkpoints_predictions import JobExamples, JobResults
 from zerotoolsd.service.operations.hold import HeldJobs
 from zerotoolsd.service.operations.job_edits import JobEdits
+from zerotoolsd.service.operations.list_jobs import JobViews
 from zerotoolsd.service.operations.machine_state_and_drain import Draining, MachineState
 from zerotoolsd.service.operations.priority_and_array_changes import (
     STATES_OF,
@@ -52,7 +53,6 @@ from zerotoolsd.service.operations.priority_and_array_changes import (
     cancel_function,
 )
 from zerotoolsd.service.operations.rerun import JobReruns
-from zerotoolsd.service.operations.show_jobs import JobViews
 from zerotoolsd.service.submission import InterpreterCheck, JobSubmission, Rehearsal
 from zerotoolsd.users.account import NameLookupTimeout, UnknownAccount, user_name
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile
 from zerotools.jobs.jobfile_tables.eval import PREDICTIONS
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.job_checkpoint_file_names import MANIFEST
 from zerotools.runs.manifest import read_manifest, verify_manifest
 from zerotools.runs.thinning_record import is_thinned, read_thinned
@@ -41,7 +41,11 @@ def prediction_rows(output_dir: str, step: int | None, first: int, count: int) -
     rows: list[dict[str, Any]] = []
     more = False
     if chosen in steps:
-        path = Path(output_dir) / PREDICTIONS / f"{checkpoint_dirs.directory_name(chosen)}{_SUFFIX}"
+        path = (
+            Path(output_dir)
+            / PREDICTIONS
+            / f"{find_job_checkpoints.directory_name(chosen)}{_SUFFIX}"
+        )
         found = list(islice(_rows(path), first, first + count + 1))
         rows, more = found[:count], len(found) > count
     return {"steps": sorted(steps), "step": chosen, "first": first, "rows": rows, "more": more}
@@ -53,7 +57,7 @@ def _steps(directory: Path) -> set[int]:
     except (FileNotFoundError, NotADirectoryError):
         return set()
     found = (
-        checkpoint_dirs.step_of(name.removesuffix(_SUFFIX))
+        find_job_checkpoints.step_of(name.removesuffix(_SUFFIX))
         for name in names
         if name.endswith(_SUFFIX)
     )
@@ -121,11 +125,11 @@ def checkpoint_tree(output_dir: str, seconds: float = SECONDS) -> dict[str, Any]
     checkpoints, and `unfinished` are the names of incomplete saves. Raises OSError.
     """
     root, until = Path(output_dir), time.monotonic() + seconds
-    listed = checkpoint_dirs.list_checkpoints(root)
+    listed = find_job_checkpoints.list_checkpoints(root)
     hints = {
         hint: found
-        for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
-        if (found := checkpoint_dirs.hinted_checkpoint(root, hint)) is not None
+        for hint in (find_job_checkpoints.LATEST, find_job_checkpoints.BEST)
+        if (found := find_job_checkpoints.hinted_checkpoint(root, hint)) is not None
     }
     saved = [
         asdict(_read_checkpoint(path, tuple(hint for hint in hints if hints[hint] == path), until))
@@ -142,15 +146,15 @@ def checkpoint_tree(output_dir: str, seconds: float = SECONDS) -> dict[str, Any]
 def _unfinished(root: Path) -> Iterator[str]:
     if root.is_dir():
         for path in root.iterdir():
-            name = path.name.removeprefix(checkpoint_dirs.STAGING_PREFIX)
-            if name != path.name and checkpoint_dirs.step_of(name) is not None:
+            name = path.name.removeprefix(find_job_checkpoints.STAGING_PREFIX)
+            if name != path.name and find_job_checkpoints.step_of(name) is not None:
                 yield path.name
 
 
 def _read_checkpoint(
     path: Path, hints: tuple[str, ...], until: float, clock: Callable[[], float] = time.monotonic
 ) -> SavedCheckpoint:
-    step = checkpoint_dirs.step_of(path.name) or 0
+    step = find_job_checkpoints.step_of(path.name) or 0
     try:
         sizes = {name: entry.size for name, entry in read_manifest(path).items()}
         saved = (path / MANIFEST).stat().st_mtime
@@ -171,7 +175,7 @@ def _read_checkpoint(
         problem = found[0].message if found else None
         checked = None if found else SIZES
         try:
-            record = checkpoint_dirs.read_record(path)
+            record = find_job_checkpoints.read_record(path)
             world_size, stage = record.world_size, record.stage
         except (BadFile, OSError) as error:
             checked, problem = None, problem or str(error)
@@ -210,7 +214,7 @@ def checkpoint_picture(output_dir: str, step: int) -> str:
     """
     from zerotools.public.inspect_checkpoint import inspect
 
-    return inspect(Path(output_dir) / checkpoint_dirs.directory_name(step)).to_html()
+    return inspect(Path(output_dir) / find_job_checkpoints.directory_name(step)).to_html()
 
 
 RESULT_LOOKS = (checkpoint_tree, prediction_rows, thinned_sentence, checkpoint_picture)

@@ -12,7 +12,7 @@ package. A module imports only modules that come later in this list:
     attention_leak_test          tests that a model does not see hidden tokens
     check_layers_by_position     tests that ranks can compute parts of one sequence
     compare_tensor_rank_outputs  tests that tensor ranks compute the same as one rank
-    run_saves                    saves checkpoints during training, one after another
+    save_during_training         saves checkpoints during training, one after another
     engine_torch                 trains with FSDP2, and can offload tensors to host memory or disk
     engine_deepspeed             trains with DeepSpeed and the job's own DeepSpeed JSON
     reporting                    log lines, datagrams to the supervisor, trackers

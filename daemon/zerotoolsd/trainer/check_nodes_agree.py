@@ -17,8 +17,8 @@ from typing import Any
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.jobfile.parse import shared_keys
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.engine.schedule import with_steps
+from zerotools.runs import find_job_checkpoints
+from zerotoolsd.trainer.engine.learning_rate import with_steps
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.rank.rank_errors import (
     EXIT_BAD_CHECKPOINT,
@@ -63,11 +63,13 @@ def is_finished(spec: JobSpec) -> bool:
     in vain.
     """
     try:
-        newest = next(iter(checkpoint_dirs.list_checkpoints(Path(spec.output_dir or ""))), None)
+        newest = next(
+            iter(find_job_checkpoints.list_checkpoints(Path(spec.output_dir or ""))), None
+        )
         record = (
             None
             if newest is None
-            else checkpoint_dirs.verify_checkpoint_files(newest, digests=False)
+            else find_job_checkpoints.verify_checkpoint_files(newest, digests=False)
         )
     except (BadFile, OSError):
         return False

@@ -18,7 +18,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.hub_layout import HubLayout
 from zerotools.jobs.jobfile_tables.data import kind_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.base_model_record import BaseRecord, record_base
 from zerotools.runs.training_record import (
     RNG_PER_RANK,
@@ -31,7 +31,7 @@ from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint, load_error
 from zerotoolsd.trainer.data.training_data import TrainingData
 from zerotoolsd.trainer.engine.engine_interface import Engine
 from zerotoolsd.trainer.engine.foreign_start import make_foreign_start
-from zerotoolsd.trainer.engine.schedule import schedule_changes, schedule_of
+from zerotoolsd.trainer.engine.learning_rate import schedule_changes, schedule_of
 from zerotoolsd.trainer.model import rng_state
 from zerotoolsd.trainer.model.add_lora_adapters import BASE, base_name, fan_in_fan_out
 from zerotoolsd.trainer.model.match_pretrained import Pretrained
@@ -64,7 +64,7 @@ def begin_training(
     try:
         engine.load(start.path, start.record)
         if same:
-            _restore_random(start.path / checkpoint_dirs.rng_name(leader))
+            _restore_random(start.path / find_job_checkpoints.rng_name(leader))
     except BadCheckpoint as error:
         raise load_error(start.path, error) from error
     reporter.resumed(start.path, start.record, rank.world_size, same, start.verified)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.training_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.stall_limits import END
 from zerotoolsd.trainer.data.batches import Batches, Prefetch
@@ -17,7 +17,7 @@ from zerotoolsd.trainer.rank.process_group import CONTROL_TIMEOUT, STEP_TIMEOUT,
 from zerotoolsd.trainer.rank.rank_errors import EXIT_DONE, EXIT_STOPPED, Diverged, MachineNotReady
 from zerotoolsd.trainer.rank.rank_settings import StopRequest
 from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
-from zerotoolsd.trainer.run_saves import Checkpointing
+from zerotoolsd.trainer.save_during_training import Checkpointing
 
 COMPILING_STEPS = 10
 """With torch.compile, this many steps at the beginning have the long timeout.
@@ -75,7 +75,7 @@ class TrainingRun:
                 raise Diverged(f"{error}; {self._resume_advice()}") from error
 
     def _resume_advice(self) -> str:
-        saved = checkpoint_dirs.list_checkpoints(Path(self.spec.output_dir or ""))
+        saved = find_job_checkpoints.list_checkpoints(Path(self.spec.output_dir or ""))
         if not saved:
             return "no checkpoint was saved; submit the changed job again, from the start"
         return f"then resume from {saved[0].name}"

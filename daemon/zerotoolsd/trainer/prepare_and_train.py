@@ -46,7 +46,7 @@ from zerotoolsd.trainer.dpo_reference import ReferenceRun, add_references, as_js
 from zerotoolsd.trainer.engine.chunked_loss import loss_size_of
 from zerotoolsd.trainer.engine.conditional_layers import check_same_layers_on_ranks
 from zerotoolsd.trainer.engine.engine_interface import Engine
-from zerotoolsd.trainer.engine.schedule import with_steps
+from zerotoolsd.trainer.engine.learning_rate import with_steps
 from zerotoolsd.trainer.engine_deepspeed.setup_deepspeed import remove_own_directories
 from zerotoolsd.trainer.engine_torch.build_state import build_live_state
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine
@@ -87,7 +87,7 @@ from zerotoolsd.trainer.reporting.explain_out_of_memory import explain_errors
 from zerotoolsd.trainer.reporting.mfu import make_utilization
 from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 from zerotoolsd.trainer.reporting.trackers.tracker_feed import start_tracking
-from zerotoolsd.trainer.run_saves import lacks_evaluation, make_checkpointing
+from zerotoolsd.trainer.save_during_training import lacks_evaluation, make_checkpointing
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
 
 BeforeCommit = Callable[[Path], None]

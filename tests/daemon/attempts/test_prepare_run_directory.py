@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.attempts.test_end_event import a_row
+from tests.daemon.attempts.test_make_end_event import a_row
 from tests.daemon.made_attempts import an_attempt_row, own_token
 from tests.daemon.users.other_users import AS_ROOT, UID, open_directory, user_of
 from tests.jobs.jobfile.test_parse import parsed
 from zerotoolsd.attempts import prepare_run_directory, recover_queue
-from zerotoolsd.attempts.make_plan import (
+from zerotoolsd.attempts.make_attempt_plan import (
     MIRRORING,
     THINNING,
     closing_command,

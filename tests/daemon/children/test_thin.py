@@ -15,7 +15,7 @@ from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
 from tests.daemon.http.api.serving import serving
 from tests.golden_files import JOB
 from zerotools.core.errors import DaemonUnreachable
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.thinning_record import is_thinned, is_workspace, workspace_of
 from zerotools.runs.training_record import read_record, write_record
@@ -27,7 +27,7 @@ from zerotoolsd.interface.api_types import JobView
 def output(tmp_path: Path) -> Path:
     """Four checkpoints of a job, of which the newest is damaged."""
     for step in (3, 6, 9, 12):
-        path = tmp_path / checkpoint_dirs.directory_name(step)
+        path = tmp_path / find_job_checkpoints.directory_name(step)
         shutil.copytree(JOB, path)
         write_record(path, replace(read_record(path), step=step))
         write_manifest(path)
@@ -65,8 +65,8 @@ def next_job(resume_from: Path) -> JobView:
 
 
 def thinned(output: Path) -> list[int]:
-    listed = checkpoint_dirs.list_checkpoints(output)
-    return [checkpoint_dirs.step_of(path.name) or 0 for path in listed if is_thinned(path)]
+    listed = find_job_checkpoints.list_checkpoints(output)
+    return [find_job_checkpoints.step_of(path.name) or 0 for path in listed if is_thinned(path)]
 
 
 def test_the_newest_that_are_whole_stay(output: Path, daemon: Daemon) -> None:
@@ -76,7 +76,7 @@ def test_the_newest_that_are_whole_stay(output: Path, daemon: Daemon) -> None:
     )
     assert thin.thin_older(output, 1, daemon.socket, 7, None) == 0
     assert thinned(output) == [6, 3]
-    assert checkpoint_dirs.newest_valid(output).path == output / "step-00000009"
+    assert find_job_checkpoints.newest_valid(output).path == output / "step-00000009"
     assert thin.thin_older(output, 1, daemon.socket, 7, None) == 0
 
 
@@ -130,4 +130,4 @@ def test_a_job_that_comes_meanwhile_keeps_what_it_needs(
     assert thin.thin_older(output, 1, daemon.socket, 7, None) == 1
     assert thinned(output) == [3]
     assert "step-00000006 is needed by job 8 (next), which is queued" in capsys.readouterr().err
-    checkpoint_dirs.verify_checkpoint_files(output / "step-00000006")
+    find_job_checkpoints.verify_checkpoint_files(output / "step-00000006")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
-from tests.runs.test_checkpoint_dirs import make
+from tests.runs.test_find_job_checkpoints import make
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.retention import DIRECTORY, NeededCheckpoint, read_needed

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.daemon.made_attempts import an_attempt_row
-from zerotools.runs.checkpoint_dirs import directory_name
+from zerotools.runs.find_job_checkpoints import directory_name
 from zerotoolsd.dispatch.end_jobs_for_memory import unsaved_seconds
 from zerotoolsd.queue.clocks import Moment
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.attempts.test_end_event import a_row
+from tests.daemon.attempts.test_make_end_event import a_row
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.made_attempts import an_attempt_row, progress_of
 from tests.daemon.waiting import wait_async
-from zerotoolsd.attempts import make_plan
+from zerotoolsd.attempts import make_attempt_plan
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.dispatch import upload_last_checkpoints
 from zerotoolsd.queue.tables.preemption_table import PREEMPT, YieldAsk
@@ -45,7 +45,7 @@ def sends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Uploads only add a line to this file, or fail as the file `fails` says."""
     program = tmp_path / "mirror.py"
     program.write_text(UPLOAD.format(here=str(tmp_path)))
-    monkeypatch.setattr(make_plan, "MIRRORING", program)
+    monkeypatch.setattr(make_attempt_plan, "MIRRORING", program)
     return tmp_path / "sent"
 
 

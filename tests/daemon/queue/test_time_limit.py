@@ -15,7 +15,7 @@ from harness.patience import patient
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import leave_attempt, running
 from tests.daemon.made_attempts import own_token
-from tests.runs.test_checkpoint_dirs import make
+from tests.runs.test_find_job_checkpoints import make
 from zerotools.jobs.binding.durations import duration_text, seconds_of
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import time_limit

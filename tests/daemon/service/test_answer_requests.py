@@ -18,7 +18,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.waiting import wait_async
 from tests.golden_files import FOREIGN
-from tests.runs.test_checkpoint_dirs import make
+from tests.runs.test_find_job_checkpoints import make
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec

@@ -10,7 +10,7 @@ import pytest
 from tests.golden_files import JOB
 from tests.runs.records import seal
 from zerotools.core.errors import BadRequest
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.service.read_checkpoints_and_predictions import (
     LONGEST_TEXT,
     SIZES,
@@ -21,7 +21,7 @@ from zerotoolsd.service.read_checkpoints_and_predictions import (
 
 
 def save(output: Path, step: int, *, size: int = 10) -> Path:
-    directory = output / checkpoint_dirs.directory_name(step)
+    directory = output / find_job_checkpoints.directory_name(step)
     (directory / "dcp").mkdir(parents=True)
     (directory / "dcp" / "__0_0.distcp").write_bytes(b"x" * size)
     return directory
@@ -30,8 +30,8 @@ def save(output: Path, step: int, *, size: int = 10) -> Path:
 def test_the_newest_first_with_what_each_holds(tmp_path: Path) -> None:
     for step in (40, 80, 120):
         seal(save(tmp_path, step, size=step))
-    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.LATEST, "step-00000120")
-    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, "step-00000080")
+    find_job_checkpoints.write_hint(tmp_path, find_job_checkpoints.LATEST, "step-00000120")
+    find_job_checkpoints.write_hint(tmp_path, find_job_checkpoints.BEST, "step-00000080")
     (tmp_path / ".tmp-step-00000160").mkdir()
     (tmp_path / "notes").mkdir()
     tree = checkpoint_tree(str(tmp_path))

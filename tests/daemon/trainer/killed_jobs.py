@@ -13,7 +13,7 @@ from tests.daemon.daemons import Daemon
 from tests.daemon.trainer.tensors import digest
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 CONFIG = """
 [limits]
@@ -93,5 +93,5 @@ class KilledJob:
         """With a job to which nothing was done."""
         alone = {**self.tree, "output_dir": str(place), "checkpoint": {}}
         self.end(self.daemon.client.submit(job_from_dict(alone, source="job"))["id"])
-        last = checkpoint_dirs.directory_name(steps)
+        last = find_job_checkpoints.directory_name(steps)
         assert digest(self.output / last) == digest(place / last)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.launching import job, run, start
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ def survive(directory: Path, tree: Mapping[str, Any], kills: int, seed: int) -> 
     chance = random.Random(seed)
     whole = run(directory / "whole", {**tree, "checkpoint": {}})
     losses, steps = whole.losses(), tree["train"]["steps"]
-    wanted = digest(whole.run_dir / "out" / checkpoint_dirs.directory_name(steps))
+    wanted = digest(whole.run_dir / "out" / find_job_checkpoints.directory_name(steps))
     attempts: list[Killed] = []
     while not attempts or attempts[-1].reached < steps:
         saved = max((one.saved for one in attempts), default=0)
         mercy = len(attempts) >= kills
         attempts.append(_attempt(directory / "run", tree, losses, saved, None if mercy else chance))
-    final = directory / "run" / "out" / checkpoint_dirs.directory_name(steps)
-    checkpoint_dirs.verify_checkpoint_files(final)
+    final = directory / "run" / "out" / find_job_checkpoints.directory_name(steps)
+    find_job_checkpoints.verify_checkpoint_files(final)
     assert digest(final) == wanted
     return attempts
 

@@ -37,7 +37,7 @@ from zerotools.io.stores.parse_url import path_of
 from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
 from zerotools.ops.mirroring.list_and_remove_copies import refuse_part
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 STEPS, EVERY, PINNED, KEPT = 96, 4, 16, 2
 KILLS = ("uploading", "supervisor", "daemon", "rank", "disk")
@@ -130,9 +130,9 @@ class Round(KilledJob):
         """The copies that readers take for whole."""
         self.far.forget()
         found = []
-        for path in checkpoint_dirs.list_checkpoints(self.far):
+        for path in find_job_checkpoints.list_checkpoints(self.far):
             with suppress(BadFile):
-                checkpoint_dirs.check_and_explain(path, digests=False, structure=refuse_part)
+                find_job_checkpoints.check_and_explain(path, digests=False, structure=refuse_part)
                 found.append(path)
         return [path for path in found if isinstance(path, StorePath)]
 
@@ -145,18 +145,18 @@ class Round(KilledJob):
                 except (ZerotoolsError, FileNotFoundError):
                     assert path not in self._whole(), f"{path} is damaged"  # it is removed now
                     continue
-                checkpoint_dirs.verify_checkpoint_files(Path(here) / path.name)
+                find_job_checkpoints.verify_checkpoint_files(Path(here) / path.name)
 
     def finish(self) -> None:
         """The end of the job, and what is left."""
         assert self.end()["reason"] is None
         self.check()
-        copies, listed = self._whole(), checkpoint_dirs.list_checkpoints(self.output)
-        steps = [checkpoint_dirs.step_of(path.name) or 0 for path in copies]
-        best = checkpoint_dirs.hinted_checkpoint(self.far, checkpoint_dirs.BEST)
+        copies, listed = self._whole(), find_job_checkpoints.list_checkpoints(self.output)
+        steps = [find_job_checkpoints.step_of(path.name) or 0 for path in copies]
+        best = find_job_checkpoints.hinted_checkpoint(self.far, find_job_checkpoints.BEST)
         assert copies[0].name == listed[0].name
         extra = [s for s in steps[KEPT:] if s % PINNED]
-        assert extra in ([], [checkpoint_dirs.step_of(best.name) if best else None])
+        assert extra in ([], [find_job_checkpoints.step_of(best.name) if best else None])
         left = [name for name in self.store.sizes(f"{self.key}/") if name.endswith(WRITING)]
         assert left == [], left
         with tempfile.TemporaryDirectory() as here:

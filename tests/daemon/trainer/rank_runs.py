@@ -46,7 +46,7 @@ from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
     Phases,
     Reporter,
 )
-from zerotoolsd.trainer.run_saves import Checkpointing  # noqa: E402
+from zerotoolsd.trainer.save_during_training import Checkpointing  # noqa: E402
 
 
 class Recorder(Reporter):

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.launching import job, resolved, start
 from tests.matrices import FULL
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 SCRIPT = Path(__file__).with_name("rank_runs.py")
 
@@ -38,7 +38,7 @@ class Runs:
 
     def checkpoint(self, name: str, step: int) -> Path:
         """Where a step is saved."""
-        return self.directory / name / "out" / checkpoint_dirs.directory_name(step)
+        return self.directory / name / "out" / find_job_checkpoints.directory_name(step)
 
 
 def run_all(

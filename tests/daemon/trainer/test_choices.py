@@ -13,7 +13,7 @@ from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools import formats
 from zerotools.core.errors import Unsupported
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = pytest.mark.torch
 TOLERANCE = 2e-6
@@ -35,7 +35,7 @@ def gpt2(stage: int, **train: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("choices")
-    source = directory / "out" / "sgd-1" / "out" / checkpoint_dirs.directory_name(2)
+    source = directory / "out" / "sgd-1" / "out" / find_job_checkpoints.directory_name(2)
     jobs = {
         "sgd-0": sgd(0),
         "sgd-1": sgd(1, checkpoint={"every": 2}),

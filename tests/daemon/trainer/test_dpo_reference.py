@@ -22,7 +22,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.model import ModelSpec
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.train import TrainSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.rank.rank_settings import Rank
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(25, "three numbers of ranks")]
@@ -101,7 +101,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
         directory = root / str(ranks)
         jobs = {f"stage-{stage}": dpo_job(stage, checkpoint={"every": 3}) for stage in stages}
         out = directory / "out" / f"stage-{stages[0]}" / "out"
-        source = out / checkpoint_dirs.directory_name(3)
+        source = out / find_job_checkpoints.directory_name(3)
         jobs["elsewhere"] = dpo_job(stages[-1], resume_from=str(source))
         jobs |= together(ranks)
         if ranks == 1:
@@ -297,7 +297,7 @@ def test_a_checkpoint_brings_them_where_the_directory_is_lost(
     by_ranks: dict[int, Runs], tmp_path: Path
 ) -> None:
     saved = by_ranks[1].checkpoint("stage-0", 3)
-    checkpoint_dirs.verify_checkpoint_files(saved)
+    find_job_checkpoints.verify_checkpoint_files(saved)
     out = tmp_path / "out"
     copied = shutil.copytree(saved, out / saved.name)
     lines = (GOLDEN / "preferences.jsonl").read_text().splitlines()

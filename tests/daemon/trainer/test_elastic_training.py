@@ -21,7 +21,7 @@ from tests.daemon.trainer.torch_releases import needs_tensor_ranks
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [
     pytest.mark.torch,
@@ -101,7 +101,7 @@ def test_one_that_goes_on_with_fewer_ranks_is_the_same_run(
         assert ended["state"] == "succeeded", ended["reason"]
         sizes_had = [attempt["world_size"] for attempt in ended["attempts"]]
         assert sizes_had == [2 * together, together]
-        check_commands(out / checkpoint_dirs.directory_name(STEPS), together, tmp_path)
+        check_commands(out / find_job_checkpoints.directory_name(STEPS), together, tmp_path)
         alone = int(client.submit(job_from_dict(rigid, source="job"))["id"])
         assert end_of(daemon, alone)["state"] == "succeeded"
         wanted = losses_of(Path(client.job(alone)["output_dir"]))

@@ -7,7 +7,7 @@ import pytest
 
 from harness.launching import TINY_GPT2, TINY_LLAMA, job, run, start
 from tests.daemon.trainer.interruptions.compared import measured
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_CHECKPOINT, EXIT_BAD_JOB, EXIT_STOPPED
 
 pytestmark = pytest.mark.torch
@@ -18,7 +18,7 @@ def test_a_stop_saves_at_the_next_step_and_ends_all_ranks_alike(tmp_path: Path, 
     attempt.mailbox.wait_for("step")
     (tmp_path / "stop").write_text("cancel")
     assert attempt.finish() == [EXIT_STOPPED] * 2
-    newest = checkpoint_dirs.newest_valid(tmp_path / "out")
+    newest = find_job_checkpoints.newest_valid(tmp_path / "out")
     assert newest.record is not None
     assert newest.record.step == max(attempt.losses())
     assert attempt.datagrams[-1]["phase"] == "stopped"
@@ -41,7 +41,9 @@ def test_a_stop_ends_an_evaluation_and_the_next_attempt_begins_with_it(
     (tmp_path / "run" / "stop").write_text("cancel")
     assert attempt.finish() == [EXIT_STOPPED] * 2
     assert attempt.events("eval") == []
-    saved = checkpoint_dirs.read_record(tmp_path / "run/out" / checkpoint_dirs.directory_name(1))
+    saved = find_job_checkpoints.read_record(
+        tmp_path / "run/out" / find_job_checkpoints.directory_name(1)
+    )
     assert saved.measured.keys() == {"loss"}
     (tmp_path / "run" / "stop").unlink()
     again = run(tmp_path / "run", with_sequences(3))
@@ -55,7 +57,7 @@ def test_a_stop_before_the_first_step_is_a_clean_stop(tmp_path: Path, text: Path
     (tmp_path / "stop").write_text("cancel")
     attempt = run(tmp_path, job(text), expect=EXIT_STOPPED)
     assert attempt.losses() == {}
-    assert checkpoint_dirs.list_checkpoints(tmp_path / "out") == []
+    assert find_job_checkpoints.list_checkpoints(tmp_path / "out") == []
 
 
 def test_text_that_is_not_utf8_ends_every_rank_with_one_sentence(tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_text_that_is_not_utf8_ends_every_rank_with_one_sentence(tmp_path: Path)
     assert error["kind"] == "bad_job"
     assert f"{path}, line 1: is not UTF-8: byte 300 of the file is 0xe9" in error["message"]
     assert "Traceback" not in attempt.log()
-    assert checkpoint_dirs.list_checkpoints(tmp_path / "out") == []
+    assert find_job_checkpoints.list_checkpoints(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_a_checkpoint_of_another_model_or_a_damaged_one_is_refused(
     tmp_path: Path, text: Path
 ) -> None:
     made = run(tmp_path / "made", job(text, train={"steps": 1}))
-    directory = made.run_dir / "out" / checkpoint_dirs.directory_name(1)
+    directory = made.run_dir / "out" / find_job_checkpoints.directory_name(1)
     other = {**job(text, model={"config": TINY_GPT2}), "resume_from": str(directory)}
     attempt = run(tmp_path / "other", other, expect=EXIT_BAD_JOB)
     assert "it is a checkpoint of another model" in attempt.events("error")[0]["message"]

@@ -17,12 +17,12 @@ from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB
 BARE = [sys.executable, "-I", "-S"]  # no site-packages, no PYTHONPATH
 STDLIB_ONLY = (
     "zerotools.jobs.jobfile.parse",
-    "zerotools.runs.checkpoint_dirs",
+    "zerotools.runs.find_job_checkpoints",
     "zerotools.io.distcp.metadata",
     "zerotools.runs.manifest",
-    "zerotoolsd.trainer.engine.schedule",
+    "zerotoolsd.trainer.engine.learning_rate",
     "zerotoolsd.trainer.run_rank",
-    "zerotoolsd.trainer.engine.schedule",
+    "zerotoolsd.trainer.engine.learning_rate",
 )
 
 

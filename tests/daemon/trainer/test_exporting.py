@@ -13,8 +13,8 @@ from harness.launching import TINY_GPT2, job, run
 from tests.daemon.trainer.tensors import load
 from tests.golden_files import JOB
 from zerotools.core.errors import ZerotoolsError
-from zerotools.runs import checkpoint_dirs
-from zerotoolsd.attempts.make_plan import EXPORTING
+from zerotools.runs import find_job_checkpoints
+from zerotoolsd.attempts.make_attempt_plan import EXPORTING
 from zerotoolsd.children.export import export_evaluated
 
 pytestmark = pytest.mark.torch
@@ -28,8 +28,8 @@ def export(output_dir: Path, dtype: str) -> subprocess.CompletedProcess[str]:
 def test_what_is_evaluated_is_the_newest_that_verifies(tmp_path: Path) -> None:
     run_dir, made = tmp_path / "run", tmp_path / "evaluation"
     for step in (3, 9):
-        shutil.copytree(JOB, run_dir / checkpoint_dirs.directory_name(step))
-    (run_dir / checkpoint_dirs.directory_name(9) / "job.json").write_text("{}")
+        shutil.copytree(JOB, run_dir / find_job_checkpoints.directory_name(step))
+    (run_dir / find_job_checkpoints.directory_name(9) / "job.json").write_text("{}")
     assert export_evaluated(run_dir, made) == made / "model"
     told = json.loads((made / "evaluated.json").read_text())
     assert told == {"checkpoint": str(run_dir / JOB.name), "step": 3}
@@ -48,7 +48,7 @@ def test_a_thinned_checkpoint_is_evaluated(tmp_path: Path) -> None:
     run_dir, made = tmp_path / "run", tmp_path / "evaluation"
     shutil.copytree(JOB, run_dir / JOB.name)
     zerotools.thin(run_dir / JOB.name, yes=True)
-    assert checkpoint_dirs.newest_valid(run_dir).path is None  # to resume from
+    assert find_job_checkpoints.newest_valid(run_dir).path is None  # to resume from
     assert export_evaluated(run_dir, made) == made / "model"
 
 
@@ -60,7 +60,7 @@ def test_the_newest_checkpoint_becomes_a_model_that_transformers_loads(
 
     made = run(tmp_path, job(text, model={"config": TINY_GPT2}, checkpoint={"every": 2}))
     output_dir = made.run_dir / "out"
-    saved = load(output_dir / checkpoint_dirs.directory_name(4))
+    saved = load(output_dir / find_job_checkpoints.directory_name(4))
     for dtype, wanted in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
         done = export(output_dir, dtype)
         assert (done.returncode, done.stdout) == (0, f"exported to {output_dir / 'export'}\n")

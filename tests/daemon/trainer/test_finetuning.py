@@ -21,7 +21,7 @@ from tests.daemon.trainer.finetuning import (
 )
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(40, "two numbers of ranks")]
 TOLERANCE = 2e-6
@@ -91,7 +91,7 @@ def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
     said = {"predict_with_generate": True, "max_new_tokens": 6}
     still = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
     packed = {"packing": True, "sequence_length": 200}
-    half = str(out / "stage-1" / "out" / checkpoint_dirs.directory_name(2))
+    half = str(out / "stage-1" / "out" / find_job_checkpoints.directory_name(2))
     every = {
         "stage-3": make.of(eval={**held, "batch_size": 3, **said}),
         "stage-1": make.of(zero={"stage": 1}, eval=held, checkpoint={"every": 2}),

@@ -14,7 +14,7 @@ from harness.launching import TINY_LLAMA, job, run, start
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools.core.training_memory_layout import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [
     pytest.mark.peft,
@@ -66,7 +66,7 @@ def jobs_on(directory: Path, base: Path) -> dict[str, dict[str, Any]]:
     jobs = {}
     for stage in STAGES if FULL else (3,):
         zero, half = {"stage": stage}, {"precision": "bf16"}
-        step = directory / "out" / str(stage) / "out" / checkpoint_dirs.directory_name(2)
+        step = directory / "out" / str(stage) / "out" / find_job_checkpoints.directory_name(2)
         jobs[f"{stage}"] = qlora_job(base, zero=zero, checkpoint={"every": 2})
         jobs[f"again-{stage}"] = qlora_job(base, zero=zero, resume_from=str(step))
         jobs[f"half-{stage}"] = qlora_job(base, zero=zero, train=half)
@@ -212,7 +212,7 @@ def test_the_tools_know_what_was_saved(
             wanted = wanted + ALPHA / RANK * (up @ down)
         torch.testing.assert_close(weight, wanted, rtol=1e-6, atol=1e-7)
     AutoModelForCausalLM.from_pretrained(out)
-    record = checkpoint_dirs.verify_checkpoint_files(source)
+    record = find_job_checkpoints.verify_checkpoint_files(source)
     assert record.lora is not None
     assert record.lora.base is not None
     assert record.lora.base.path == str(base)

@@ -17,7 +17,7 @@ from tests.daemon.trainer.meshes import check_commands, check_memory
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools import formats
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "one start of one rank, one of two")]
 MODEL = {**TINY_LLAMA, "hidden_size": 48, "num_attention_heads": 12, "num_key_value_heads": 2}
@@ -77,7 +77,7 @@ def staged(runs: Path, sequence_ranks: int) -> dict[str, dict[str, Any]]:
     for stage in STAGED:
         name, zero = f"stage-{stage}", {"zero": {"stage": stage}}
         jobs[name] = trained({**zero, "checkpoint": {"every": 2}}, sequence_ranks)
-        source = runs / name / "out" / checkpoint_dirs.directory_name(2)
+        source = runs / name / "out" / find_job_checkpoints.directory_name(2)
         jobs[f"resumed-{stage}"] = trained({**zero, "resume_from": str(source)}, sequence_ranks)
     return jobs
 

@@ -13,7 +13,7 @@ import pytest
 from harness.launching import TINY_LLAMA, job, run
 from tests.daemon.trainer.nodes import Run, finished, steps
 from tests.daemon.waiting import wait_for
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB, EXIT_NOT_READY, EXIT_STOPPED
 
 pytestmark = pytest.mark.torch
@@ -34,7 +34,7 @@ def test_two_nodes_train_what_one_machine_does(tmp_path: Path, text: Path) -> No
     assert "2 nodes have met" in nodes[1].log()
     lines = (tmp_path / "two" / "out" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, STEPS + 1))
-    last = checkpoint_dirs.verify_checkpoint_files(tmp_path / "two" / "out" / "step-00000006")
+    last = find_job_checkpoints.verify_checkpoint_files(tmp_path / "two" / "out" / "step-00000006")
     assert (last.world_size, last.step) == (4, STEPS)
     # A node that went before it had told its end has nobody to wait for.
     late = both.start(1)

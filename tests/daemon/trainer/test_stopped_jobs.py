@@ -22,7 +22,7 @@ PLACES = {
     "opening the data": "zerotoolsd.trainer.data.training_data:DataReading._opened",
     "loading the model": "zerotoolsd.trainer.prepare_and_train:make_engine",
     "the first step": "zerotoolsd.trainer.loop:TrainingRun.train",
-    "saving": "zerotoolsd.trainer.run_saves:Checkpointing.save",
+    "saving": "zerotoolsd.trainer.save_during_training:Checkpointing.save",
 }
 PROGRAM = Path(__file__).with_name("stopped_rank.py")
 

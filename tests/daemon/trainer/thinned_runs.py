@@ -28,7 +28,7 @@ from tests.daemon.trainer.killed_jobs import CONFIG, SECONDS, KilledJob, wide_jo
 from tests.daemon.waiting import wait_for
 from zerotools.cli.commands.show import page
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.thinning_record import is_thinned, is_workspace
 
 STEPS, EVERY, WHOLE, PINNED = 64, 4, 2, 8
@@ -50,7 +50,7 @@ class Round(KilledJob):
         self.stage = chance.choice((1, 2, 3))
         super().__init__(daemon, wide_job(place, "thinned", self.stage, STEPS, CHECKPOINT))
         tree = self.tree
-        self.pinned = self.output / checkpoint_dirs.directory_name(PINNED)
+        self.pinned = self.output / find_job_checkpoints.directory_name(PINNED)
         self._wait(self.pinned.exists, "the checkpoint that is pinned")
         second = {**tree, "name": "next", "output_dir": str(place / "next")}
         second |= {"resume_from": str(self.pinned), "checkpoint": {}}
@@ -101,8 +101,8 @@ class Round(KilledJob):
         )
         (resumed,) = (one["step"] for one in self.told() if one.get("event") == "resumed")
         assert resumed > 0, "it began anew"
-        path = self.output / checkpoint_dirs.directory_name(resumed)
-        newer = [each for each in checkpoint_dirs.list_checkpoints(self.output) if each > path]
+        path = self.output / find_job_checkpoints.directory_name(resumed)
+        newer = [each for each in find_job_checkpoints.list_checkpoints(self.output) if each > path]
         late = [each.name for each in newer if not is_thinned(each) and not self._is_new(each)]
         assert late == [], f"it went on from {path.name}, and not from {late}"
 
@@ -115,22 +115,22 @@ class Round(KilledJob):
         if self.waits and self.daemon.process and self.daemon.process.poll() is None:
             self.waits = self.daemon.client.job(self.second)["state"] != "succeeded"
         assert not self.waits or not is_thinned(self.pinned), f"{self.pinned} was thinned"
-        for path in checkpoint_dirs.list_checkpoints(self.output):
+        for path in find_job_checkpoints.list_checkpoints(self.output):
             try:
-                checkpoint_dirs.verify_checkpoint_files(path)
+                find_job_checkpoints.verify_checkpoint_files(path)
                 found = zerotools.verify(path).verdict
             except zerotools.ZerotoolsError:
                 assert not path.exists() or is_thinned(path), f"{path} is damaged"  # exchanged now
                 if path.exists():
-                    checkpoint_dirs.verify_checkpoint_files(path)
+                    find_job_checkpoints.verify_checkpoint_files(path)
                 continue
             assert found != "faulty", f"{path} is {found}"
 
     def finish(self) -> None:
         """The end of both jobs, and what is left."""
         view = self.end()
-        listed = checkpoint_dirs.list_checkpoints(self.output)
-        best = checkpoint_dirs.hinted_checkpoint(self.output, checkpoint_dirs.BEST)
+        listed = find_job_checkpoints.list_checkpoints(self.output)
+        best = find_job_checkpoints.hinted_checkpoint(self.output, find_job_checkpoints.BEST)
         may_be = {*listed[:WHOLE], best, self.pinned}
         wrong = [path.name for path in listed if not is_thinned(path) and path not in may_be]
         wrong += [path.name for path in may_be - {self.pinned} if path and is_thinned(path)]
@@ -144,7 +144,7 @@ class Round(KilledJob):
         assert self.end(self.second)["attempts"][-1]["steps_done"] == PINNED + 2
 
     def line(self) -> str:
-        names = [path.name for path in checkpoint_dirs.list_checkpoints(self.output)]
+        names = [path.name for path in find_job_checkpoints.list_checkpoints(self.output)]
         thinned = sum(is_thinned(self.output / name) for name in names)
         return f"| {self.stage} | {', '.join(self.kills)} | {len(names)} | {thinned} |"
 

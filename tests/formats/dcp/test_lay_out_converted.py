@@ -24,7 +24,7 @@ from zerotools.formats.dcp.lay_out_converted import (
 from zerotools.formats.dcp.lay_out_resharded import lay_out as lay_out_dcp
 from zerotools.formats.torch_optimizers import CLASSES
 from zerotools.io.distcp.metadata import read_metadata
-from zerotools.ops.prove_source_and_output import read_written_back
+from zerotools.ops.verify_source_and_output import read_written_back
 
 STYLES = ("torch", "accelerate", "torchtitan")
 

@@ -19,7 +19,7 @@ from zerotools.formats.dcp.lay_out_resharded import lay_out as lay_out_dcp
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.io.output.output_marker import MARKER
-from zerotools.runs.checkpoint_dirs import rng_name, verify_checkpoint_files
+from zerotools.runs.find_job_checkpoints import rng_name, verify_checkpoint_files
 from zerotools.runs.manifest import read_manifest, write_manifest
 from zerotools.runs.training_record import (
     RNG_PER_RANK,

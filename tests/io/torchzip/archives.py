@@ -12,8 +12,8 @@ from typing import Any
 from zlib import crc32
 
 from zerotools.io.files.open_source import LocalSource
-from zerotools.io.torchzip.archive_layout import lay_out
 from zerotools.io.torchzip.file_range import FileRange
+from zerotools.io.torchzip.lay_out_archive import lay_out
 from zerotools.io.torchzip.pickle_writer import dumps
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerotools.core.dtypes import FLOAT32
-from zerotools.io.torchzip.archive_layout import lay_out
+from zerotools.io.torchzip.lay_out_archive import lay_out
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickle_writer import dumps_renumbered
 from zerotools.io.torchzip.unpickle import loads

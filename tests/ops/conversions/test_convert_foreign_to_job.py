@@ -18,7 +18,7 @@ from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert_foreign_to_job import prepare_job
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.resume_from_other_program.foreign_run import was_made_elsewhere
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 MASTERS = FOREIGN / "deepspeed-z2-bf16" / "checkpoint"
 NUMBERED = FOREIGN / "hf-trainer" / "checkpoint"
@@ -48,7 +48,7 @@ def test_every_tensor_is_that_of_the_source(made: tuple[Path, Conversion]) -> No
 
 
 def test_it_is_complete_and_says_what_it_is_made_of(made: tuple[Path, Conversion]) -> None:
-    record = checkpoint_dirs.verify_checkpoint_files(made[0])
+    record = find_job_checkpoints.verify_checkpoint_files(made[0])
     assert (record.step, record.world_size, record.rng) == (3, 3, "reseed")
     assert (record.made_from, record.precision) == ("DeepSpeed ZeRO", "bf16")
     assert [group.weight_decay for group in record.optimizer.groups] == [0.1, 0.0]
@@ -114,6 +114,6 @@ def test_a_checkpoint_of_a_job_of_engine_deepspeed_keeps_the_jobs_record(tmp_pat
     tree |= {"engine": "deepspeed", "consumed_sequences": 77}
     (source / "job.json").write_text(json.dumps(tree))
     written(place, tmp_path / "out")
-    record = checkpoint_dirs.verify_checkpoint_files(tmp_path / "out")
+    record = find_job_checkpoints.verify_checkpoint_files(tmp_path / "out")
     assert (record.engine, record.made_from, record.consumed_sequences) == ("torch", None, 77)
     assert Key("model.norm.weight", "exp_avg") in formats.read(tmp_path / "out").tensors

@@ -11,7 +11,7 @@ from tests.io.stores.far import far
 from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring.checkpoint_mirror import Mirror
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.retention import KeepRule
 from zerotools.runs.training_record import read_record, write_record
@@ -21,12 +21,12 @@ BUDGET = MemoryBudget(128 * 2**20, 2)
 
 def save(output_dir: Path, step: int, **changes: object) -> Path:
     """The checkpoint of `step`, as a job saves it."""
-    path = output_dir / checkpoint_dirs.directory_name(step)
+    path = output_dir / find_job_checkpoints.directory_name(step)
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(JOB, path)
     write_record(path, replace(read_record(path), step=step, **changes))  # type: ignore[arg-type]
     write_manifest(path)
-    checkpoint_dirs.write_latest(output_dir, path.name)
+    find_job_checkpoints.write_latest(output_dir, path.name)
     return path
 
 

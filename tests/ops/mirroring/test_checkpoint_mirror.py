@@ -16,7 +16,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.ops.mirroring.checkpoint_mirror import fetch_start, start_of
 from zerotools.ops.mirroring.list_and_remove_copies import newest_copy
 from zerotools.ops.mirroring.send_copy import send_copy
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.thinning_record import THINNED, is_thinned
 from zerotools.runs.upload_records import FETCHED, checkpoint_in_upload
@@ -31,7 +31,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
 def steps(store: GcsServer) -> list[int]:
     """Of which there is anything in the store."""
     names = {name.split("/")[1] for name in store.sizes("run/step-")}
-    return sorted(checkpoint_dirs.step_of(name) or 0 for name in names)
+    return sorted(find_job_checkpoints.step_of(name) or 0 for name in names)
 
 
 def test_the_newest_goes_first_and_only_once(store: GcsServer, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_what_need_not_be_kept_goes_and_is_not_sent_again(store: GcsServer, tmp_
     output.fetch(None)
     for step in (2, 3, 4, 5, 6):
         save(tmp_path, step)
-    checkpoint_dirs.write_hint(tmp_path, "best", "step-00000003")
+    find_job_checkpoints.write_hint(tmp_path, "best", "step-00000003")
     assert send(output) == ["step-00000006", "step-00000004", "step-00000003"]
     assert (steps(store), store.get("run/best")) == ([3, 4, 6], b"step-00000003\n")
     save(tmp_path, 7)
@@ -200,7 +200,7 @@ def test_a_damaged_one_on_the_disk_is_fetched_again(
     else:
         shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     assert output.fetch(None) == tmp_path / "step-00000004"
-    assert checkpoint_dirs.newest_valid(tmp_path).path == tmp_path / "step-00000004"
+    assert find_job_checkpoints.newest_valid(tmp_path).path == tmp_path / "step-00000004"
 
 
 def test_a_job_does_not_begin_with_another_checkpoint_than_the_one_it_names(

@@ -25,7 +25,7 @@ from zerotools.ops.thinning.thin_plan import prepare_thinning
 from zerotools.ops.verification import verify as verification
 from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.ops.verification.verification_result import Soundness
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.thinning_record import read_thinned, workspace_of
 
 W, M = Keep.WEIGHTS, Keep.MASTERS
@@ -96,12 +96,12 @@ def test_weights_and_export_are_equal_before_and_after(keep: Keep, tmp_path: Pat
 def test_a_job_says_that_it_cannot_go_on_and_its_manifest_is_true(tmp_path: Path) -> None:
     shutil.copytree(JOB, tmp_path / JOB.name)
     path = tmp_path / JOB.name
-    assert checkpoint_dirs.newest_valid(tmp_path).path == path
+    assert find_job_checkpoints.newest_valid(tmp_path).path == path
     done = thinned(path)
     assert done.checked is not None
     assert done.checked.soundness is Soundness.WHOLE
-    assert checkpoint_dirs.verify_checkpoint_files(path).weights_only
-    chosen = checkpoint_dirs.newest_valid(tmp_path)
+    assert find_job_checkpoints.verify_checkpoint_files(path).weights_only
+    chosen = find_job_checkpoints.newest_valid(tmp_path)
     assert chosen.path is None
     assert "was thinned" in chosen.skipped[0].why
     assert read_thinned(path) is not None

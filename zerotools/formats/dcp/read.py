@@ -26,7 +26,7 @@ from zerotools.io.distcp.item_chunks import BlobTrees, Items
 from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.files.tolerated_damage import raise_or_record, record_lost_unnamed
 from zerotools.io.huggingface.model_sidecars import model_sidecars
-from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record, rng_name
+from zerotools.runs.find_job_checkpoints import DCP, RECORD, JobRecord, read_record, rng_name
 from zerotools.runs.job_checkpoint_file_names import MANIFEST
 from zerotools.runs.manifest import read_manifest, verify_manifest
 

@@ -2,7 +2,7 @@
 per rank.
 
 group_files_by_name    the torch files of a directory that form one checkpoint
-opened_file            one opened file, and the keys of its tensors
+open_torch_file        one opened file, and the keys of its tensors
 sort_state_dict        the tensors of a saved tree: weights, optimizer and others
 sharded_tensors        the part of a tensor in one file: DTensor (FSDP2), ShardedTensor (FSDP1)
 refuse_non_model       errors for files that do not hold a whole model

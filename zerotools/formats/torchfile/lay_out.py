@@ -38,13 +38,13 @@ from zerotools.core.target import (
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile import training_state
 from zerotools.formats.torchfile.group_files_by_name import TRAINING
-from zerotools.formats.torchfile.opened_file import FORMAT, numbered_name
+from zerotools.formats.torchfile.open_torch_file import FORMAT, numbered_name
 from zerotools.io.huggingface.lay_out_model_directory import (
     ModelFileStyle,
     lay_out_model,
     sidecar_plans,
 )
-from zerotools.io.torchzip import archive_layout as archives
+from zerotools.io.torchzip import lay_out_archive as archives
 from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor, walk_values
 from zerotools.io.torchzip.pickle_writer import dumps
 

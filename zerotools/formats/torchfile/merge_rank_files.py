@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Origin, Problem, Tensor
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.torchfile.group_files_by_name import RankGroup, optimizer_of
-from zerotools.formats.torchfile.opened_file import (
+from zerotools.formats.torchfile.open_torch_file import (
     FORMAT,
     OpenedFile,
     TorchFileNative,

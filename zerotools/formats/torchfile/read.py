@@ -25,7 +25,7 @@ from zerotools.formats.torchfile.merge_rank_files import (
     rank_aliases,
     read_ranks,
 )
-from zerotools.formats.torchfile.opened_file import (
+from zerotools.formats.torchfile.open_torch_file import (
     FORMAT,
     OpenedFile,
     TorchFileNative,

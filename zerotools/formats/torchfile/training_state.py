@@ -19,7 +19,7 @@ from zerotools.core.training_state import (
     weights_dtype,
 )
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES, optimizer_of, scalars_of
-from zerotools.formats.torchfile.opened_file import TorchFileNative, numbered_name
+from zerotools.formats.torchfile.open_torch_file import TorchFileNative, numbered_name
 from zerotools.formats.torchfile.sort_state_dict import STATE_ROLE
 
 # Keys of the training file `checkpoint.pt`, besides `model` and `optimizer`.

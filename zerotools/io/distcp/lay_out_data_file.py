@@ -18,7 +18,7 @@ from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.io.distcp.metadata import Item
-from zerotools.io.torchzip.archive_layout import ArchiveLayout, lay_out
+from zerotools.io.torchzip.lay_out_archive import ArchiveLayout, lay_out
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickle_writer import dumps
 

@@ -18,7 +18,7 @@ from zerotools.io.files.metadata_memory_limit import data_in, may_be_read
 from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource
 from zerotools.io.files.regular_files import open_source, source_file
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record
-from zerotools.io.torchzip import archive_layout
+from zerotools.io.torchzip import lay_out_archive
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.pickle_machine import TruncatedPickle
@@ -163,7 +163,7 @@ def repacked_file(file: TorchFile, tree: Any) -> FilePlan:
     crcs = {n: each.crc for n, each in enumerate(records) if each is not None and each.has_crc}
     sizes = [storage.nbytes for storage in storages]
     # The folder in the archive has the name of the file, as in archives that torch writes.
-    layout = archive_layout.lay_out(pickle, sizes, crcs, folder=PurePosixPath(file.name).stem)
+    layout = lay_out_archive.lay_out(pickle, sizes, crcs, folder=PurePosixPath(file.name).stem)
     full = [(n, storage) for n, storage in enumerate(storages) if storage.nbytes]
     carried, checksums = [], []
     for (number, storage), at in zip(full, layout.payloads, strict=True):

@@ -26,7 +26,7 @@ if __name__ == "__main__":
 from zerotools.core.errors import BadRequest, DaemonError, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 NOT_CHECKED = "no daemon answers, so it is not known whether a job would resume from the checkpoint"
 COMMAND = (sys.executable, "-P", __file__)
@@ -178,11 +178,11 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
     """Yield the newest checkpoint in `output_dir`. If it is damaged, also yield the older
     checkpoint from which the job would resume."""
-    newest = next(iter(checkpoint_dirs.list_checkpoints(output_dir)), None)
+    newest = next(iter(find_job_checkpoints.list_checkpoints(output_dir)), None)
     if newest is None:
         return
     yield newest, "it is the newest checkpoint in the job's output directory"
-    whole = checkpoint_dirs.newest_valid(output_dir, digests=False).path
+    whole = find_job_checkpoints.newest_valid(output_dir, digests=False).path
     if whole not in (None, newest):
         yield (
             whole,
@@ -199,7 +199,7 @@ def _checkpoint_of(path: Path) -> Path:
     If `path` is a directory of checkpoints, this is the newest checkpoint in it.
     """
     try:
-        return checkpoint_dirs.resolve_resume_from(path, digests=False).path or path
+        return find_job_checkpoints.resolve_resume_from(path, digests=False).path or path
     except (ZerotoolsError, OSError):  # not a checkpoint of ours, or no checkpoint yet
         return path
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from zerotools.core.errors import BadRequest, DaemonRefused, Unsupported, ZerotoolsError
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs.checkpoint_dirs import BEST, LATEST
+from zerotools.runs.find_job_checkpoints import BEST, LATEST
 
 
 @dataclass(frozen=True)

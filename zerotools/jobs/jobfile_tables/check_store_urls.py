@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.stores.parse_url import WRITTEN, is_url, path_of
-from zerotools.runs.checkpoint_dirs import step_of
+from zerotools.runs.find_job_checkpoints import step_of
 
 
 def why_not_written(url: str) -> Iterator[str]:

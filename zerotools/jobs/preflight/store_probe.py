@@ -63,7 +63,7 @@ def _start(spec: Any, given: str, place: str | None) -> Iterator[str]:
     from zerotools.jobs.preflight.checkpoint_check import not_resumable
     from zerotools.ops.mirroring.checkpoint_mirror import start_of
     from zerotools.ops.mirroring.list_and_remove_copies import newest_copy
-    from zerotools.runs.checkpoint_dirs import read_record
+    from zerotools.runs.find_job_checkpoints import read_record
 
     path = start_of(_far(given))
     record = read_record(path)

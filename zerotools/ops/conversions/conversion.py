@@ -42,7 +42,7 @@ from zerotools.ops.execution.execute_part import (
 from zerotools.ops.execution.plan_copies import plan, prove_plan
 from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.prove_source_and_output import (
+from zerotools.ops.verify_source_and_output import (
     OutputProof,
     check_sidecar,
     prove_source,

@@ -49,7 +49,6 @@ from zerotools.ops.execution.execute import (
     write_target,
 )
 from zerotools.ops.execution.execute_part import PartReport, digest_of, end_complete, write_part
-from zerotools.ops.prove_source_and_output import put_sidecar
 from zerotools.ops.serving.byte_source import Note
 from zerotools.ops.store_output.convert_into_store import (
     FileUpload,
@@ -60,6 +59,7 @@ from zerotools.ops.store_output.convert_into_store import (
 from zerotools.ops.store_output.upload_memory import UploadMemory
 from zerotools.ops.thinning.directory_snapshot import Entries
 from zerotools.ops.verification.digest_manifest import sidecar_of_path
+from zerotools.ops.verify_source_and_output import put_sidecar
 from zerotools.runs.job_checkpoint_file_names import MANIFEST
 
 _INDEX = ".index.json"

@@ -13,9 +13,9 @@ from zerotools.ops.delta.delta_chain import ApplyRequest, DeltaChain
 from zerotools.ops.delta.delta_file import DeltaTensor, digest_of
 from zerotools.ops.delta.make_delta import block_workers, in_order
 from zerotools.ops.execution.execute import ReadBack
-from zerotools.ops.prove_source_and_output import manifest_of_output
 from zerotools.ops.verification.digest_manifest import DigestManifest
 from zerotools.ops.verification.tensor_digests import ALGORITHM
+from zerotools.ops.verify_source_and_output import manifest_of_output
 
 _ADVICE = "no output is kept: check the disk, and try again"
 

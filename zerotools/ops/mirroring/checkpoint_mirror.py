@@ -26,8 +26,8 @@ from zerotools.ops.mirroring.list_and_remove_copies import (
     remove_old,
 )
 from zerotools.ops.mirroring.send_copy import SentCopy, send_copy
-from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_dirs import BEST, LATEST
+from zerotools.runs import find_job_checkpoints
+from zerotools.runs.find_job_checkpoints import BEST, LATEST
 from zerotools.runs.retention import KeepRule
 from zerotools.runs.thinning_record import is_thinned
 from zerotools.runs.upload_records import (
@@ -98,8 +98,8 @@ class Mirror:
 
     def _wanted(self) -> list[Path]:
         """Return the checkpoints on the disk that should be in the store, the newest first."""
-        listed = checkpoint_dirs.list_checkpoints(self.output_dir)
-        best = checkpoint_dirs.hinted_checkpoint(self.output_dir, BEST)
+        listed = find_job_checkpoints.list_checkpoints(self.output_dir)
+        best = find_job_checkpoints.hinted_checkpoint(self.output_dir, BEST)
         goes = {*self.rule.beyond(listed)} - {best}
         return [path for path in listed if path not in goes and not is_thinned(path)]
 
@@ -110,7 +110,7 @@ class Mirror:
         if newest is None:
             return
         point_at(self.place, LATEST, newest.name)
-        best = checkpoint_dirs.hinted_checkpoint(self.output_dir, BEST)
+        best = find_job_checkpoints.hinted_checkpoint(self.output_dir, BEST)
         if best is not None and (self.place / best.name).is_dir():
             point_at(self.place, BEST, best.name)
         # Those on the disk may be older than those in the store, if the run went back.
@@ -120,7 +120,7 @@ class Mirror:
         """Return whether the job began before and has a complete checkpoint on the disk."""
         if uploading_job(self.output_dir) != self.job:
             return False
-        return checkpoint_dirs.newest_valid(self.output_dir, digests=False).path is not None
+        return find_job_checkpoints.newest_valid(self.output_dir, digests=False).path is not None
 
     def fetch(self, resume_from: str | None) -> Path | None:
         """Claim the prefix, and fetch its newest checkpoint if it is newer than those on the disk.
@@ -130,7 +130,9 @@ class Mirror:
             BadRequest: the run has a newer checkpoint than `resume_from`.
             As `prefix_owner.claim_prefix`, and `fetch_copy`.
         """
-        own = checkpoint_dirs.newest_valid(self.output_dir, trusting=True)  # as the ranks choose
+        own = find_job_checkpoints.newest_valid(
+            self.output_dir, trusting=True
+        )  # as the ranks choose
         above = -1 if own.record is None else own.record.step
         if resume_from is not None and lies_in(resume_from, str(self.place)):
             self._check_start(_far(path_of(resume_from)), resume_from, above)
@@ -161,7 +163,7 @@ class Mirror:
             if own < 0:
                 start_of(start)
             return
-        step = checkpoint_dirs.read_record(start_of(start)).step
+        step = find_job_checkpoints.read_record(start_of(start)).step
         newest = newest_copy(self.place).record
         ahead = max(own, -1 if newest is None else newest.step)
         if ahead > step:
@@ -181,11 +183,11 @@ def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
         As `fetch_copy`.
     """
     destination = output_dir / FETCHED
-    if checkpoint_dirs.newest_valid(output_dir, digests=False).path is not None:
+    if find_job_checkpoints.newest_valid(output_dir, digests=False).path is not None:
         return None
     if destination.is_dir() and fetched_url(output_dir) == str(resume_from):
         try:
-            checkpoint_dirs.verify_checkpoint_files(destination, digests=False)
+            find_job_checkpoints.verify_checkpoint_files(destination, digests=False)
             return destination
         except BadFile:
             pass
@@ -203,7 +205,9 @@ def start_of(resume_from: StorePath) -> Path:
         BadFile: no checkpoint is complete.
     """
     resume_from.forget()
-    choice = checkpoint_dirs.resolve_resume_from(resume_from, digests=False, structure=refuse_part)
+    choice = find_job_checkpoints.resolve_resume_from(
+        resume_from, digests=False, structure=refuse_part
+    )
     assert choice.path is not None
     return choice.path
 

@@ -21,7 +21,7 @@ from zerotools.core.errors import BadFile
 from zerotools.io.files.open_source import FarSource
 from zerotools.io.files.regular_files import read_regular, source_file
 from zerotools.io.stores.store_path import StorePath
-from zerotools.runs.checkpoint_dirs import STAGING_PREFIX, TRASH_PREFIX, sync_directory
+from zerotools.runs.find_job_checkpoints import STAGING_PREFIX, TRASH_PREFIX, sync_directory
 from zerotools.runs.manifest import (
     LARGEST_MANIFEST,
     MANIFEST,

@@ -13,15 +13,17 @@ from zerotools.io.output.output_marker import MARKER, was_made_of
 from zerotools.io.output.store_write_record import WRITING, is_written
 from zerotools.io.output.write_to_store import ForeignObjects, remove_output
 from zerotools.io.stores.store_path import StorePath, forget_path, put_object
-from zerotools.runs import checkpoint_dirs
-from zerotools.runs.checkpoint_dirs import BEST, LATEST, ResumeChoice
+from zerotools.runs import find_job_checkpoints
+from zerotools.runs.find_job_checkpoints import BEST, LATEST, ResumeChoice
 from zerotools.runs.retention import KeepRule
 
 
 def newest_copy(place: Path, above: int = -1) -> ResumeChoice:
     """Return the newest checkpoint below `place` with a step greater than `above`. A checkpoint
     counts if it is complete and not thinned, and its objects have the sizes in its manifest."""
-    return checkpoint_dirs.newest_valid(place, above=above, digests=False, structure=refuse_part)
+    return find_job_checkpoints.newest_valid(
+        place, above=above, digests=False, structure=refuse_part
+    )
 
 
 def refuse_part(directory: Path) -> None:
@@ -46,7 +48,7 @@ def is_copy(directory: Path, made_of: str) -> bool:
 
 def point_at(place: StorePath, hint: str, name: str) -> None:
     """Write the object `hint` (`latest` or `best`) with the name of a checkpoint."""
-    current = checkpoint_dirs.hinted_checkpoint(place, hint)
+    current = find_job_checkpoints.hinted_checkpoint(place, hint)
     if current is None or current.name != name:
         put_object(place / hint, f"{name}\n".encode())
 
@@ -61,12 +63,12 @@ def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[
         return []
     forget_path(place)
     listed = [
-        path for path in checkpoint_dirs.list_checkpoints(place) if isinstance(path, StorePath)
+        path for path in find_job_checkpoints.list_checkpoints(place) if isinstance(path, StorePath)
     ]
     whole, parts = _newest_whole(listed, rule.last)
     is_full = len(whole) == rule.last
     older = [path for path in listed if is_full and path.name < whole[-1].name]
-    hints = [checkpoint_dirs.hinted_checkpoint(place, hint) for hint in (LATEST, BEST)]
+    hints = [find_job_checkpoints.hinted_checkpoint(place, hint) for hint in (LATEST, BEST)]
     pinned = {*kept, *(path.name for path in hints if path is not None)}
     gone = []
     for path in [*parts, *replace(rule, last=0).beyond(older)]:

@@ -24,7 +24,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.read_json import read_json
 from zerotools.io.stores.parse_url import lies_in
 from zerotools.io.stores.store_path import StorePath, forget_path, writable_store
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.upload_records import record_run, uploaded_run
 
 CLAIM = ".zerotools-run.json"
@@ -74,7 +74,7 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
     """
     forget_path(place)
     found = read_claim(place)
-    own = checkpoint_dirs.list_checkpoints(output_dir)
+    own = find_job_checkpoints.list_checkpoints(output_dir)
     is_known = found is not None and found.run == uploaded_run(output_dir)
     if found is not None and found.job == job:
         return not is_known
@@ -140,4 +140,4 @@ def _is_in(output_dir: Path, where: str) -> bool:
 
 
 def _steps(place: StorePath) -> bool:
-    return place.is_dir() and bool(checkpoint_dirs.list_checkpoints(place))
+    return place.is_dir() and bool(find_job_checkpoints.list_checkpoints(place))

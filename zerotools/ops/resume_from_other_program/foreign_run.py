@@ -22,7 +22,7 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.io.huggingface.model_sidecars import optimizer_files
 from zerotools.ops.resume_from_other_program.name_numbered_state import with_numbered_state
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ForeignRun:
 def is_foreign(path: Path) -> bool:
     """Return whether `path`, the value of `resume_from`, is a checkpoint of another program,
     finished or not. Only file names are read."""
-    path = checkpoint_dirs.resolve_hint(path)
+    path = find_job_checkpoints.resolve_hint(path)
     if not path.exists() or (path.is_dir() and _is_own(path)):
         return False
     try:
@@ -75,17 +75,22 @@ def is_foreign(path: Path) -> bool:
         return True
     except ZerotoolsError:
         return False
-    return not any((each / checkpoint_dirs.RECORD).exists() for each in (found, found.parent))
+    return not any((each / find_job_checkpoints.RECORD).exists() for each in (found, found.parent))
 
 
 def _is_own(path: Path) -> bool:
-    return (path / checkpoint_dirs.RECORD).exists() or bool(checkpoint_dirs.list_checkpoints(path))
+    return (path / find_job_checkpoints.RECORD).exists() or bool(
+        find_job_checkpoints.list_checkpoints(path)
+    )
 
 
 def was_made_elsewhere(path: Path) -> bool:
     """Return whether `zerotools convert --to job` made `path` from another program's checkpoint."""
     try:
-        return checkpoint_dirs.read_record(checkpoint_dirs.resolve_hint(path)).made_from is not None
+        return (
+            find_job_checkpoints.read_record(find_job_checkpoints.resolve_hint(path)).made_from
+            is not None
+        )
     except (ZerotoolsError, OSError):
         return False
 

@@ -42,9 +42,9 @@ from zerotools.ops.execution.execute import ReadBack, WriteReport, refuse_astray
 from zerotools.ops.execution.fill_tile import Losses
 from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.prove_source_and_output import OutputProof, prove_source, put_sidecar
 from zerotools.ops.serving.byte_source import ByteSource, Note
 from zerotools.ops.store_output.upload_memory import UploadMemory
+from zerotools.ops.verify_source_and_output import OutputProof, prove_source, put_sidecar
 from zerotools.runs.manifest import MANIFEST, ManifestEntry, manifest_text
 
 _LAST = ("latest", "latest_universal")

@@ -30,7 +30,7 @@ from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE_CONFIG
 from zerotools.formats.megatron.bridge_config import section_of
 from zerotools.io.files.read_json import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_nearest
-from zerotools.runs.checkpoint_dirs import RECORD
+from zerotools.runs.find_job_checkpoints import RECORD
 from zerotools.runs.training_record import LoraRecord
 
 ADAPTER_CONFIG = "adapter_config.json"

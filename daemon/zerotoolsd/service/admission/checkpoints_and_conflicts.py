@@ -11,7 +11,7 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.submission_conflicts import Places, submission_conflicts
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.job_checkpoint_file_names import MANIFEST
 
 
@@ -78,11 +78,11 @@ class FoundCheckpoint:
 def finished_checkpoints(output_dir: Path) -> Iterator[FoundCheckpoint]:
     """Yield the finished checkpoints in `output_dir`, the newest first."""
     try:
-        listed = checkpoint_dirs.list_checkpoints(output_dir)
+        listed = find_job_checkpoints.list_checkpoints(output_dir)
     except OSError:
         return
     for path in listed:
-        step = checkpoint_dirs.step_of(path.name)
+        step = find_job_checkpoints.step_of(path.name)
         if step is not None and (path / MANIFEST).is_file():
             yield FoundCheckpoint(step, path)
 

@@ -26,7 +26,7 @@ from zerotools.jobs.text.exec_limits import (
     string_bytes,
 )
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.service.admission import (
     adoptable_process,
@@ -127,7 +127,7 @@ def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
     Only file sizes are compared with the manifest here; the ranks compare digests.
     """
     try:
-        choice = checkpoint_dirs.resolve_resume_from(resume_from, digests=False)
+        choice = find_job_checkpoints.resolve_resume_from(resume_from, digests=False)
         if choice.record is not None and choice.path is not None:
             yield from not_resumable(spec, choice.record, choice.path)
             yield from _nothing_left(spec, choice.record.step, choice.path)
@@ -214,8 +214,8 @@ def _check_is_newest(resume_from: Path, output: Path) -> None:
 
     The ranks would resume from the newer one.
     """
-    given = checkpoint_dirs.resolve_resume_from(resume_from, digests=False).record
-    newest = checkpoint_dirs.newest_valid(output, digests=False).record
+    given = find_job_checkpoints.resolve_resume_from(resume_from, digests=False).record
+    newest = find_job_checkpoints.newest_valid(output, digests=False).record
     if given is not None and newest is not None and newest.step > given.step:
         raise BadRequest(
             f"resume_from = {resume_from}: is at step {given.step}, but output_dir = {output} "

@@ -35,7 +35,11 @@ from zerotoolsd.attempts.backends.spawn_supervisor import (
     supervisor_command,
     supervisor_environment,
 )
-from zerotoolsd.attempts.make_plan import EarlierCheckpoints, LaunchSettings, trainer_command
+from zerotoolsd.attempts.make_attempt_plan import (
+    EarlierCheckpoints,
+    LaunchSettings,
+    trainer_command,
+)
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow

@@ -26,7 +26,7 @@ from zerotools.jobs.slurm.job_directory import (
     write_record,
 )
 from zerotools.jobs.slurm.state_from_slurm import spec_of
-from zerotoolsd.attempts import cause_of_end, end_event
+from zerotoolsd.attempts import cause_of_end, make_end_event
 from zerotoolsd.attempts.cause_of_end import cause_of, saved_step
 from zerotoolsd.attempts.job_environment import unshown_values
 from zerotoolsd.config.daemon_config import Config
@@ -149,7 +149,7 @@ class JobState:
         )
         when = time_limit.end_of(record, row.began, time.time())
         self.attempts[-1] = replace(row, state=ENDED, ended=when, result=dict(record), cause=cause)
-        event = end_event.end_event(
+        event = make_end_event.end_event(
             self.job, record, asked=asked, before=before, kind=cause, attempt=row
         )
         self.advance(event)

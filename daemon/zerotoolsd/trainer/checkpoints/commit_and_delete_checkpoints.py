@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.training_record import JobRecord
 from zerotools.runs.upload_records import FETCHED
@@ -69,7 +69,7 @@ class Committer:
 
         Raises OSError.
         """
-        name = f"{checkpoint_dirs.STAGING_PREFIX}{step}-{secrets.token_hex(4)}"
+        name = f"{find_job_checkpoints.STAGING_PREFIX}{step}-{secrets.token_hex(4)}"
         staging = self.output_dir / name
         staging.mkdir(parents=True)
         return staging
@@ -80,20 +80,20 @@ class Committer:
 
         Before this call, all ranks have written their files into `staging`. Raises OSError.
         """
-        checkpoint_dirs.write_record(staging, record)
+        find_job_checkpoints.write_record(staging, record)
         self.add_files(staging)
         self.before_commit(staging)
         for file in _files(staging):
             sync_file(file)
         write_manifest(staging, stamps=True)
         for directory in (*_directories(staging), staging):
-            checkpoint_dirs.sync_directory(directory)
+            find_job_checkpoints.sync_directory(directory)
         size = sum(file.stat().st_size for file in _files(staging))
-        path = self.output_dir / checkpoint_dirs.directory_name(record.step)
+        path = self.output_dir / find_job_checkpoints.directory_name(record.step)
         if path.exists():  # only one that did not verify: a whole one would have been resumed from
             _discard(path)
         staging.rename(path)
-        checkpoint_dirs.sync_directory(self.output_dir)
+        find_job_checkpoints.sync_directory(self.output_dir)
         doubt = structure_error(path)
         return Committed(path, size, self.tidy(path) if doubt is None else None, doubt)
 
@@ -103,7 +103,7 @@ class Committer:
         Returns the message of an error; None if there was no error.
         """
         try:
-            checkpoint_dirs.write_latest(self.output_dir, newest.name)
+            find_job_checkpoints.write_latest(self.output_dir, newest.name)
             shutil.rmtree(self.output_dir / FETCHED, ignore_errors=True)  # the run has its own now
             self._point_at_best(newest)
             for path in self.keeping.to_delete(self.output_dir, newest):
@@ -119,10 +119,10 @@ class Committer:
 
     def _point_at_best(self, newest: Path) -> None:
         best = self.keeping.best_of(self.output_dir, newest)
-        if best is not None and best != checkpoint_dirs.hinted_checkpoint(
-            self.output_dir, checkpoint_dirs.BEST
+        if best is not None and best != find_job_checkpoints.hinted_checkpoint(
+            self.output_dir, find_job_checkpoints.BEST
         ):
-            checkpoint_dirs.write_hint(self.output_dir, checkpoint_dirs.BEST, best.name)
+            find_job_checkpoints.write_hint(self.output_dir, find_job_checkpoints.BEST, best.name)
 
 
 def clear_leftovers(output_dir: Path) -> None:
@@ -130,7 +130,9 @@ def clear_leftovers(output_dir: Path) -> None:
     if not output_dir.is_dir():
         return
     for path in list(output_dir.iterdir()):
-        if path.name.startswith((checkpoint_dirs.STAGING_PREFIX, checkpoint_dirs.TRASH_PREFIX)):
+        if path.name.startswith(
+            (find_job_checkpoints.STAGING_PREFIX, find_job_checkpoints.TRASH_PREFIX)
+        ):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -147,7 +149,7 @@ def sync_file(path: Path) -> None:
 
 
 def _discard(path: Path) -> None:
-    trash = path.with_name(f"{checkpoint_dirs.TRASH_PREFIX}{path.name}-{secrets.token_hex(4)}")
+    trash = path.with_name(f"{find_job_checkpoints.TRASH_PREFIX}{path.name}-{secrets.token_hex(4)}")
     path.rename(trash)
     shutil.rmtree(trash)
 

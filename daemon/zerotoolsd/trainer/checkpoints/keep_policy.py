@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.retention import KeepRule, NeededCheckpoint, first_need, read_needed
 from zerotools.runs.upload_records import checkpoint_in_upload
 
@@ -44,13 +44,13 @@ class KeepPolicy:
         see `needed_by_others`.
         """
         hints = (
-            checkpoint_dirs.hinted_checkpoint(output_dir, hint)
-            for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
+            find_job_checkpoints.hinted_checkpoint(output_dir, hint)
+            for hint in (find_job_checkpoints.LATEST, find_job_checkpoints.BEST)
         )
         kept = (newest, self.named, checkpoint_in_upload(output_dir), *hints)
         pinned = {path.resolve() for path in kept if path is not None}
         beyond = KeepRule(self.last, self.every).beyond(
-            checkpoint_dirs.list_checkpoints(output_dir)
+            find_job_checkpoints.list_checkpoints(output_dir)
         )
         return [path for path in beyond if path.resolve() not in pinned]
 
@@ -70,17 +70,19 @@ class KeepPolicy:
         """
         if self.best is None:
             return None
-        hinted = checkpoint_dirs.hinted_checkpoint(output_dir, checkpoint_dirs.BEST)
+        hinted = find_job_checkpoints.hinted_checkpoint(output_dir, find_job_checkpoints.BEST)
         # The hint avoids reading all records; a missing or new one has no information.
         known = hinted is not None and hinted != newest and self._value(hinted) < math.inf
-        candidates = [hinted, newest] if known else checkpoint_dirs.list_checkpoints(output_dir)
+        candidates = (
+            [hinted, newest] if known else find_job_checkpoints.list_checkpoints(output_dir)
+        )
         values = {path: self._value(path) for path in candidates if path is not None}
         found = min(values, key=lambda path: (values[path], path.name), default=None)
         return found if found is not None and values[found] < math.inf else None
 
     def _value(self, path: Path) -> float:
         try:
-            value = checkpoint_dirs.read_record(path).measured.get(self.best or "", math.inf)
+            value = find_job_checkpoints.read_record(path).measured.get(self.best or "", math.inf)
         except ZerotoolsError:  # not one to go back to, whatever it was
             return math.inf
         return value if math.isfinite(value) else math.inf

@@ -11,7 +11,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.ops.resume_from_other_program.foreign_run import is_foreign
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.training_record import JobRecord
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.supervisor.transient_os_errors import is_transient
@@ -35,12 +35,13 @@ class ResumePoint:
         skipped: the damaged or missing checkpoints that could not be used.
         foreign: the data of a checkpoint that another program saved; None for a checkpoint of
             zerotools.
-        verified: how the bytes of the checkpoint were checked, a constant of `checkpoint_dirs`.
+        verified: how the bytes of the checkpoint were checked, a constant of
+            `find_job_checkpoints`.
     """
 
     path: Path
     record: JobRecord
-    skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
+    skipped: tuple[find_job_checkpoints.SkippedCheckpoint, ...] = ()
     foreign: ForeignStart | None = None
     verified: str | None = None
 
@@ -59,7 +60,7 @@ class ResumeDecision:
     """
 
     start: ResumePoint | None
-    skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
+    skipped: tuple[find_job_checkpoints.SkippedCheckpoint, ...] = ()
     foreign: Path | None = None
 
     @property
@@ -129,7 +130,7 @@ def load_error(path: Path, error: BadCheckpoint) -> ZerotoolsError:
     """
     trouble = _trouble(error)
     try:
-        checkpoint_dirs.verify_checkpoint_files(path, digests=False)
+        find_job_checkpoints.verify_checkpoint_files(path, digests=False)
     except BadFile as found:
         return CheckpointGone(f"{path} was complete, but changed while it was loaded: {found}")
     except OSError as found:
@@ -155,7 +156,7 @@ def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
     had = own.path is not None and spec.resume_from == str(output_dir / FETCHED)
     if spec.resume_from is not None and not elsewhere and not had:
         above = own.record.step if own.record is not None else -1
-        given = _resolve_path(checkpoint_dirs.resolve_hint(Path(spec.resume_from)), above)
+        given = _resolve_path(find_job_checkpoints.resolve_hint(Path(spec.resume_from)), above)
         if given is not None:
             return ResumeDecision(given, (*own.skipped, *given.skipped))
     if own.path is not None and own.record is not None:
@@ -165,24 +166,26 @@ def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
     return ResumeDecision(None)
 
 
-def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
+def _own(output_dir: Path, saved_step: int) -> find_job_checkpoints.ResumeChoice:
     """Choose the checkpoint in `output_dir` to resume from.
 
     `saved_step` is the newest step that an earlier attempt saved. If the checkpoint of this step is
     missing, it is added to the skipped checkpoints.
     """
-    own = checkpoint_dirs.newest_valid(output_dir, trusting=True, structure=check_structure)
-    saved = output_dir / checkpoint_dirs.directory_name(saved_step)
+    own = find_job_checkpoints.newest_valid(output_dir, trusting=True, structure=check_structure)
+    saved = output_dir / find_job_checkpoints.directory_name(saved_step)
     found = -1 if own.record is None else own.record.step
     if saved_step <= max(found, 0) or any(each.path == saved for each in own.skipped):
         return own
-    gone = checkpoint_dirs.SkippedCheckpoint(
+    gone = find_job_checkpoints.SkippedCheckpoint(
         saved, f"{saved} was saved by an earlier attempt, but no longer exists"
     )
     return replace(own, skipped=(gone, *own.skipped))
 
 
-def _none_is_whole(output_dir: Path, skipped: Sequence[checkpoint_dirs.SkippedCheckpoint]) -> str:
+def _none_is_whole(
+    output_dir: Path, skipped: Sequence[find_job_checkpoints.SkippedCheckpoint]
+) -> str:
     older = f"; {count_text(len(skipped) - 1, 'older one')} cannot be used either"
     return (
         "no checkpoint of this job is complete, and the job does not begin again at step 0 by "
@@ -196,7 +199,9 @@ def _resolve_path(path: Path, above: int) -> ResumePoint | None:
     if above >= 0 and not _is_ahead(path, above):
         return None
     try:
-        choice = checkpoint_dirs.resolve_resume_from(path, trusting=True, structure=check_structure)
+        choice = find_job_checkpoints.resolve_resume_from(
+            path, trusting=True, structure=check_structure
+        )
     except BadFile as error:
         raise BadCheckpoint(str(error)) from None
     assert choice.path is not None
@@ -206,17 +211,17 @@ def _resolve_path(path: Path, above: int) -> ResumePoint | None:
 
 def _is_ahead(path: Path, above: int) -> bool:
     try:
-        if (path / checkpoint_dirs.RECORD).exists():
-            return checkpoint_dirs.read_record(path).step > above
+        if (path / find_job_checkpoints.RECORD).exists():
+            return find_job_checkpoints.read_record(path).step > above
     except BadFile:
         return False
     steps = [
-        checkpoint_dirs.step_of(directory.name) or 0
-        for directory in checkpoint_dirs.list_checkpoints(path)
+        find_job_checkpoints.step_of(directory.name) or 0
+        for directory in find_job_checkpoints.list_checkpoints(path)
     ]
     return (
         any(step > above for step in steps)
-        and checkpoint_dirs.newest_valid(
+        and find_job_checkpoints.newest_valid(
             path, above=above, trusting=True, structure=check_structure
         ).path
         is not None

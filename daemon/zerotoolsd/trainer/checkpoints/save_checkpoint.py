@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.training_record import JobRecord
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (
     Committed,
@@ -105,6 +105,6 @@ class Saver:
 
     def _write_part(self, staging: Path, write: Callable[[Path], None], random: str) -> None:
         write(staging)
-        path = staging / checkpoint_dirs.rng_name(self.group.rank.index)
+        path = staging / find_job_checkpoints.rng_name(self.group.rank.index)
         path.write_text(random, "utf-8")
         sync_file(path)

@@ -29,7 +29,7 @@ from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read
 from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel, with_job_names
 from zerotools.runs.foreign_checkpoint_record import foreign_record
 from zerotools.runs.training_record import JobRecord, ModelRecord
-from zerotoolsd.trainer.engine.schedule import learning_rate
+from zerotoolsd.trainer.engine.learning_rate import learning_rate
 from zerotoolsd.trainer.model.fill_shards import persistent_buffers
 from zerotoolsd.trainer.model.match_pretrained import (
     Pretrained,

@@ -20,13 +20,13 @@ from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_size_of
 from zerotoolsd.trainer.engine.engine_interface import LossSum, StepResult
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
+from zerotoolsd.trainer.engine.learning_rate import learning_rate
 from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy, overflow_at_smallest
 from zerotoolsd.trainer.engine.router_balance import (
     add_router_loss,
     move_router_bias,
     router_bias_in,
 )
-from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine.text_generation import Decoding, generate
 from zerotoolsd.trainer.engine.training_loss import summed_loss, training_loss
 from zerotoolsd.trainer.engine_deepspeed.build_model import (

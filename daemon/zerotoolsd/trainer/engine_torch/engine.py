@@ -16,12 +16,13 @@ from torch.distributed.fsdp import FSDPModule
 from zerotools.core.training_memory_layout import DEVICE, LOCAL, MemoryLayout
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.train import TrainSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.training_record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.conditional_layers import check_parameters_marks, parameters_mark
 from zerotoolsd.trainer.engine.engine_interface import LossSum, Rewards, StepResult
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
+from zerotoolsd.trainer.engine.learning_rate import learning_rate
 from zerotoolsd.trainer.engine.nan_and_loss_scale import (
     DivergencePolicy,
     initial_loss_scale,
@@ -29,7 +30,6 @@ from zerotoolsd.trainer.engine.nan_and_loss_scale import (
     resumed_loss_scale,
 )
 from zerotoolsd.trainer.engine.router_balance import router_bias_in
-from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine.text_generation import Decoding, generate
 from zerotoolsd.trainer.engine.training_loss import (
     are_preferences,
@@ -139,11 +139,11 @@ class TorchEngine:
         them writes it.
         """
         tree = tensors_to_write(self.live.tree(), self.group.rank)
-        write_tensors(tree, staging / checkpoint_dirs.DCP, self.group)
+        write_tensors(tree, staging / find_job_checkpoints.DCP, self.group)
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
         tree = self._host.copy(tensors_to_write(self.live.tree(), self.group.rank))
-        return lambda staging, group: write_tensors(tree, staging / checkpoint_dirs.DCP, group)
+        return lambda staging, group: write_tensors(tree, staging / find_job_checkpoints.DCP, group)
 
     def describe(self, record: JobRecord) -> JobRecord:
         return dataclasses.replace(
@@ -156,7 +156,7 @@ class TorchEngine:
 
     def load(self, directory: Path, record: JobRecord) -> None:
         """Load a checkpoint that any number of ranks saved at any stage."""
-        load_shards(self.live, directory / checkpoint_dirs.DCP, self.group)
+        load_shards(self.live, directory / find_job_checkpoints.DCP, self.group)
         self._count_from(record)
 
     def load_foreign(self, start: ForeignStart) -> None:

@@ -23,7 +23,7 @@ from zerotools.io.files.open_files import sync_directory
 from zerotools.jobs.jobfile_tables.data import SEPARATE, tokenizer_of
 from zerotools.jobs.jobfile_tables.eval import PREDICTIONS
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.data.example_pools import Example, ExamplePool
 from zerotoolsd.trainer.data.example_store import Preference
 from zerotoolsd.trainer.data.tokenize_text import load_tokenizer
@@ -269,7 +269,7 @@ class TextGeneration:
             }
             for number in range(self.count)
         )
-        path = self.directory / f"{checkpoint_dirs.directory_name(step)}.jsonl"
+        path = self.directory / f"{find_job_checkpoints.directory_name(step)}.jsonl"
         problem = write_rows(path, rows)
         written = None if problem else str(path)
         return GenerationResult(

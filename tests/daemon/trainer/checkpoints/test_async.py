@@ -11,7 +11,7 @@ from harness.launching import TINY_GPT2, job, start
 from tests.daemon.trainer.kills import killable, survive
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import read_manifest
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "five layouts, each three times")]
@@ -45,7 +45,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         jobs[f"sync-{case}"] = {**tree, "checkpoint": {"every": 1}}
         jobs[f"async-{case}"] = {**tree, "checkpoint": beside}
         if case in RESUMED:
-            source = directory / "out" / f"async-{case}" / "out" / checkpoint_dirs.directory_name(1)
+            source = (
+                directory / "out" / f"async-{case}" / "out" / find_job_checkpoints.directory_name(1)
+            )
             jobs[f"resumed-{case}"] = {**tree, "resume_from": str(source)}
     held_out = {"fraction": 0.1, "every": 1}
     by_eval = {"every": 1, "keep_last": 1, "best": "eval_loss"}
@@ -78,13 +80,13 @@ def test_the_checkpoints_are_those_of_a_run_that_waits(runs: Runs, case: str) ->
 def test_a_run_goes_on_from_one_bit_for_bit(runs: Runs, case: str) -> None:
     assert runs.losses(f"resumed-{case}") == runs.losses(f"sync-{case}")[1:]
     assert runs.ended(f"resumed-{case}") == runs.ended(f"sync-{case}")
-    record = checkpoint_dirs.read_record(runs.checkpoint(f"sync-{case}", STEPS[-1]))
+    record = find_job_checkpoints.read_record(runs.checkpoint(f"sync-{case}", STEPS[-1]))
     assert record.aliases == {"lm_head.weight": "transformer.wte.weight"}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_rank_writes_its_part(runs: Runs, case: str) -> None:
-    shards = runs.checkpoint(f"async-{case}", STEPS[-1]) / checkpoint_dirs.DCP
+    shards = runs.checkpoint(f"async-{case}", STEPS[-1]) / find_job_checkpoints.DCP
     sizes = [path.stat().st_size for path in shards.glob("*.distcp")]
     assert len(sizes) == 2
     assert max(sizes) < 1.2 * min(sizes)
@@ -95,25 +97,27 @@ def test_old_ones_go_but_for_every_second_and_the_best(runs: Runs) -> None:
     losses = runs.losses("kept")
     best = 1 + losses.index(min(losses))
     steps = {
-        checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.list_checkpoints(output_dir)
+        find_job_checkpoints.step_of(path.name)
+        for path in find_job_checkpoints.list_checkpoints(output_dir)
     }
     assert steps == {2, 4, 5, best}
     assert (
-        output_dir / checkpoint_dirs.BEST
-    ).read_text() == f"{checkpoint_dirs.directory_name(best)}\n"
-    record = checkpoint_dirs.read_record(runs.checkpoint("kept", best))
+        output_dir / find_job_checkpoints.BEST
+    ).read_text() == f"{find_job_checkpoints.directory_name(best)}\n"
+    record = find_job_checkpoints.read_record(runs.checkpoint("kept", best))
     assert record.measured == {"loss": losses[best - 1]}
 
 
 def test_the_best_by_evaluation_is_the_one_that_evaluated_best(runs: Runs) -> None:
     output_dir = runs.directory / "evaluated" / "out"
-    best = checkpoint_dirs.hinted_checkpoint(output_dir, checkpoint_dirs.BEST)
+    best = find_job_checkpoints.hinted_checkpoint(output_dir, find_job_checkpoints.BEST)
     assert best is not None
     records = [
-        checkpoint_dirs.read_record(path) for path in checkpoint_dirs.list_checkpoints(output_dir)
+        find_job_checkpoints.read_record(path)
+        for path in find_job_checkpoints.list_checkpoints(output_dir)
     ]
     smallest = min(records, key=lambda record: record.measured["eval_loss"])
-    assert checkpoint_dirs.step_of(best.name) == smallest.step
+    assert find_job_checkpoints.step_of(best.name) == smallest.step
 
 
 def test_steps_that_are_not_finite_are_skipped_until_they_are_too_many(runs: Runs) -> None:
@@ -123,11 +127,11 @@ def test_steps_that_are_not_finite_are_skipped_until_they_are_too_many(runs: Run
     assert re.match(
         r"after 2 skipped steps in a row, the .* of step 4 is (nan|inf): ", report["error"]
     )
-    record = checkpoint_dirs.verify_checkpoint_files(runs.checkpoint("patient", 3))
+    record = find_job_checkpoints.verify_checkpoint_files(runs.checkpoint("patient", 3))
     assert record.skipped_steps == 2
-    assert checkpoint_dirs.newest_valid(runs.directory / "patient" / "out").path == runs.checkpoint(
-        "patient", 3
-    )
+    assert find_job_checkpoints.newest_valid(
+        runs.directory / "patient" / "out"
+    ).path == runs.checkpoint("patient", 3)
 
 
 def test_weights_that_are_not_finite_are_not_saved(runs: Runs) -> None:
@@ -164,6 +168,6 @@ def test_what_fails_beside_training_is_told_and_a_stop_waits_for_what_does_not(
     steps = [event["step"] for event in attempt.events("checkpoint")]
     assert steps[-1] == max(attempt.losses())
     assert steps == sorted(set(steps))
-    [newest] = checkpoint_dirs.list_checkpoints(tmp_path / "out")
-    assert checkpoint_dirs.verify_checkpoint_files(newest).step == steps[-1]
+    [newest] = find_job_checkpoints.list_checkpoints(tmp_path / "out")
+    assert find_job_checkpoints.verify_checkpoint_files(newest).step == steps[-1]
     assert attempt.datagrams[-1]["phase"] == "stopped"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.golden_files import JOB
 from zerotools.core.errors import BadFile
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import write_manifest
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (
     check_structure,
@@ -27,18 +27,25 @@ def saved(tmp_path: Path) -> Path:
 
 def test_a_whole_checkpoint_is_taken_and_says_how_it_was_checked(saved: Path) -> None:
     assert structure_error(saved) is None
-    trusting = checkpoint_dirs.newest_valid(saved.parent, trusting=True, structure=check_structure)
-    assert (trusting.path, trusting.how) == (saved, checkpoint_dirs.UNCHANGED)
-    assert checkpoint_dirs.newest_valid(saved.parent).how == checkpoint_dirs.DIGESTS
-    assert checkpoint_dirs.newest_valid(saved.parent, digests=False).how == checkpoint_dirs.SIZES
+    trusting = find_job_checkpoints.newest_valid(
+        saved.parent, trusting=True, structure=check_structure
+    )
+    assert (trusting.path, trusting.how) == (saved, find_job_checkpoints.UNCHANGED)
+    assert find_job_checkpoints.newest_valid(saved.parent).how == find_job_checkpoints.DIGESTS
+    assert (
+        find_job_checkpoints.newest_valid(saved.parent, digests=False).how
+        == find_job_checkpoints.SIZES
+    )
 
 
 def test_files_with_right_digests_that_do_not_make_a_whole_are_refused(saved: Path) -> None:
     """As if a save had lost a rank's file and sealed what was left."""
     (saved / "dcp" / "__1_0.distcp").unlink()
     write_manifest(saved, stamps=True)
-    assert checkpoint_dirs.newest_valid(saved.parent).path == saved
-    choice = checkpoint_dirs.newest_valid(saved.parent, trusting=True, structure=check_structure)
+    assert find_job_checkpoints.newest_valid(saved.parent).path == saved
+    choice = find_job_checkpoints.newest_valid(
+        saved.parent, trusting=True, structure=check_structure
+    )
     assert choice.path is None
     assert "__1_0.distcp" in choice.skipped[0].why
     assert structure_error(saved) == choice.skipped[0].why

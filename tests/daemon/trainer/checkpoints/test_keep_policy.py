@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.test_checkpoint_dirs import make
-from zerotools.runs import checkpoint_dirs
+from tests.runs.test_find_job_checkpoints import make
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import Committer
 from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
-from zerotoolsd.trainer.run_saves import CheckpointMetrics
+from zerotoolsd.trainer.save_during_training import CheckpointMetrics
 
 
 def steps(paths: list[Path]) -> list[int]:
-    return sorted(checkpoint_dirs.step_of(path.name) or 0 for path in paths)
+    return sorted(find_job_checkpoints.step_of(path.name) or 0 for path in paths)
 
 
 def fill(output_dir: Path, losses: dict[int, float | None]) -> Path:
@@ -27,8 +27,10 @@ def test_what_is_older_than_the_last_goes_but_what_is_pinned_stays(tmp_path: Pat
     assert steps(KeepPolicy(last=2).to_delete(tmp_path, newest)) == [10, 20, 30, 40, 50]
     assert steps(KeepPolicy(last=2, every=20).to_delete(tmp_path, newest)) == [10, 30, 50]
     named = tmp_path / "link"
-    named.symlink_to(tmp_path / checkpoint_dirs.directory_name(30))
-    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, checkpoint_dirs.directory_name(10))
+    named.symlink_to(tmp_path / find_job_checkpoints.directory_name(30))
+    find_job_checkpoints.write_hint(
+        tmp_path, find_job_checkpoints.BEST, find_job_checkpoints.directory_name(10)
+    )
     kept = KeepPolicy(last=1, every=20, named=named)
     assert steps(kept.to_delete(tmp_path, newest)) == [50]
 
@@ -38,7 +40,7 @@ def test_what_another_job_names_stays_and_that_is_said_once(tmp_path: Path) -> N
     newest = fill(output, dict.fromkeys(range(10, 50, 10)))
     (tmp_path / "runs").symlink_to(output)
     needed.mkdir()
-    first, second = (checkpoint_dirs.directory_name(step) for step in (10, 20))
+    first, second = (find_job_checkpoints.directory_name(step) for step in (10, 20))
     told = {"job": 7, "named": [["resume_from", str(output / first)]]}
     (needed / "7").write_text(json.dumps(told))
     told = {"job": 8, "named": [["script.command", f"--from={output}/{second}/model.bin"]]}
@@ -50,14 +52,14 @@ def test_what_another_job_names_stays_and_that_is_said_once(tmp_path: Path) -> N
     committer = Committer(tmp_path / "runs", keeping, lambda path: None, log_line=said.append)
     for _ in range(2):
         assert committer.tidy(tmp_path / "runs" / newest.name) is None
-        assert steps(checkpoint_dirs.list_checkpoints(output)) == [10, 20, 40]
+        assert steps(find_job_checkpoints.list_checkpoints(output)) == [10, 20, 40]
     assert said == [
         f"{tmp_path}/runs/{second} is old but kept: job 8 names it in script.command",
         f"{tmp_path}/runs/{first} is old but kept: job 7 names it in resume_from",
     ]
     shutil.rmtree(needed)
     assert committer.tidy(tmp_path / "runs" / newest.name) is None
-    assert steps(checkpoint_dirs.list_checkpoints(output)) == [40]
+    assert steps(find_job_checkpoints.list_checkpoints(output)) == [40]
 
 
 def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> None:
@@ -65,9 +67,9 @@ def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> Non
     assert KeepPolicy().best_of(tmp_path, newest) is None
     keeping = KeepPolicy(best="loss")
     best = keeping.best_of(tmp_path, newest)
-    assert best == tmp_path / checkpoint_dirs.directory_name(20)
+    assert best == tmp_path / find_job_checkpoints.directory_name(20)
     assert KeepPolicy(best="eval_loss").best_of(tmp_path, newest) is None
-    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, best.name)
+    find_job_checkpoints.write_hint(tmp_path, find_job_checkpoints.BEST, best.name)
     better = fill(tmp_path, {50: 1.4})
     assert keeping.best_of(tmp_path, better) == better
 
@@ -75,21 +77,25 @@ def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> Non
 def test_the_best_is_found_again_where_the_hint_is_lost_or_its_checkpoint(tmp_path: Path) -> None:
     newest = fill(tmp_path, {10: 1.0, 20: 1.2, 30: 1.1})
     keeping = KeepPolicy(best="loss")
-    (tmp_path / checkpoint_dirs.BEST).write_text("step-00000099\n")
-    assert keeping.best_of(tmp_path, newest) == tmp_path / checkpoint_dirs.directory_name(10)
-    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, checkpoint_dirs.directory_name(10))
-    shutil.rmtree(tmp_path / checkpoint_dirs.directory_name(10))
+    (tmp_path / find_job_checkpoints.BEST).write_text("step-00000099\n")
+    assert keeping.best_of(tmp_path, newest) == tmp_path / find_job_checkpoints.directory_name(10)
+    find_job_checkpoints.write_hint(
+        tmp_path, find_job_checkpoints.BEST, find_job_checkpoints.directory_name(10)
+    )
+    shutil.rmtree(tmp_path / find_job_checkpoints.directory_name(10))
     assert keeping.best_of(tmp_path, newest) == newest
     # The best one itself is written anew, and is worse now.
-    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, newest.name)
+    find_job_checkpoints.write_hint(tmp_path, find_job_checkpoints.BEST, newest.name)
     shutil.rmtree(newest)
     worse = fill(tmp_path, {30: 3.0})
-    assert keeping.best_of(tmp_path, worse) == tmp_path / checkpoint_dirs.directory_name(20)
+    assert keeping.best_of(tmp_path, worse) == tmp_path / find_job_checkpoints.directory_name(20)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_the_best(tmp_path: Path) -> None:
     newest = fill(tmp_path, {10: 1.0, 20: 1.2})
-    (tmp_path / checkpoint_dirs.directory_name(10) / checkpoint_dirs.RECORD).write_text("{}")
+    (tmp_path / find_job_checkpoints.directory_name(10) / find_job_checkpoints.RECORD).write_text(
+        "{}"
+    )
     assert KeepPolicy(best="loss").best_of(tmp_path, newest) == newest
 
 
@@ -106,10 +112,10 @@ def test_the_loss_of_a_checkpoint_is_the_mean_since_the_one_before() -> None:
     assert measured.pop_losses(5) == {}
 
 
-@pytest.mark.parametrize("hint", [checkpoint_dirs.LATEST, checkpoint_dirs.BEST])
+@pytest.mark.parametrize("hint", [find_job_checkpoints.LATEST, find_job_checkpoints.BEST])
 def test_a_job_resumes_from_what_a_hint_names(tmp_path: Path, hint: str) -> None:
     fill(tmp_path, {10: 1.0, 20: 2.0})
-    checkpoint_dirs.write_hint(tmp_path, hint, checkpoint_dirs.directory_name(10))
-    assert checkpoint_dirs.resolve_resume_from(
+    find_job_checkpoints.write_hint(tmp_path, hint, find_job_checkpoints.directory_name(10))
+    assert find_job_checkpoints.resolve_resume_from(
         tmp_path / hint
-    ).path == tmp_path / checkpoint_dirs.directory_name(10)
+    ).path == tmp_path / find_job_checkpoints.directory_name(10)

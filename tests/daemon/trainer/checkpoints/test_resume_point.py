@@ -13,7 +13,7 @@ import pytest
 from harness.launching import TINY_GPT2, Attempt, job, run, start
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.rank.rank_errors import (
     BadCheckpoint,
     CheckpointGone,
@@ -34,16 +34,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Attempt:
 
 
 def checkpoint(attempt: Attempt, step: int) -> Path:
-    return attempt.run_dir / "out" / checkpoint_dirs.directory_name(step)
+    return attempt.run_dir / "out" / find_job_checkpoints.directory_name(step)
 
 
 def test_a_checkpoint_is_complete_and_described(whole: Attempt) -> None:
     assert [event["step"] for event in whole.events("checkpoint")] == [2, 4]
-    record = checkpoint_dirs.verify_checkpoint_files(checkpoint(whole, 2))
+    record = find_job_checkpoints.verify_checkpoint_files(checkpoint(whole, 2))
     assert (record.step, record.world_size, record.stage) == (2, 2, 3)
     assert record.consumed_sequences == 2 * 12
     assert (checkpoint(whole, 2) / "config.json").is_file()
-    assert checkpoint_dirs.latest_by_hint(whole.run_dir / "out") == checkpoint(whole, 4)
+    assert find_job_checkpoints.latest_by_hint(whole.run_dir / "out") == checkpoint(whole, 4)
     assert all(name.endswith(".step") for name in record.replicated)
 
 
@@ -61,7 +61,7 @@ def test_the_same_world_size_continues_bit_for_bit(tmp_path: Path, text: Path) -
     assert (event["step"], event["saved_world_size"], event["rng"]) == (2, 2, "restored")
     assert resumed.losses() == {step: uninterrupted.losses()[step] for step in (3, 4)}
     assert digest(checkpoint(resumed, 4)) == digest(checkpoint(uninterrupted, 4))
-    assert checkpoint_dirs.read_record(checkpoint(resumed, 4)).aliases == {
+    assert find_job_checkpoints.read_record(checkpoint(resumed, 4)).aliases == {
         "lm_head.weight": "transformer.wte.weight"
     }
 
@@ -83,8 +83,8 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_named(
 ) -> None:
     output_dir = tmp_path / "out"
     shutil.copytree(whole.run_dir / "out", output_dir)
-    damaged = output_dir / checkpoint_dirs.directory_name(4)
-    shard = next((damaged / checkpoint_dirs.DCP).glob("*.distcp"))
+    damaged = output_dir / find_job_checkpoints.directory_name(4)
+    shard = next((damaged / find_job_checkpoints.DCP).glob("*.distcp"))
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
@@ -94,15 +94,16 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_named(
     assert [event["path"] for event in skipped] == [str(damaged)]
     assert shard.name in skipped[0]["why"]
     assert attempt.events("resumed")[0]["step"] == 2
-    assert attempt.events("resumed")[0]["verified"] == checkpoint_dirs.DIGESTS
+    assert attempt.events("resumed")[0]["verified"] == find_job_checkpoints.DIGESTS
     assert {event["verified"] for event in attempt.events("checkpoint")} == {"at_save"}
     assert [
-        checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.list_checkpoints(output_dir)
+        find_job_checkpoints.step_of(path.name)
+        for path in find_job_checkpoints.list_checkpoints(output_dir)
     ] == [
         5,
         4,
     ]
-    checkpoint_dirs.verify_checkpoint_files(damaged)  # written anew
+    find_job_checkpoints.verify_checkpoint_files(damaged)  # written anew
 
 
 def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
@@ -117,18 +118,20 @@ def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
     statuses = killed.finish()
     assert statuses[0] == -signal.SIGKILL
     assert statuses[1] not in (0, 64, 65, 75)
-    assert [path.name for path in checkpoint_dirs.list_checkpoints(output_dir)] == [
-        checkpoint_dirs.directory_name(2)
+    assert [path.name for path in find_job_checkpoints.list_checkpoints(output_dir)] == [
+        find_job_checkpoints.directory_name(2)
     ]
-    assert len(list(output_dir.glob(f"{checkpoint_dirs.STAGING_PREFIX}*"))) == 1
-    before = digest(output_dir / checkpoint_dirs.directory_name(2))
+    assert len(list(output_dir.glob(f"{find_job_checkpoints.STAGING_PREFIX}*"))) == 1
+    before = digest(output_dir / find_job_checkpoints.directory_name(2))
     attempt = run(tmp_path, tree)
     assert attempt.events("resumed")[0]["step"] == 2
-    assert attempt.events("resumed")[0]["verified"] == checkpoint_dirs.UNCHANGED
+    assert attempt.events("resumed")[0]["verified"] == find_job_checkpoints.UNCHANGED
     assert attempt.events("resumed")[0]["rng"] == "restored"
-    assert digest(output_dir / checkpoint_dirs.directory_name(2)) == before
-    assert list(output_dir.glob(f"{checkpoint_dirs.STAGING_PREFIX}*")) == []
-    checkpoint_dirs.verify_checkpoint_files(output_dir / checkpoint_dirs.directory_name(4))
+    assert digest(output_dir / find_job_checkpoints.directory_name(2)) == before
+    assert list(output_dir.glob(f"{find_job_checkpoints.STAGING_PREFIX}*")) == []
+    find_job_checkpoints.verify_checkpoint_files(
+        output_dir / find_job_checkpoints.directory_name(4)
+    )
 
 
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, text: Path) -> None:
@@ -138,25 +141,25 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, text: Pa
     assert [event["step"] for event in attempt.events("save_failed")] == [2]
     assert "No space left on device" in attempt.events("save_failed")[0]["why"]
     assert [
-        checkpoint_dirs.step_of(path.name)
-        for path in checkpoint_dirs.list_checkpoints(tmp_path / "out")
+        find_job_checkpoints.step_of(path.name)
+        for path in find_job_checkpoints.list_checkpoints(tmp_path / "out")
     ] == [4]
-    assert list((tmp_path / "out").glob(f"{checkpoint_dirs.STAGING_PREFIX}*")) == []
+    assert list((tmp_path / "out").glob(f"{find_job_checkpoints.STAGING_PREFIX}*")) == []
 
 
 def test_a_hint_that_cannot_be_written_costs_no_checkpoint(tmp_path: Path, text: Path) -> None:
-    (tmp_path / "out" / checkpoint_dirs.LATEST).mkdir(parents=True)
+    (tmp_path / "out" / find_job_checkpoints.LATEST).mkdir(parents=True)
     attempt = run(tmp_path, job(text, checkpoint={"every": 2, "keep_last": 1}))
     assert [event["step"] for event in attempt.events("checkpoint")] == [2, 4]
     assert attempt.events("save_failed") == []
     assert "step 4 is complete, but a later task failed: " in attempt.log()
-    checkpoint_dirs.verify_checkpoint_files(checkpoint(attempt, 4))
+    find_job_checkpoints.verify_checkpoint_files(checkpoint(attempt, 4))
 
 
 def test_what_the_job_names_through_a_link_is_kept(
     whole: Attempt, tmp_path: Path, text: Path
 ) -> None:
-    kept = tmp_path / "out" / checkpoint_dirs.directory_name(2)
+    kept = tmp_path / "out" / find_job_checkpoints.directory_name(2)
     shutil.copytree(checkpoint(whole, 2), kept)
     link = tmp_path / "out" / "best"
     link.symlink_to(kept)
@@ -164,8 +167,8 @@ def test_what_the_job_names_through_a_link_is_kept(
     attempt = run(tmp_path, {**tree, "resume_from": str(link)})
     assert attempt.events("resumed")[0]["step"] == 2
     assert [
-        checkpoint_dirs.step_of(path.name)
-        for path in checkpoint_dirs.list_checkpoints(tmp_path / "out")
+        find_job_checkpoints.step_of(path.name)
+        for path in find_job_checkpoints.list_checkpoints(tmp_path / "out")
     ] == [5, 2]
 
 
@@ -184,7 +187,7 @@ def choose(output_dir: Path, saved_step: int = 0, **more: Any) -> Any:
 
 
 def spoil(checkpoint: Path) -> Path:
-    shard = next((checkpoint / checkpoint_dirs.DCP).glob("*.distcp"))
+    shard = next((checkpoint / find_job_checkpoints.DCP).glob("*.distcp"))
     os.truncate(shard, shard.stat().st_size - 1)
     return shard
 
@@ -192,7 +195,7 @@ def spoil(checkpoint: Path) -> Path:
 def test_bad_checkpoints_alone_stop_the_job_with_what_to_do(whole: Attempt, tmp_path: Path) -> None:
     output_dir = tmp_path / "out"
     shutil.copytree(whole.run_dir / "out", output_dir)
-    names = [checkpoint_dirs.directory_name(step) for step in (2, 4)]
+    names = [find_job_checkpoints.directory_name(step) for step in (2, 4)]
     shards = [spoil(output_dir / name) for name in names]
     with pytest.raises(BadCheckpoint) as refused:
         choose(output_dir, saved_step=4)
@@ -202,7 +205,7 @@ def test_bad_checkpoints_alone_stop_the_job_with_what_to_do(whole: Attempt, tmp_
     assert "move the checkpoints out of" in message
     assert "step 0" in message
     assert error_word(refused.value) == "bad_checkpoint"
-    assert sorted(path.name for path in checkpoint_dirs.list_checkpoints(output_dir)) == names
+    assert sorted(path.name for path in find_job_checkpoints.list_checkpoints(output_dir)) == names
 
 
 def test_what_was_saved_and_is_gone_is_not_begun_anew(whole: Attempt, tmp_path: Path) -> None:
@@ -210,7 +213,7 @@ def test_what_was_saved_and_is_gone_is_not_begun_anew(whole: Attempt, tmp_path: 
     assert choose(output_dir).start is None
     with pytest.raises(BadCheckpoint, match=r"step-00000004 was saved .*, but no longer exists"):
         choose(output_dir, saved_step=4)
-    shutil.copytree(checkpoint(whole, 2), output_dir / checkpoint_dirs.directory_name(2))
+    shutil.copytree(checkpoint(whole, 2), output_dir / find_job_checkpoints.directory_name(2))
     decision = choose(output_dir, saved_step=4)
     assert decision.start.record.step == 2
     assert [each.path.name for each in decision.skipped] == ["step-00000004"]
@@ -222,7 +225,7 @@ def test_one_that_goes_while_it_is_loaded_is_left_to_the_next_attempt(
 ) -> None:
     from zerotoolsd.trainer.checkpoints.resume_point import load_error
 
-    path = tmp_path / checkpoint_dirs.directory_name(4)
+    path = tmp_path / find_job_checkpoints.directory_name(4)
     shutil.copytree(checkpoint(whole, 4), path)
     error = BadCheckpoint("it cannot be loaded")
     assert load_error(path, error) is error

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.data.token_stream import (
     PIECE_BYTES,
     ByteTokens,
@@ -112,7 +112,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     (directory / "changed").mkdir()
     changed = directory / "changed" / text.name
     changed.write_bytes(ids.upper())
-    half_way = directory / "out" / "held-out" / "out" / checkpoint_dirs.directory_name(2)
+    half_way = directory / "out" / "held-out" / "out" / find_job_checkpoints.directory_name(2)
     jobs = {
         "text": {},
         "npy": {"data": {"text": [], "tokens": [str(directory / "*.npy")]}},
@@ -134,8 +134,8 @@ def test_they_train_as_the_text_does(runs: Runs, kind: str) -> None:
 
 @pytest.mark.torch
 def test_another_number_of_sequences_is_said_at_resume(runs: Runs) -> None:
-    whole = checkpoint_dirs.read_record(runs.checkpoint("text", 4)).data
-    kept = checkpoint_dirs.read_record(runs.checkpoint("held-out", 2)).data
+    whole = find_job_checkpoints.read_record(runs.checkpoint("text", 4)).data
+    kept = find_job_checkpoints.read_record(runs.checkpoint("held-out", 2)).data
     assert whole is not None
     assert kept is not None
     assert whole.sequences is not None

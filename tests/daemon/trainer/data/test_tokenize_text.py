@@ -13,7 +13,7 @@ from harness.launching import job, run
 from tests.daemon.trainer.finetuning import make_tokenizer
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.jobfile_tables.data import DataSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.data.encoding.token_positions import TextIds
 from zerotoolsd.trainer.data.token_stream import PIECE_BYTES, Piece, read_pieces, write_bytes
 from zerotoolsd.trainer.data.tokenize_text import TokenFile, in_processes, load_tokenizer, tokenize
@@ -107,9 +107,9 @@ def test_a_run_with_a_tokenizer_of_its_own(tmp_path: Path, text: Path) -> None:
     attempt = run(tmp_path / "run", job(text, ranks=2, data={"tokenizer": str(directory)}))
     losses = attempt.losses()
     assert losses[4] < losses[1]
-    checkpoint = attempt.run_dir / "out" / checkpoint_dirs.directory_name(4)
+    checkpoint = attempt.run_dir / "out" / find_job_checkpoints.directory_name(4)
     assert json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"] == vocabulary
-    record = checkpoint_dirs.verify_checkpoint_files(checkpoint)
+    record = find_job_checkpoints.verify_checkpoint_files(checkpoint)
     assert record.data is not None
     assert record.data.tokens == sum(len(line.split()) for line in text.read_text().splitlines())
 

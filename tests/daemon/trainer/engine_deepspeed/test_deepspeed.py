@@ -26,7 +26,7 @@ from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB, EXIT_STOPPED
 
 pytestmark = [
@@ -112,7 +112,7 @@ def jobs(runs: Path, data: Path) -> dict[str, dict[str, Any]]:
 
 
 def step(runs: Path, name: str, number: int = 2) -> Path:
-    return runs / name / "out" / checkpoint_dirs.directory_name(number)
+    return runs / name / "out" / find_job_checkpoints.directory_name(number)
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_overflows_are_skipped_counted_and_recorded(runs: Runs) -> None:
     skips = runs.of("z2-fp16", "is_skipped")
     assert skips[0]
     assert not skips[-1]
-    record = checkpoint_dirs.verify_checkpoint_files(runs.checkpoint("z2-fp16", 8))
+    record = find_job_checkpoints.verify_checkpoint_files(runs.checkpoint("z2-fp16", 8))
     assert record.skipped_steps == sum(skips) == runs.of("z2-fp16", "skipped")[-1]
     assert record.loss_scale is not None
     assert record.loss_scale.cur_iter == 8
@@ -232,7 +232,7 @@ def test_overflows_are_skipped_counted_and_recorded(runs: Runs) -> None:
 
 
 def test_the_record_says_what_wrote_it(runs: Runs) -> None:
-    record = checkpoint_dirs.verify_checkpoint_files(runs.checkpoint("z2", 2))
+    record = find_job_checkpoints.verify_checkpoint_files(runs.checkpoint("z2", 2))
     assert (record.engine, record.stage, record.world_size) == ("deepspeed", 2, 2)
     assert record.consumed_sequences == 24
     assert record.optimizer.name == "adamw"
@@ -244,7 +244,7 @@ def test_the_record_says_what_wrote_it(runs: Runs) -> None:
 def test_resharded_checkpoints_resume_on_other_ranks(runs: Runs, moved: Runs, stage: int) -> None:
     wanted = pytest.approx(runs.losses(f"z{stage}")[2:], rel=TOLERANCE)
     assert moved.losses(f"z{stage}") == wanted
-    record = checkpoint_dirs.verify_checkpoint_files(moved.checkpoint(f"z{stage}", 3))
+    record = find_job_checkpoints.verify_checkpoint_files(moved.checkpoint(f"z{stage}", 3))
     assert (record.world_size, record.step, record.consumed_sequences) == (3, 3, 36)
 
 
@@ -292,7 +292,7 @@ def test_a_stop_saves_and_other_ranks_are_refused(tmp_path: Path, text: Path) ->
     attempt.mailbox.wait_for("step")
     attempt.processes[1].terminate()
     assert attempt.finish() == [EXIT_STOPPED] * 2, attempt.log()
-    saved = checkpoint_dirs.newest_valid(tmp_path / "first" / "out")
+    saved = find_job_checkpoints.newest_valid(tmp_path / "first" / "out")
     assert saved.record is not None
     assert f"stopped at step {saved.record.step} on request" in attempt.log()
     one = run(tmp_path / "one", job_of(ranks=1, resume_from=str(saved.path)), expect=EXIT_BAD_JOB)
@@ -309,7 +309,7 @@ def test_deepspeed_trains_on_two_nodes_too(tmp_path: Path, text: Path) -> None:
     one = run(tmp_path / "one", job(text, ranks=2, **wanted))
     assert nodes[0].losses() == nodes[1].losses() == one.losses()
     assert (
-        checkpoint_dirs.verify_checkpoint_files(
+        find_job_checkpoints.verify_checkpoint_files(
             tmp_path / "two" / "out" / "step-00000003"
         ).world_size
         == 2

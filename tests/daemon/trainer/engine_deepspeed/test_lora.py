@@ -29,7 +29,7 @@ from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.public import diff
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [
     *(pytest.mark.torch, pytest.mark.deepspeed, pytest.mark.peft),
@@ -112,7 +112,7 @@ def test_the_adapters_alone_are_trained(runs: Runs, base: Path, stage: int) -> N
     held = {n.replace(".base_layer", ""): t for (n, role), t in found.items() if role == "param"}
     for name, value in before.items():
         assert numpy.array_equal(held[name], value), name
-    record = checkpoint_dirs.verify_checkpoint_files(runs.checkpoint(f"z{stage}", 3))
+    record = find_job_checkpoints.verify_checkpoint_files(runs.checkpoint(f"z{stage}", 3))
     assert record.lora is not None
     assert (record.lora.rank, record.lora.scale) == (RANK, ALPHA / RANK)
     assert {n for group in record.optimizer.groups for n in group.params} == trained
@@ -162,6 +162,6 @@ def test_other_ranks_hold_the_same(runs: Runs, tmp_path: Path, stage: int) -> No
     held = {key: value for key, value in tensors(source).items() if key[1] != "param16"}
     assert all(moved[key].tobytes() == value.tobytes() for key, value in held.items())
     assert (
-        checkpoint_dirs.verify_checkpoint_files(tmp_path / "moved").lora
-        == checkpoint_dirs.verify_checkpoint_files(source).lora
+        find_job_checkpoints.verify_checkpoint_files(tmp_path / "moved").lora
+        == find_job_checkpoints.verify_checkpoint_files(source).lora
     )

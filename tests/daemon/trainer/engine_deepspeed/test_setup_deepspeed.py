@@ -19,7 +19,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB, EXIT_STOPPED
 
 pytestmark = [pytest.mark.torch, pytest.mark.deepspeed]
@@ -145,7 +145,7 @@ def test_losses_are_those_of_engine_torch(runs: Runs, name: str) -> None:
 @pytest.mark.parametrize("name", ["optimizer", "both"])
 def test_checkpoints_hold_the_weights_alone(runs: Runs, tmp_path: Path, name: str) -> None:
     path = runs.checkpoint(name, 2)
-    assert checkpoint_dirs.verify_checkpoint_files(path).weights_only
+    assert find_job_checkpoints.verify_checkpoint_files(path).weights_only
     held = load_file(path / "model.safetensors")
     done = consolidate.prepare_export(
         runs.checkpoint("torch", 2), tmp_path / "out", consolidate.Options(dtype="fp32")
@@ -169,7 +169,7 @@ def test_a_stop_saves_leaves_nothing_behind_and_is_not_gone_on_from(
     attempt.processes[0].terminate()
     assert attempt.finish() == [EXIT_STOPPED], attempt.log()
     assert list(where.iterdir()) == []
-    saved = checkpoint_dirs.newest_valid(Path(out)).record
+    saved = find_job_checkpoints.newest_valid(Path(out)).record
     assert saved is not None
     assert saved.weights_only
     again = run(tmp_path / "again", job(text, **tree, resume_from=out), expect=EXIT_BAD_JOB)

@@ -14,7 +14,7 @@ from tests.matrices import FULL
 from zerotools import formats
 from zerotools.core.errors import Unsupported
 from zerotools.ops.conversions import convert
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(40, "three numbers of ranks")]
 STAGES_ON = {**({2: (1, 3)} if FULL else {}), 3: (3,), 1: (0,)}
@@ -42,7 +42,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
         jobs = dict(further)
         for stage in STAGES_ON[ranks]:
             source = root / str(ranks) / "out" / f"whole-{stage}" / "out"
-            step = source / checkpoint_dirs.directory_name(2)
+            step = source / find_job_checkpoints.directory_name(2)
             jobs[f"whole-{stage}"] = job_of(stage)
             if stage in RESUMED.get(ranks, ()):
                 jobs[f"whole-{stage}"]["checkpoint"] = {"every": 2}

@@ -13,7 +13,7 @@ from tests.daemon.trainer.meshes import check_memory
 from tests.daemon.trainer.model.test_sharding import loss_of, sharded, storages
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "every stage and place, accumulated")]
 SUMMATION = 2e-6
@@ -91,7 +91,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         for way in (*WAYS, None) if name == at_once(name, precision) else WAYS:
             jobs[f"{name}-{way}"] = accumulated(layout, precision, way, directory)
     for name in AGAIN:
-        source = directory / "out" / name / "out" / checkpoint_dirs.directory_name(1)
+        source = directory / "out" / name / "out" / find_job_checkpoints.directory_name(1)
         jobs[name] = {**jobs[name], "checkpoint": {"every": 1}}
         jobs[f"resumed-{name}"] = {**jobs[name], "resume_from": str(source)}
     halves = {"steps": 1, "precision": "bf16", "micro_batch_size": 3, "accumulate": "sharded"}

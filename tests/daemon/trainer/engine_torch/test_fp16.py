@@ -20,7 +20,7 @@ from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.checkpoint_summary import summarize, training_to_json
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.engine.nan_and_loss_scale import initial_loss_scale, loss_scale_after
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(20, "every stage in fp16")]
@@ -56,7 +56,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("fp16")
     jobs = {f"stage-{stage}": fp16(HIGH, stage=stage) for stage in STAGES}
     jobs["stage-3"]["checkpoint"] = {"every": 2}
-    source = directory / "out" / "stage-3" / "out" / checkpoint_dirs.directory_name(2)
+    source = directory / "out" / "stage-3" / "out" / find_job_checkpoints.directory_name(2)
     jobs["resumed"] = {**fp16(HIGH), "resume_from": str(source)}
     jobs["fixed"] = fp16(Fp16Spec(loss_scale=1024.0), micro_batch_size=1)
     jobs["fp32"] = {"train": {**fp16(Fp16Spec())["train"], "precision": "fp32"}}
@@ -100,7 +100,7 @@ def test_a_run_resumed_between_overflows_ends_bit_for_bit_alike(runs: Runs) -> N
         assert runs.of("resumed", what) == runs.of("stage-3", what)[2:]
     assert runs.ended("resumed") == runs.ended("stage-3")
     saved, again = (
-        checkpoint_dirs.verify_checkpoint_files(runs.checkpoint(name, STEPS)).loss_scale
+        find_job_checkpoints.verify_checkpoint_files(runs.checkpoint(name, STEPS)).loss_scale
         for name in ("stage-3", "resumed")
     )
     assert saved == again
@@ -108,7 +108,7 @@ def test_a_run_resumed_between_overflows_ends_bit_for_bit_alike(runs: Runs) -> N
 
 def test_the_tools_read_the_scale(runs: Runs) -> None:
     path = runs.checkpoint("stage-3", 2)
-    record, checkpoint = checkpoint_dirs.verify_checkpoint_files(path), formats.read(path)
+    record, checkpoint = find_job_checkpoints.verify_checkpoint_files(path), formats.read(path)
     assert record.loss_scale is not None
     assert (record.skipped_steps, record.loss_scale.cur_scale) == (2, 2.0**20)
     state = formats.training_of(checkpoint)

@@ -12,7 +12,7 @@ from tests.daemon.trainer.meshes import check_memory
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools import formats
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(70, "four numbers of ranks, and torch compiles")]
 STAGES = (0, 1, 2, 3)
@@ -48,7 +48,7 @@ def compiled(runs: Path) -> dict[str, dict[str, Any]]:
     """One block compiled, and not; and a run that goes on from it: of the full matrix alone, as the
     names in the checkpoint are compared."""
     model = {"config": {**TINY_LLAMA, "num_hidden_layers": 1}}
-    source = runs / "compiled" / "out" / checkpoint_dirs.directory_name(1)
+    source = runs / "compiled" / "out" / find_job_checkpoints.directory_name(1)
     jobs = {
         "plain": grouped(3, None, model=model),
         "compiled": grouped(3, None, model=model, train={"steps": 2, "compile": True}),
@@ -84,7 +84,7 @@ def by_adafactor(runs: Path, ranks: int) -> dict[str, dict[str, Any]]:
     jobs: dict[str, dict[str, Any]] = {}
     for stage in STAGES_ON[ranks]:
         name = f"ada-{stage}"
-        source = runs / name / "out" / checkpoint_dirs.directory_name(2)
+        source = runs / name / "out" / find_job_checkpoints.directory_name(2)
         jobs[name] = adafactor(stage)
         if stage in RESUMED[ranks]:
             jobs[name]["checkpoint"] = {"every": 2}
@@ -107,7 +107,7 @@ def moved(source: Runs, ranks: int) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("layouts") / "4"
-    source = directory / "out" / "3-by-2" / "out" / checkpoint_dirs.directory_name(1)
+    source = directory / "out" / "3-by-2" / "out" / find_job_checkpoints.directory_name(1)
     jobs = {
         "3": grouped(3, None),
         "3-by-2": grouped(3, 2),
@@ -177,7 +177,7 @@ def test_a_checkpoint_of_groups_holds_each_tensor_once(four: Runs) -> None:
     }
     assert len(sizes) >= 2
     assert max(sizes.values()) < 1.1 * sizes["3"]
-    record = checkpoint_dirs.verify_checkpoint_files(four.checkpoint("3-by-2", 1))
+    record = find_job_checkpoints.verify_checkpoint_files(four.checkpoint("3-by-2", 1))
     assert all(name.endswith(".step") for name in record.replicated)
     formats.read(four.checkpoint("3-by-2", 1))
 

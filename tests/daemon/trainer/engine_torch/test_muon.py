@@ -14,7 +14,7 @@ from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.torch_releases import since_torch
 from tests.matrices import FULL
 from zerotools import formats
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ def muon_job(model: Path, stage: int, **changes: Any) -> dict[str, Any]:
 def jobs_on(runs: Path, model: Path, ranks: int) -> dict[str, dict[str, Any]]:
     jobs: dict[str, dict[str, Any]] = {}
     for stage in STAGES_ON[ranks]:
-        source = runs / f"muon-{stage}" / "out" / checkpoint_dirs.directory_name(2)
+        source = runs / f"muon-{stage}" / "out" / find_job_checkpoints.directory_name(2)
         jobs[f"muon-{stage}"] = muon_job(model, stage)
         if stage in RESUMED[ranks]:
             jobs[f"muon-{stage}"]["checkpoint"] = {"every": 2}

@@ -17,7 +17,7 @@ from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.torch_releases import since_torch
 from tests.matrices import FULL
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(50, "every stage and place, resumed")]
 STAGES = (0, 1, 2, 3)
@@ -105,7 +105,7 @@ def combinations(directory: Path, precision: str) -> dict[str, dict[str, Any]]:
         resumed.append(f"params-{precision}")
     else:
         del jobs["params-fp32"]["checkpoint"]
-    step = Path("out", checkpoint_dirs.directory_name(1))
+    step = Path("out", find_job_checkpoints.directory_name(1))
     return jobs | {
         f"resumed-{name}": {**jobs[name], "resume_from": str(directory / "out" / name / step)}
         for name in resumed
@@ -114,7 +114,7 @@ def combinations(directory: Path, precision: str) -> dict[str, dict[str, Any]]:
 
 def elsewhere(source: Path) -> dict[str, dict[str, Any]]:
     """Runs that go on from the first step of bf16 ones, at another stage, in another place."""
-    step, jobs = Path("out", checkpoint_dirs.directory_name(1)), {}
+    step, jobs = Path("out", find_job_checkpoints.directory_name(1)), {}
     for stage, place in MOVED.items():
         other = PLACES[(PLACES.index(place) + 1) % len(PLACES)]
         path = source / "out" / name_of(stage, place, "bf16") / step
@@ -134,7 +134,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     jobs = combinations(directory, "fp32") | combinations(directory, "bf16")
     jobs |= {f"fp16-{place}": fp16(1 if place == "none" else 2, place) for place in ("none", "cpu")}
     if FULL:
-        source = directory / "out" / "fp16-cpu" / "out" / checkpoint_dirs.directory_name(1)
+        source = directory / "out" / "fp16-cpu" / "out" / find_job_checkpoints.directory_name(1)
         jobs["resumed-fp16-cpu"] = {**jobs["fp16-cpu"], "resume_from": str(source)}
     spill = {**offloaded(3, "disk", directory)["offload"], "params": "cpu"}
     jobs["params-disk"] = {"train": {"steps": 1}, "offload": spill}

@@ -21,7 +21,7 @@ from zerotools.formats.dcp.lay_out_converted import (
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(35, "every stage, resumed")]
 STAGES = (0, 1, 2, 3)
@@ -40,7 +40,7 @@ def stage_jobs(runs: Path, ranks: int) -> dict[str, dict[str, Any]]:
     jobs: dict[str, dict[str, Any]] = {}
     for stage in TRAINED[ranks]:
         common = {"train": {"steps": 2}, "zero": {"stage": stage}}
-        source = runs / f"stage-{stage}" / "out" / checkpoint_dirs.directory_name(1)
+        source = runs / f"stage-{stage}" / "out" / find_job_checkpoints.directory_name(1)
         jobs[f"stage-{stage}"] = {**common, "checkpoint": {"every": 1}}
         if stage in RESUMED[ranks]:
             jobs[f"resumed-{stage}"] = {**common, "resume_from": str(source)}
@@ -146,7 +146,9 @@ def test_each_rank_saves_its_part_of_the_optimizer_at_stage_1(by_ranks: dict[int
     assert cut(saved[1], "exp_avg") == cut(saved[3], "exp_avg") != cut(saved[0], "exp_avg")
     assert cut(saved[1], "param") == cut(saved[0], "param") != cut(saved[3], "param")
     assert cut(saved[2], "param") == cut(saved[3], "param")
-    replicated = [set(checkpoint_dirs.verify_checkpoint_files(path).replicated) for path in saved]
+    replicated = [
+        set(find_job_checkpoints.verify_checkpoint_files(path).replicated) for path in saved
+    ]
     assert replicated[0] > replicated[1] > replicated[2] == replicated[3]
 
 

@@ -20,7 +20,7 @@ from tests.daemon.trainer.meshes import check_commands, check_memory
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.torch_releases import needs_tensor_ranks
 from tests.matrices import FULL
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [
     pytest.mark.torch,
@@ -124,7 +124,7 @@ def mesh_jobs(variant: str, directory: Path, ranks: int, before: Path) -> dict[s
     on from a step of another mesh, which is `before`."""
     jobs: dict[str, dict[str, Any]] = {}
     for mesh in MESHES[ranks]:
-        source = directory / "out" / str(mesh) / "out" / checkpoint_dirs.directory_name(SAVED)
+        source = directory / "out" / str(mesh) / "out" / find_job_checkpoints.directory_name(SAVED)
         jobs[f"{mesh}"] = tree(variant, mesh)
         if mesh not in CONTINUED:
             continue

@@ -17,7 +17,7 @@ from tests.daemon.trainer.test_finetuning import Jobs
 from tests.daemon.trainer.torch_releases import HAS_TENSOR_RANKS, needs_tensor_ranks
 from tests.matrices import FULL
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(25, "a model learns a sentence by heart")]
 LEARNED = 50
@@ -49,7 +49,7 @@ def learning(make: Jobs, **changes: Any) -> dict[str, Any]:
 def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
     make = Jobs(directory)
     write_lines(Path(make.train), PAIRS)
-    source = str(out / "learned" / "out" / checkpoint_dirs.directory_name(LEARNED))
+    source = str(out / "learned" / "out" / find_job_checkpoints.directory_name(LEARNED))
 
     def then(stage: int, **changes: Any) -> dict[str, Any]:
         train = {"steps": LEARNED + 1, **changes.pop("train", {})}

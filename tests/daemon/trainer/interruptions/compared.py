@@ -11,7 +11,7 @@ from typing import Any
 from harness.launching import run
 from tests.daemon.trainer.tensors import digest
 from zerotools.io.telemetry.step_metrics_files import METRICS
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 COMPARED = ("loss", "grad_norm", "lr", "loss_scale", "skipped_steps", "eval_loss")
 """What of the lines of metrics.jsonl must be the same to the last bit."""
@@ -48,8 +48,8 @@ class Interrupted:
         lost = measured(self.output).keys() ^ measured(self.untouched).keys()
         if lost:
             self.wrong.append(f"{len(lost)} numbers are in one of the runs alone")
-        name = checkpoint_dirs.directory_name(self.steps)
-        checkpoint_dirs.verify_checkpoint_files(self.output / name)
+        name = find_job_checkpoints.directory_name(self.steps)
+        find_job_checkpoints.verify_checkpoint_files(self.output / name)
         if digest(self.output / name) != digest(self.untouched / name):
             self.wrong.append("weights or optimizer state differ")
 

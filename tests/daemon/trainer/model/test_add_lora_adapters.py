@@ -14,7 +14,7 @@ from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.lora import LoraSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 
 pytestmark = pytest.mark.peft
 TOLERANCE = 2e-6
@@ -54,7 +54,7 @@ def runs(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> di
     found = {}
     for ranks in (1, 2):
         directory = tmp_path_factory.mktemp("runs") / str(ranks)
-        half = directory / "out" / "stage-3" / "out" / checkpoint_dirs.directory_name(2)
+        half = directory / "out" / "stage-3" / "out" / find_job_checkpoints.directory_name(2)
         jobs = {"stage-3": lora_job(base, examples)}
         if ranks == 2:
             jobs["stage-3"]["checkpoint"] = {"every": 2}
@@ -82,7 +82,7 @@ def test_adapters_learn_alike_on_all_ranks_and_resume(runs: dict[int, Runs]) -> 
 
 
 def test_the_record_says_what_was_trained(runs: dict[int, Runs]) -> None:
-    record = checkpoint_dirs.verify_checkpoint_files(runs[2].checkpoint("stage-3", 4))
+    record = find_job_checkpoints.verify_checkpoint_files(runs[2].checkpoint("stage-3", 4))
     assert record.lora is not None
     assert (record.lora.rank, record.lora.scale) == (RANK, ALPHA / RANK)
     hidden, inner, layers = 32, 64, 2
@@ -192,14 +192,14 @@ def halves(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> 
         for kept in ("train", "fp32") if name == "3" else ("train",):
             lora = {**tree["lora"], "frozen_precision": kept}
             jobs[f"{name}-{kept}"] = {**tree, "lora": lora}
-        step = directory / "out" / f"{name}-train" / "out" / checkpoint_dirs.directory_name(2)
+        step = directory / "out" / f"{name}-train" / "out" / find_job_checkpoints.directory_name(2)
         if name in RESUMED:
             again = {**jobs[f"{name}-train"], "resume_from": str(step)}
             jobs[f"{name}-again"] = {**again, "checkpoint": {}}
     # Of before frozen weights were kept in 16 bits, and back.
     for name, kept in (("3-again-older", "fp32"), ("3-again-newer", "train")):
         saved = "3-train" if kept == "fp32" else "3-fp32"
-        step = directory / "out" / saved / "out" / checkpoint_dirs.directory_name(2)
+        step = directory / "out" / saved / "out" / find_job_checkpoints.directory_name(2)
         jobs[name] = {**jobs[f"3-{kept}"], "resume_from": str(step), "checkpoint": {}}
     ends = [name for name in jobs if "again" not in name]
     return run_all(directory, text, 2, jobs, ends=ends, begins=True)
@@ -263,7 +263,7 @@ def test_frozen_weights_are_those_of_the_directory(halves: Runs) -> None:
 
     from zerotools import load_state_dict
 
-    record = checkpoint_dirs.verify_checkpoint_files(halves.checkpoint("3-train", LAST))
+    record = find_job_checkpoints.verify_checkpoint_files(halves.checkpoint("3-train", LAST))
     assert record.model.frozen > 0
     kept = {name: load_state_dict(halves.checkpoint(f"{name}-train", LAST)) for name in PLACES}
     exact = load_state_dict(halves.checkpoint("3-fp32", LAST))

@@ -48,7 +48,7 @@ from zerotools.formats.deepspeed.writing.target_layout import (
 from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
 from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
 from zerotools.io.output.files_without_tensors import carried_file, file_of_bytes, run_sidecars_in
-from zerotools.runs.checkpoint_dirs import RECORD, read_record, rng_name
+from zerotools.runs.find_job_checkpoints import RECORD, read_record, rng_name
 from zerotools.runs.manifest import MANIFEST
 from zerotools.runs.training_record import record_to_json
 

@@ -20,7 +20,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
 from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
-from zerotools.io.torchzip import archive_layout as archives
+from zerotools.io.torchzip import lay_out_archive as archives
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickle_writer import dumps_renumbered
 from zerotools.io.torchzip.pt_file import TorchFile

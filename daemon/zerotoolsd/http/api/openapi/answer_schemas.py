@@ -6,7 +6,7 @@ from typing import Any
 
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.config.notify_config import DESTINATION_NOTICES, SERVICES
-from zerotoolsd.http.api.openapi.json_schemas import (
+from zerotoolsd.http.api.openapi.schema_builders import (
     ANY_OBJECT,
     COUNT,
     FLAG,

@@ -14,7 +14,6 @@ from aiohttp import web
 from zerotools.jobs.client.daemon_compatibility import API_VERSION
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.http.api.openapi.answer_schemas import answer_components, explanation_components
-from zerotoolsd.http.api.openapi.json_schemas import refusal_components, tables_of
 from zerotoolsd.http.api.openapi.request_paths import (
     job_paths,
     machine_paths,
@@ -22,6 +21,7 @@ from zerotoolsd.http.api.openapi.request_paths import (
     result_paths,
 )
 from zerotoolsd.http.api.openapi.request_schemas import request_components
+from zerotoolsd.http.api.openapi.schema_builders import refusal_components, tables_of
 from zerotoolsd.http.api.responses import json_response
 
 

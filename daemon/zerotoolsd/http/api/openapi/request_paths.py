@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from zerotools.jobs.states import OLD_VERBS, STATE_WORDS, STATES
 from zerotoolsd.http.api.job_outputs import LONGEST_WAIT_SECONDS, MOST_POINTS, MOST_ROWS
-from zerotoolsd.http.api.openapi.json_schemas import (
+from zerotoolsd.http.api.openapi.request_schemas import JOB_ORDERS, MOST_SHOWN
+from zerotoolsd.http.api.openapi.schema_builders import (
     ATTEMPT,
     COUNT,
     FLAG,
@@ -27,7 +28,6 @@ from zerotoolsd.http.api.openapi.json_schemas import (
     query_of,
     ref,
 )
-from zerotoolsd.http.api.openapi.request_schemas import JOB_ORDERS, MOST_SHOWN
 from zerotoolsd.http.api.request_validation import (
     MOST_HISTORY_POINTS,
     MOST_HISTORY_SECONDS,

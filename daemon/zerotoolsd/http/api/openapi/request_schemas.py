@@ -6,7 +6,7 @@ from zerotools.jobs.priority_range import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.config.notify_config import DESTINATION_NOTICES
-from zerotoolsd.http.api.openapi.json_schemas import (
+from zerotoolsd.http.api.openapi.schema_builders import (
     FLAG,
     KEY,
     NUMBER,

@@ -20,10 +20,10 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import OLD_VERBS
 from zerotoolsd.http.api.openapi.answer_schemas import answer_components, explanation_components
-from zerotoolsd.http.api.openapi.json_schemas import tables_of
 from zerotoolsd.http.api.openapi.openapi_document import document
 from zerotoolsd.http.api.openapi.request_paths import result_components
 from zerotoolsd.http.api.openapi.request_schemas import request_components
+from zerotoolsd.http.api.openapi.schema_builders import tables_of
 from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.interface.api_types import Event
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.io.torchzip.archives import archive_bytes, opened
 from zerotools.core import dtypes
 from zerotools.io.torchzip.archive import Archive
-from zerotools.io.torchzip.archive_layout import ALIGNMENT, lay_out
+from zerotools.io.torchzip.lay_out_archive import ALIGNMENT, lay_out
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.zip_directory import payload_of, read_directory

@@ -6,7 +6,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.train import TrainSpec
-from zerotoolsd.trainer.engine.schedule import (
+from zerotoolsd.trainer.engine.learning_rate import (
     decay_steps,
     learning_rate,
     schedule_changes,

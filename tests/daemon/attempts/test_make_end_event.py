@@ -10,7 +10,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import an_attempt_row
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.attempts.end_event import end_event, outcome_of, steps_lost
+from zerotoolsd.attempts.make_end_event import end_event, outcome_of, steps_lost
 from zerotoolsd.dispatch.end_jobs_for_memory import why_not_saved
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow

@@ -41,13 +41,13 @@ from zerotools.ops.execution.execute import (
 )
 from zerotools.ops.execution.plan_copies import plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
-from zerotools.ops.prove_source_and_output import compare_bytes, prove_source
 from zerotools.ops.verification.digest_manifest import (
     read_digest_manifest,
     sidecar_of_path,
 )
 from zerotools.ops.verification.verification_result import Soundness, Verification
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
+from zerotools.ops.verify_source_and_output import compare_bytes, prove_source
 
 BUDGET = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 

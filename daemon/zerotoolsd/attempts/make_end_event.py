@@ -10,7 +10,7 @@ from typing import Any
 from zerotools.jobs import states
 from zerotools.jobs.jobfile_tables.spec import ALWAYS
 from zerotools.jobs.text.mask_secrets import mask_text
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotoolsd.attempts.cause_of_end import same_before, saved_step, why_not_again
 from zerotoolsd.attempts.job_environment import unshown_values
 from zerotoolsd.queue import lifecycle, retries_by_cause, time_limit
@@ -204,7 +204,7 @@ def steps_lost(job: JobRow, attempt: AttemptRow | None, record: Mapping[str, Any
     saved = max(saved_step(record), job.standing.best_step)
     begun = None if attempt is None else attempt.resumed_from
     if begun is not None:
-        named = checkpoint_dirs.step_of(PurePath(begun).name)
+        named = find_job_checkpoints.step_of(PurePath(begun).name)
         if named is None and not saved:
             return None  # the step at which it began is unknown
         saved = max(saved, named or 0)

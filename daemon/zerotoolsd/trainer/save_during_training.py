@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 import torch
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.training_record import JobRecord
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import Committer
 from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
@@ -152,7 +152,7 @@ def make_checkpointing(
     a directory that lists the checkpoints that other jobs need: see `KeepPolicy`.
     """
     wanted = spec.checkpoint
-    named = checkpoint_dirs.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None
+    named = find_job_checkpoints.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None
     keeping = KeepPolicy(wanted.keep_last, wanted.keep_every, wanted.best, named, needed)
     output_dir = Path(spec.output_dir or "")
     committer = Committer(output_dir, keeping, add_files, before_commit, reporter.log_line)

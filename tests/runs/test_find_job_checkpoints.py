@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.runs import checkpoint_dirs
+from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.training_record import (
     RNG_PER_RANK,
@@ -58,40 +58,40 @@ def record(step: int = 40, **changes: Any) -> JobRecord:
 
 def make(output_dir: Path, step: int, **changes: Any) -> Path:
     """A checkpoint as far as this module looks: a record, random number states, a manifest."""
-    directory = output_dir / checkpoint_dirs.directory_name(step)
-    (directory / checkpoint_dirs.DCP).mkdir(parents=True)
-    (directory / checkpoint_dirs.DCP / "__0_0.distcp").write_bytes(b"tensors")
+    directory = output_dir / find_job_checkpoints.directory_name(step)
+    (directory / find_job_checkpoints.DCP).mkdir(parents=True)
+    (directory / find_job_checkpoints.DCP / "__0_0.distcp").write_bytes(b"tensors")
     made = record(step, **changes)
-    checkpoint_dirs.write_record(directory, made)
+    find_job_checkpoints.write_record(directory, made)
     for rank in range(made.world_size):
-        (directory / checkpoint_dirs.rng_name(rank)).write_text("{}")
+        (directory / find_job_checkpoints.rng_name(rank)).write_text("{}")
     write_manifest(directory)
     return directory
 
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
-    checkpoint_dirs.write_record(tmp_path, record())
-    assert checkpoint_dirs.read_record(tmp_path) == record()
+    find_job_checkpoints.write_record(tmp_path, record())
+    assert find_job_checkpoints.read_record(tmp_path) == record()
 
 
 def test_a_record_without_the_optional_parts_comes_back(tmp_path: Path) -> None:
     plain = record(data=None, torch_version=None, zerotools_version=None, aliases={})
-    checkpoint_dirs.write_record(tmp_path, plain)
-    assert checkpoint_dirs.read_record(tmp_path) == plain
+    find_job_checkpoints.write_record(tmp_path, plain)
+    assert find_job_checkpoints.read_record(tmp_path) == plain
 
 
 @pytest.mark.parametrize("scale", [SCALE, LossScaleRecord(cur_scale=128.0, dynamic=False)])
 def test_a_loss_scale_comes_back(tmp_path: Path, scale: LossScaleRecord) -> None:
     fp16 = record(precision="fp16", skipped_steps=3, loss_scale=scale)
-    checkpoint_dirs.write_record(tmp_path, fp16)
-    assert checkpoint_dirs.read_record(tmp_path) == fp16
+    find_job_checkpoints.write_record(tmp_path, fp16)
+    assert find_job_checkpoints.read_record(tmp_path) == fp16
 
 
 def test_an_optimizer_has_only_its_own_options(tmp_path: Path) -> None:
     group = OptimizerGroup(1e-3, 0.1, params=("a.weight",), momentum=0.9)
     sgd = record(optimizer=OptimizerRecord("sgd", (group,)))
-    path = checkpoint_dirs.write_record(tmp_path, sgd)
-    assert checkpoint_dirs.read_record(tmp_path) == sgd
+    path = find_job_checkpoints.write_record(tmp_path, sgd)
+    assert find_job_checkpoints.read_record(tmp_path) == sgd
     assert "betas" not in path.read_text()
     assert group.options() == {"lr": 1e-3, "weight_decay": 0.1, "momentum": 0.9}
 
@@ -121,30 +121,33 @@ def test_resharding_changes_the_world_size_and_reseeds() -> None:
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
-    path = checkpoint_dirs.write_record(tmp_path, record())
+    path = find_job_checkpoints.write_record(tmp_path, record())
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(BadFile, match=sentence):
-        checkpoint_dirs.read_record(tmp_path)
+        find_job_checkpoints.read_record(tmp_path)
 
 
 def test_a_later_version_is_unsupported(tmp_path: Path) -> None:
-    path = checkpoint_dirs.write_record(tmp_path, record())
+    path = find_job_checkpoints.write_record(tmp_path, record())
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
     with pytest.raises(Unsupported, match="version 2, but this zerotools reads 1"):
-        checkpoint_dirs.read_record(tmp_path)
+        find_job_checkpoints.read_record(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000])
 def test_a_record_that_is_no_json_object_is_a_bad_file(tmp_path: Path, text: str) -> None:
-    (tmp_path / checkpoint_dirs.RECORD).write_text(text)
+    (tmp_path / find_job_checkpoints.RECORD).write_text(text)
     with pytest.raises(BadFile):
-        checkpoint_dirs.read_record(tmp_path)
+        find_job_checkpoints.read_record(tmp_path)
 
 
 def test_names_and_steps_belong_together() -> None:
-    assert checkpoint_dirs.directory_name(40) == "step-00000040"
-    assert checkpoint_dirs.step_of(checkpoint_dirs.directory_name(123_456_789)) == 123_456_789
-    assert [checkpoint_dirs.step_of(name) for name in ("step-40", "latest", ".tmp-40-ab")] == [
+    assert find_job_checkpoints.directory_name(40) == "step-00000040"
+    assert (
+        find_job_checkpoints.step_of(find_job_checkpoints.directory_name(123_456_789))
+        == 123_456_789
+    )
+    assert [find_job_checkpoints.step_of(name) for name in ("step-40", "latest", ".tmp-40-ab")] == [
         None
     ] * 3
 
@@ -154,21 +157,22 @@ def test_listing_is_newest_first_and_ignores_everything_else(tmp_path: Path) -> 
         (tmp_path / name).mkdir()
     (tmp_path / "step-00000099").write_text("a file")
     assert [
-        checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.list_checkpoints(tmp_path)
+        find_job_checkpoints.step_of(path.name)
+        for path in find_job_checkpoints.list_checkpoints(tmp_path)
     ] == [
         100000000,
         10,
         9,
     ]
-    assert checkpoint_dirs.list_checkpoints(tmp_path / "nowhere") == []
+    assert find_job_checkpoints.list_checkpoints(tmp_path / "nowhere") == []
 
 
 def test_the_newest_that_verifies_is_chosen_and_the_others_named(tmp_path: Path) -> None:
     good = make(tmp_path, 10)
     flipped, unfinished = make(tmp_path, 20), make(tmp_path, 30)
-    (flipped / checkpoint_dirs.DCP / "__0_0.distcp").write_bytes(b"tensorZ")
+    (flipped / find_job_checkpoints.DCP / "__0_0.distcp").write_bytes(b"tensorZ")
     (unfinished / "MANIFEST.json").unlink()
-    choice = checkpoint_dirs.newest_valid(tmp_path)
+    choice = find_job_checkpoints.newest_valid(tmp_path)
     assert choice.path == good
     assert choice.record == record(10)
     assert [skipped.path for skipped in choice.skipped] == [unfinished, flipped]
@@ -178,57 +182,57 @@ def test_the_newest_that_verifies_is_chosen_and_the_others_named(tmp_path: Path)
 
 def test_only_checkpoints_above_a_step_are_looked_at(tmp_path: Path) -> None:
     make(tmp_path, 10)
-    assert checkpoint_dirs.newest_valid(tmp_path, above=10) == checkpoint_dirs.ResumeChoice(
-        None, None
-    )
+    assert find_job_checkpoints.newest_valid(
+        tmp_path, above=10
+    ) == find_job_checkpoints.ResumeChoice(None, None)
 
 
 def test_a_renamed_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    make(tmp_path, 10).rename(tmp_path / checkpoint_dirs.directory_name(11))
-    choice = checkpoint_dirs.newest_valid(tmp_path)
+    make(tmp_path, 10).rename(tmp_path / find_job_checkpoints.directory_name(11))
+    choice = find_job_checkpoints.newest_valid(tmp_path)
     assert choice.path is None
     assert "is of step 10, but its directory is of step 11" in choice.skipped[0].why
 
 
 def test_promised_random_number_states_must_be_there(tmp_path: Path) -> None:
     directory = make(tmp_path, 10)
-    (directory / checkpoint_dirs.rng_name(1)).unlink()
+    (directory / find_job_checkpoints.rng_name(1)).unlink()
     write_manifest(directory)
     with pytest.raises(BadFile, match=r"rank_00001\.json is missing, .* of 2 ranks"):
-        checkpoint_dirs.verify_checkpoint_files(directory)
+        find_job_checkpoints.verify_checkpoint_files(directory)
 
 
 def test_resuming_takes_a_checkpoint_or_a_directory_of_them(tmp_path: Path) -> None:
     make(tmp_path, 10)
     newest = make(tmp_path, 20)
-    assert checkpoint_dirs.resolve_resume_from(tmp_path).path == newest
+    assert find_job_checkpoints.resolve_resume_from(tmp_path).path == newest
     elsewhere = newest.rename(tmp_path / "resharded")
-    assert checkpoint_dirs.resolve_resume_from(elsewhere).path == elsewhere
+    assert find_job_checkpoints.resolve_resume_from(elsewhere).path == elsewhere
 
 
 def test_resuming_from_nothing_is_a_bad_request(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="is not a directory"):
-        checkpoint_dirs.resolve_resume_from(tmp_path / "nowhere")
+        find_job_checkpoints.resolve_resume_from(tmp_path / "nowhere")
     with pytest.raises(BadRequest, match="is not a checkpoint: it has no"):
-        checkpoint_dirs.resolve_resume_from(tmp_path)
+        find_job_checkpoints.resolve_resume_from(tmp_path)
 
 
 def test_resuming_from_damage_is_a_bad_file(tmp_path: Path) -> None:
-    (make(tmp_path, 10) / checkpoint_dirs.RECORD).write_text("{}")
+    (make(tmp_path, 10) / find_job_checkpoints.RECORD).write_text("{}")
     with pytest.raises(
         BadFile, match=r"no checkpoint in .* is complete; the newest has this fault: .*job\.json"
     ):
-        checkpoint_dirs.resolve_resume_from(tmp_path)
+        find_job_checkpoints.resolve_resume_from(tmp_path)
 
 
 def test_latest_is_a_hint_that_is_followed_only_to_what_exists(tmp_path: Path) -> None:
-    assert checkpoint_dirs.latest_by_hint(tmp_path) is None
-    checkpoint_dirs.write_latest(tmp_path, checkpoint_dirs.directory_name(10))
-    assert checkpoint_dirs.latest_by_hint(tmp_path) is None
+    assert find_job_checkpoints.latest_by_hint(tmp_path) is None
+    find_job_checkpoints.write_latest(tmp_path, find_job_checkpoints.directory_name(10))
+    assert find_job_checkpoints.latest_by_hint(tmp_path) is None
     directory = make(tmp_path, 10)
-    assert checkpoint_dirs.latest_by_hint(tmp_path) == directory
-    (tmp_path / checkpoint_dirs.LATEST).write_text("../elsewhere\n")
-    assert checkpoint_dirs.latest_by_hint(tmp_path) is None
+    assert find_job_checkpoints.latest_by_hint(tmp_path) == directory
+    (tmp_path / find_job_checkpoints.LATEST).write_text("../elsewhere\n")
+    assert find_job_checkpoints.latest_by_hint(tmp_path) is None
 
 
 def test_every_field_is_in_the_reference() -> None:

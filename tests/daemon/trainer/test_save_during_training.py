@@ -20,7 +20,7 @@ def test_the_thread_writes_on_the_device_of_its_rank(
 ) -> None:
     import torch
 
-    from zerotoolsd.trainer.run_saves import _in_thread
+    from zerotoolsd.trainer.save_during_training import _in_thread
 
     done = list[str]()
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: done.append(str(device)))
@@ -39,7 +39,7 @@ def over() -> None:
 @pytest.mark.parametrize("wait", ["begin", "settle"])
 def test_a_state_that_is_not_fit_is_raised_where_all_ranks_wait(wait: str) -> None:
     from zerotoolsd.trainer.rank.rank_errors import Diverged
-    from zerotoolsd.trainer.run_saves import Saves
+    from zerotoolsd.trainer.save_during_training import Saves
 
     class Spoilt:
         """A saver whose state is not finite."""
