@@ -206,11 +206,12 @@ class TrainingOptions(TypedDict, total=False):
         ),
     ]
     precision: Annotated[
-        Literal["bf16", "fp16", "fp32"] | None, Option(group=TRAINING, help="[default: bf16]")
+        Literal["bf16", "fp16", "fp32"] | None,
+        Option(group=TRAINING, help="Dtype of the forward and backward pass.  [default: bf16]"),
     ]
     optimizer: Annotated[
         Literal["adamw", "adam", "sgd", "adafactor", "muon", "adamw8bit"] | None,
-        Option(group=TRAINING, help="[default: adamw]"),
+        Option(group=TRAINING, help="The optimizer of the training.  [default: adamw]"),
     ]
     engine: Annotated[
         Literal["torch", "deepspeed"] | None,

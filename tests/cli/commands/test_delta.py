@@ -82,7 +82,7 @@ def test_a_model_with_other_names_is_stored_whole_with_a_note(
 def test_an_output_and_a_delta_are_needed(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = zerotools(capsys, "apply", models / "a", models / "b")
     assert status == 2
-    assert "name a delta and an output, or pass --in-place" in err
+    assert "name both, or pass --in-place" in err
     status, _, err = zerotools(capsys, "apply", models / "a", models / "b", models / "out")
     assert status == 3
     assert err.count("\n") == 1

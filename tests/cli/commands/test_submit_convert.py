@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,6 +13,19 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.golden_files import DEEPSPEED
 
 ZERO3 = str(DEEPSPEED / "z3-bf16-w2" / "checkpoint")
+
+
+def test_the_reason_of_a_trial_that_fails_is_in_the_json_too(
+    zerotools: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    done = zerotools("submit", "--json", "--convert", "--", "consolidate", ZERO3, "out")
+    assert done.status == 2
+    [error] = json.loads(done.out)["errors"]
+    assert error["detail"].endswith("because the conversion would fail: out exists")
+    assert error["hint"] == "choose another output, or pass --overwrite"
+    assert done.err.count("error: ") == 1
 
 
 def test_a_conversion_is_tried_and_queued_as_parts(

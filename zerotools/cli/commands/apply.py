@@ -51,7 +51,9 @@ def command(a: Path, paths: tuple[Path, ...], in_place: bool, as_json: bool, **g
     when the delta was made, give them again.
     """
     if not in_place and len(paths) < 2:
-        raise BadRequest("name a delta and an output, or pass --in-place to change A itself")
+        raise BadRequest(
+            "a delta or the output is missing; name both, or pass --in-place to change A itself"
+        )
     deltas, out = (paths, None) if in_place else (paths[:-1], paths[-1])
     flag = "" if is_in_parts(given) else "with --resume "
     hint = nullcontext() if out is None else hint_at_resuming(out, flag)

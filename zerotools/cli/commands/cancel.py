@@ -41,7 +41,7 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
     A JOB is a number, or the name of a job that has not ended. @7 and @tiny mean all jobs of an
     array.
 
-    Only the user who submitted a job, and root, may cancel it.
+    Only the user who submitted a job, and administrators, may cancel it.
     """
     client = jobs_client(socket, references)
     told = None if as_json else lambda job: _describe_outcome(job, wait)

@@ -20,6 +20,7 @@ from zerotools.cli.output.report_failure import report_error
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.ops.thinning.carry_out_thinning import SCHEMA, Outcome, Status
 from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note
+from zerotools.ops.verification.verification_result import Soundness
 from zerotools.public.command_options.declare_and_bind_options import bind_options
 from zerotools.public.progress import metering
 from zerotools.public.thin_checkpoints import SelectedOptions, ThinKeywords, ThinResult, ThinSteps
@@ -142,7 +143,9 @@ def _results(done: Sequence[Outcome]) -> Iterator[str]:
             compared = f"{count_text(checked.tensors, 'tensor')} stay"
             if checked.compared:
                 compared += f", {checked.compared} of them rewritten and compared"
-            yield f"thinned {render.clean(str(each.path))}: {compared}; {checked.soundness.value}"
+            whole = checked.soundness is Soundness.WHOLE
+            found = "whole" if whole else "no fault was found, but some bytes have no checksum"
+            yield f"thinned {render.clean(str(each.path))}: {compared}; {found}"
             for note in each.done.notes:
                 yield f"note: {render.clean(note)}"
     gone = [each for each in done if each.status is Status.THINNED]

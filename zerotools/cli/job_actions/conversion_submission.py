@@ -90,10 +90,14 @@ def _tried(
         )
         if done.returncode == 0:
             break
-    click.echo(done.stderr, err=True, nl=False)
+    lines = done.stderr.splitlines()
+    failed = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    if done.returncode == 0 or not failed:
+        click.echo(done.stderr, err=True, nl=False)
     if done.returncode == 0:
         return way
-    raise BadRequest(
-        "nothing was queued, because the conversion would fail with the error above; correct its "
-        "cause first"
+    advice = "; ".join(line.removeprefix("hint: ") for line in lines if line.startswith("hint: "))
+    why = (
+        f"nothing was queued, because the conversion would fail: {'; '.join(failed) or 'see above'}"
     )
+    raise BadRequest(f"{why}; {advice}" if advice else why)
