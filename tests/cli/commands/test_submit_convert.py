@@ -19,7 +19,7 @@ def test_the_reason_of_a_trial_that_fails_is_in_the_json_too(
     zerotools: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "out").mkdir()
+    (tmp_path / "out").touch()
     done = zerotools("submit", "--json", "--convert", "--", "consolidate", ZERO3, "out")
     assert done.status == 2
     [error] = json.loads(done.out)["errors"]
