@@ -26,10 +26,9 @@ import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
-from click.shell_completion import CompletionItem
 
 from zerotools.cli.command_table import (
     COMMANDS,
@@ -45,6 +44,9 @@ from zerotools.cli.output.colours import AUTO, CHOICES, colour_choice
 from zerotools.cli.output.messages import HOST, null_stream
 from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
 from zerotools.version import version
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _MANY_FILES = 65536
 _MANY_OBJECTS = 100_000
@@ -329,6 +331,8 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return completions: names of commands from the table, and options from the parameters."""
+        from click.shell_completion import CompletionItem  # for completion alone
+
         found = [
             CompletionItem(name, help=entry.help)
             for name, entry in self.entries.items()

@@ -32,13 +32,15 @@ the adapter.
 """
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 # The adapter's name is absent if a program saved the names of PEFT's files.
-_LORA = re.compile(
+_LORA = (
     rf"(?P<stem>.+)\.((?P<half>{A}|{B})(\.(?P<adapter>[^.]+))?(?P<leaf>\.weight|\.bias)"
     rf"|(?P<part>{EMBEDDING_A}|{EMBEDDING_B}|{MAGNITUDE})(\.(?P<of>[^.]+))?(\.weight)?"
     r"|adapter\.(?P<bridge>linear_in|linear_out)(?P<end>\.weight))"
 )
-_WHOLE = re.compile(rf"(?P<stem>.+)\.{SAVED_WHOLE}(\.(?P<adapter>[^.]+))?(?P<leaf>\..+)")
-_TOKENS = re.compile(rf"(?P<stem>.+\.token_adapter)\.{TOKENS}(\.(?P<adapter>[^.]+))?")
+_WHOLE = rf"(?P<stem>.+)\.{SAVED_WHOLE}(\.(?P<adapter>[^.]+))?(?P<leaf>\..+)"
+_TOKENS = rf"(?P<stem>.+\.token_adapter)\.{TOKENS}(\.(?P<adapter>[^.]+))?"
+# A name without these words is of no adapter.
+_MARKS = ("lora_", "adapter", SAVED_WHOLE)
 _ORIGINALS = (".original_module.", ".trainable_tokens_original.")
 _OF_BRIDGE = {"linear_in": A, "linear_out": B}
 # The names under which layers with an adapter hold the original layer.
@@ -49,17 +51,17 @@ _OF_OTHER_KINDS = (
     r"|fourierft_spectrum|randlora_\w+|hra_u|bone_\w*|miss_\w*|shira_\w+|c3a_kernel|road_\w+"
     r"|ln_tuning_layers|waveft_\w+"
 )
-_OTHERS = re.compile(
+_OTHERS = (
     rf"\.({_OF_OTHER_KINDS}|lora_[A-Za-z]\w*)\."
     r"|(^|\.)(prompt_encoder|adaption_prompt|adaption_gate)[._]"
     r"|\.adapter\.(adapter_\w+\.|weight_magnitude)"
 )
 # Names that only PEFT gives to tensors of other kinds of adapters, in a model or a file of its own.
-_NOT_LORA = re.compile(
+_NOT_LORA = (
     rf"(.+\.)?{re.escape(PREFIX)}.+\.({_OF_OTHER_KINDS}|lora_E)(\..*)?"
     rf"|.+\.token_adapter\.{TOKENS}(\..*)?|prompt_encoder\.{DEFAULT}\..+"
 )
-_WRAPPED = re.compile(r"(?P<stem>.+)\.base_layer\.(weight|bias)")
+_WRAPPED = r"(?P<stem>.+)\.base_layer\.(weight|bias)"
 _PROMPTS = "prompt_embeddings"
 
 
@@ -97,7 +99,7 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
         parsed = _parsed(key)
         if parsed is not None:
             found.setdefault(parsed[0], []).append(parsed[1])
-        elif _OTHERS.search(key.name):
+        elif re.search(_OTHERS, key.name):
             others.append(key.name)
     others = others or [*filter(None, [tensor_of_other_kind(keys)])]
     if others:
@@ -137,8 +139,8 @@ def tensor_of_other_kind(keys: Iterable[Key]) -> str | None:
     names = sorted({key.name for key in keys})
     if names == [_PROMPTS]:
         return _PROMPTS
-    wrapped = {match["stem"] for match in map(_WRAPPED.fullmatch, names) if match}
-    return next((n for n in names if _NOT_LORA.fullmatch(n) or _is_inside(n, wrapped)), None)
+    wrapped = {match["stem"] for name in names if (match := re.fullmatch(_WRAPPED, name))}
+    return next((n for n in names if re.fullmatch(_NOT_LORA, n) or _is_inside(n, wrapped)), None)
 
 
 def _is_inside(name: str, wrapped: Collection[str]) -> bool:
@@ -195,17 +197,19 @@ def _is_lora(each: AdapterTensor) -> bool:
 
 
 def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
+    if not any(mark in key.name for mark in _MARKS):
+        return None
     name = full_name(key.name)
     if any(word in name for word in _ORIGINALS):
         return None
-    if match := _LORA.fullmatch(name):
+    if match := re.fullmatch(_LORA, name):
         part, stem = match["half"] or match["part"] or _OF_BRIDGE[match["bridge"]], match["stem"]
         adapter = match["adapter"] or match["of"] or DEFAULT
         saved = f"{stem}.{part}{match['leaf'] or match['end'] or ''}"
-    elif match := _WHOLE.fullmatch(name):
+    elif match := re.fullmatch(_WHOLE, name):
         part, stem, adapter = SAVED_WHOLE, match["stem"], match["adapter"] or DEFAULT
         saved = f"{stem}{match['leaf']}"
-    elif match := _TOKENS.fullmatch(name):
+    elif match := re.fullmatch(_TOKENS, name):
         part, stem, adapter = TOKENS, match["stem"], match["adapter"] or DEFAULT
         saved = f"{stem}.{TOKENS}"
     else:
@@ -269,7 +273,7 @@ def plain_name(name: str) -> str:
     tensor.
     """
     plain = module_of(full_name(name))
-    match = _WHOLE.fullmatch(plain)
+    match = re.fullmatch(_WHOLE, plain)
     return plain if match is None else match["stem"] + match["leaf"]
 
 

@@ -156,7 +156,7 @@ def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
     listing = NamesBelow(path, names)
     for layout in PROGRAMS:
         pattern = layout.next_to_checkpoints
-        if pattern is None or any(map(pattern.fullmatch, names)):
+        if pattern is None or any(re.fullmatch(pattern, name) for name in names):
             found = _run(layout, listing)
             if found is not None:
                 yield found
@@ -170,7 +170,8 @@ def checkpoints_at(path: Path, names: set[str]) -> Iterator[tuple[ProgramRun, Ru
     """
     for layout in PROGRAMS:
         models = layout.models
-        if not (layout.holds is not None and any(map(layout.holds.fullmatch, names))):
+        holds = layout.holds
+        if holds is None or not any(re.fullmatch(holds, name) for name in names):
             if path.name not in layout.models:
                 continue
             models = (HERE,)
@@ -215,7 +216,7 @@ def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEnt
     """Return the checkpoints in the directory `place`, oldest first. The result is empty if no file
     shows that this program saved them.
     """
-    matches = {name: layout.numbered.fullmatch(name) for name in listing.names(place)}
+    matches = {name: re.fullmatch(layout.numbered, name) for name in listing.names(place)}
     found = sorted((_age(match, name), name) for name, match in matches.items() if match)
     kept = [
         RunEntry(relative_entry(place, name), step if step >= 0 else None)
@@ -224,7 +225,7 @@ def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEnt
     ]
     holds = layout.holds
     is_marked = holds is None or any(
-        holds.fullmatch(name)
+        re.fullmatch(holds, name)
         for entry in kept[::-1][:_LOOKED_AT]
         for name in listing.names(entry.name)
     )

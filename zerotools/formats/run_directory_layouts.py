@@ -18,7 +18,6 @@ Lightning      lightning/pytorch/callbacks/model_checkpoint.py
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 HERE = ""
@@ -62,13 +61,13 @@ class RunLayout:
     """
 
     program: str
-    numbered: re.Pattern[str]
+    numbered: str
     files: bool = False
     places: tuple[str, ...] = (HERE,)
     models: tuple[str, ...] = (HERE,)
     inside: tuple[str, ...] = (HERE,)
-    holds: re.Pattern[str] | None = None
-    next_to_checkpoints: re.Pattern[str] | None = None
+    holds: str | None = None
+    next_to_checkpoints: str | None = None
     tracker: Tracker | None = None
     written_last: str | None = None
     unfinished_suffix: str | None = None
@@ -76,33 +75,33 @@ class RunLayout:
 
 
 _TRAINER_STATE = "trainer_state.json"
-_GLOBAL_STEP_N = re.compile(r"(best.*?)?global_step(?P<step>\d+)")
-_CHECKPOINT_N = re.compile(r"checkpoint-(?P<step>\d+)")
+_GLOBAL_STEP_N = r"(best.*?)?global_step(?P<step>\d+)"
+_CHECKPOINT_N = r"checkpoint-(?P<step>\d+)"
 _LATEST_ITERATION = "latest_checkpointed_iteration.txt"
 _SWIFT_VERSION = r"v\d+-\d{8}-\d{6}"
 
 PROGRAMS: tuple[RunLayout, ...] = (
     RunLayout(
         "verl",
-        re.compile(r"global_step_(?P<step>\d+)"),
+        r"global_step_(?P<step>\d+)",
         models=("actor", "critic", HERE),
         inside=(HERE, "model/dist_ckpt", "dist_ckpt", "model/huggingface", "huggingface"),
-        holds=re.compile(r"actor|critic|huggingface|fsdp_config\.json|model_world_size_\d+_.*"),
+        holds=r"actor|critic|huggingface|fsdp_config\.json|model_world_size_\d+_.*",
         tracker=Tracker(_LATEST_ITERATION, "global_step_{}"),
     ),
     RunLayout(
         "NeMo-RL",
-        re.compile(r"step_(?P<step>\d+)"),
+        r"step_(?P<step>\d+)",
         models=("policy", "value"),
         inside=("weights/model", "weights"),
-        holds=re.compile(r"training_info\.json"),
+        holds=r"training_info\.json",
     ),
     RunLayout(
         "prime-rl",
-        re.compile(r"step_(?P<step>\d+)"),
+        r"step_(?P<step>\d+)",
         places=("checkpoints", HERE),
         models=("trainer",),
-        holds=re.compile(r"trainer"),
+        holds=r"trainer",
     ),
     RunLayout(
         "OpenRLHF",
@@ -114,63 +113,63 @@ PROGRAMS: tuple[RunLayout, ...] = (
         "OpenRLHF",
         _GLOBAL_STEP_N,
         places=(HERE, r"checkpoints_\w+"),
-        holds=re.compile(r"metric\.json"),
+        holds=r"metric\.json",
         tracker=Tracker("latest"),
     ),
     RunLayout(
         "OpenRLHF",
-        re.compile(rf"{_GLOBAL_STEP_N.pattern}_hf"),
+        rf"{_GLOBAL_STEP_N}_hf",
         places=(HERE, r"checkpoints_\w+"),
     ),
     RunLayout(
         "slime",
-        re.compile(r"iter_(?P<step>\d{7,})"),
-        holds=re.compile(r"meta\.json"),
+        r"iter_(?P<step>\d{7,})",
+        holds=r"meta\.json",
         tracker=Tracker(_LATEST_ITERATION, "iter_{:0>7}"),
     ),
     RunLayout(
         "slime",
-        re.compile(r"iter_(?P<step>\d{7,})"),
-        next_to_checkpoints=re.compile(r"rollout"),
+        r"iter_(?P<step>\d{7,})",
+        next_to_checkpoints=r"rollout",
         tracker=Tracker(_LATEST_ITERATION, "iter_{:0>7}"),
     ),
     RunLayout(
         "NeMo",
-        re.compile(r"(?!.*-unfinished).*?(step=(?P<step>\d+).*?(?P<last>-last)?|-last)"),
+        r"(?!.*-unfinished).*?(step=(?P<step>\d+).*?(?P<last>-last)?|-last)",
         places=(HERE, "checkpoints", r"\d{4}-\d\d-\d\d_[\d-]+/checkpoints"),
         inside=("weights",),
-        holds=re.compile(r"context"),
+        holds=r"context",
         unfinished_suffix="-unfinished",
     ),
     RunLayout(
         "ms-swift",
         _CHECKPOINT_N,
         places=(HERE, _SWIFT_VERSION),
-        holds=re.compile(r"args\.json"),
+        holds=r"args\.json",
         written_last=_TRAINER_STATE,
     ),
     RunLayout(
         "LLaMA-Factory",
         _CHECKPOINT_N,
-        holds=re.compile(_TRAINER_STATE),
-        next_to_checkpoints=re.compile(r"trainer_log\.jsonl|llamaboard_config\.yaml"),
+        holds=_TRAINER_STATE,
+        next_to_checkpoints=r"trainer_log\.jsonl|llamaboard_config\.yaml",
         written_last=_TRAINER_STATE,
     ),
     RunLayout(
         "the Trainer of transformers",
         _CHECKPOINT_N,
-        holds=re.compile(_TRAINER_STATE),
+        holds=_TRAINER_STATE,
         written_last=_TRAINER_STATE,
     ),
     RunLayout(
         "accelerate",
-        re.compile(r"(checkpoint|step|epoch)_(?P<step>\d+)"),
+        r"(checkpoint|step|epoch)_(?P<step>\d+)",
         places=("checkpoints", HERE),
-        holds=re.compile(r"random_states_\d+\.pkl"),
+        holds=r"random_states_\d+\.pkl",
     ),
     RunLayout(
         "Lightning",
-        re.compile(r"(?P<last>last)(-v\d+)?\.ckpt|.*step=(?P<step>\d+).*\.ckpt|.*epoch=\d.*\.ckpt"),
+        r"(?P<last>last)(-v\d+)?\.ckpt|.*step=(?P<step>\d+).*\.ckpt|.*epoch=\d.*\.ckpt",
         files=True,
         places=(
             HERE,

@@ -41,9 +41,7 @@ from zerotoolsd.supervisor.procfs import read_process
 from zerotoolsd.supervisor.signal_process import open_process
 from zerotoolsd.supervisor.transient_os_errors import is_transient
 
-_LINE = re.compile(
-    r"^\d+: FLOCK +ADVISORY +(?:READ|WRITE) +(\d+) +([0-9a-f]+):([0-9a-f]+):(\d+) ", re.M
-)
+_LINE = r"(?m)^\d+: FLOCK +ADVISORY +(?:READ|WRITE) +(\d+) +([0-9a-f]+):([0-9a-f]+):(\d+) "
 MOST_NAMED = 4
 
 
@@ -62,7 +60,7 @@ def holders_of(found: os.stat_result, proc: Path = Path("/proc")) -> dict[int, i
 
 def _lock_holders(text: str, found: os.stat_result) -> Iterator[int]:
     # A line of a waiting process has "->" in the position of the kind of lock.
-    for pid, major, minor, inode in _LINE.findall(text):
+    for pid, major, minor, inode in re.findall(_LINE, text):
         device = os.makedev(int(major, 16), int(minor, 16))
         if device == found.st_dev and int(inode) == found.st_ino:
             yield int(pid)

@@ -33,7 +33,7 @@ _MOST_NODES = 1 << 16
 _WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
 _LEAST = 0.5
 """Smallest fraction of the planned processors with which a rank is still bound."""
-_NOTE = re.compile(rb"([cmf])(\d+);")
+_NOTE = rb"([cmf])(\d+);"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -121,7 +121,7 @@ def kept_of(binding: RankBinding, said: bytes) -> RankBinding:
 
     `said` are the bytes that `keep_to` returned in the child process.
     """
-    notes = [(kind, int(number)) for kind, number in _NOTE.findall(said)]
+    notes = [(kind, int(number)) for kind, number in re.findall(_NOTE, said)]
     if not notes:
         return binding
     why = "; ".join(_sentence(kind, number) for kind, number in notes)

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from zerotools.cli.output.messages import HOST
 from zerotools.cli.output.pager import AUTO, NEVER
@@ -35,6 +34,9 @@ from zerotools.public.command_options.declare_and_bind_options import (
     OptionKind,
     declared_options,
 )
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = ["GENERAL", "NAMES", "OUTPUT", "RESOURCES", "WHAT", "WHEN", "command", "option"]
 
@@ -155,6 +157,8 @@ class CheckpointPath(click.ParamType):  # type: ignore[type-arg]  # not generic 
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Let the shell complete names of files on this machine."""
+        from click.shell_completion import CompletionItem
+
         return [CompletionItem(incomplete, type="file")]
 
 

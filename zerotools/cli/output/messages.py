@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from typing import TextIO
 
@@ -121,7 +120,11 @@ def command_name() -> str:
 
     context = click.get_current_context(silent=True)
     host = None if context is None else context.find_root().params.get(HOST)
-    return "zerotools" if host is None else f"zerotools --host {shlex.quote(host)}"
+    if host is None:
+        return "zerotools"
+    import shlex
+
+    return f"zerotools --host {shlex.quote(host)}"
 
 
 def wrapped(label: str, lines: list[str], columns: int) -> list[str]:

@@ -32,7 +32,7 @@ NARROWEST_TEXT = 30
 """A text is not folded to fewer columns than this."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # C0, DEL, C1, the marks that reorder text, those that break lines, and those that show nothing.
-_CONTROL = re.compile(
+_CONTROL = (
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 _NO_COLUMN = frozenset(("Mn", "Me", "Cf"))
@@ -41,7 +41,9 @@ _NO_COLUMN = frozenset(("Mn", "Me", "Cf"))
 
 def clean(text: str) -> str:
     """Return `text` on one line, with every control character as an escape sequence."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    if text.isprintable():
+        return text
+    return re.sub(_CONTROL, lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def size(count: int | float | None) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zerotools.core.thinning_changes import Keep, Thinning
 
 _INDEX = ".bin.index.json"
-_MODEL = re.compile(
+_MODEL = (
     r"((diffusion_)?pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin"
     r"|(diffusion_)?pytorch_model-\d+-of-\d+\.bin|(diffusion_)?pytorch_model.*\.bin\.index\.json"
     r"|checkpoint\.pt"
@@ -36,7 +36,7 @@ class TorchFileFormat(Format):
     is_weights_format = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        return Found(path) if any(map(_MODEL.fullmatch, names)) else None
+        return Found(path) if any(re.fullmatch(_MODEL, name) for name in names) else None
 
     def find_by_number(self, path: Path, names: set[str]) -> Found | None:
         from zerotools.formats.torchfile.group_files_by_name import numbered_groups

@@ -25,7 +25,7 @@ CONFIGS = (
 """The files that may name code."""
 _LARGEST = 2**24
 # A class in a file of the model; `user/repository--modeling.Model` is in another repository.
-_CLASS = re.compile(r"([A-Za-z_]\w*)\.\w+")
+_CLASS = r"([A-Za-z_]\w*)\.\w+"
 # The relative imports that transformers follows.
 _IMPORTS = re.compile(
     r"^[ \t]*(?:import[ \t]+\.(\w+)[ \t]*$|from[ \t]+\.(\w+)[ \t]+import\b)", re.MULTILINE
@@ -86,7 +86,7 @@ def _named_files(config: Path) -> Iterator[str]:
 
 
 def _class_in(value: object) -> re.Match[str] | None:
-    return _CLASS.fullmatch(value) if isinstance(value, str) else None
+    return re.fullmatch(_CLASS, value) if isinstance(value, str) else None
 
 
 def _imports_of(path: Path) -> list[str]:

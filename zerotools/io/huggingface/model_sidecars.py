@@ -13,7 +13,7 @@ from zerotools.io.huggingface.model_code import CONFIGS, SUFFIX, code_files
 
 _Found = TypeVar("_Found")
 CONFIG = "config.json"
-_NAME = re.compile(
+_NAME = (
     r"config\.json|generation_config\.json|tokenizer[^/]*|vocab[.-][^/]*|merges\.txt"
     r"|special_tokens_map\.json|added_tokens\.json|chat_template\.[^/]*|spiece\.model"
     r"|sentencepiece[^/]*|[^/]*\.tiktoken|(video_)?preprocessor_config\.json|processor_config\.json"
@@ -27,11 +27,11 @@ _NAME = re.compile(
 )
 # Directories of a model: more chat templates, and modules of sentence-transformers.
 _TEMPLATES = "additional_chat_templates"
-_DIRECTORY = re.compile(rf"{_TEMPLATES}|\d+_\w+")
-_IN_DIRECTORY = re.compile(r"[\w-]+\.jinja|config\.json")
+_DIRECTORY = rf"{_TEMPLATES}|\d+_\w+"
+_IN_DIRECTORY = r"[\w-]+\.jinja|config\.json"
 # Names of a part of a checkpoint, or of one checkpoint of a run. Files of the model may be one
 # directory above, as after trainer.save_model(), after accelerate's save_state, and in jobs.
-_PART = re.compile(
+_PART = (
     r"dcp|_?actor|model|sharded|checkpoints?(_\w+)?|pytorch_model_fsdp_\d+|latest|best"
     r"|(best_)?(checkpoint|step|global_step|epoch|iter)[-_]?\d+(_universal)?"
 )
@@ -47,8 +47,10 @@ def model_sidecars(directory: Path) -> dict[str, Path]:
     that they name. A name may begin with the name of a subdirectory.
     """
     there = {path.name: path for path in sorted(directory.iterdir())}
-    found = {name: path for name, path in there.items() if _NAME.fullmatch(name) and path.is_file()}
-    if any(_DIRECTORY.fullmatch(name) for name in there):
+    found = {
+        name: path for name, path in there.items() if re.fullmatch(_NAME, name) and path.is_file()
+    }
+    if any(re.fullmatch(_DIRECTORY, name) for name in there):
         found |= _below(there, is_of_sentences="modules.json" in found)
     if any(name.endswith(SUFFIX) for name in there):
         found |= code_files([found[name] for name in CONFIGS if name in found], there)
@@ -59,12 +61,12 @@ def _below(there: Mapping[str, Path], *, is_of_sentences: bool) -> dict[str, Pat
     """Return the sidecar files in subdirectories. A link to another place is left out."""
     found = {}
     for name, directory in there.items():
-        is_usual = _DIRECTORY.fullmatch(name) and (name == _TEMPLATES or is_of_sentences)
+        is_usual = re.fullmatch(_DIRECTORY, name) and (name == _TEMPLATES or is_of_sentences)
         if not is_usual or directory.is_symlink() or not directory.is_dir():
             continue
         for path in sorted(directory.iterdir()):
             is_own = path.is_file() and refused_link_target(path, chosen_name=True) is None
-            if is_own and _IN_DIRECTORY.fullmatch(path.name):
+            if is_own and re.fullmatch(_IN_DIRECTORY, path.name):
                 found[f"{name}/{path.name}"] = path
     return found
 
@@ -114,7 +116,7 @@ def _search_upwards(path: Path, find: Callable[[Path], _Found]) -> Iterator[_Fou
             except (PermissionError, BadRequest):
                 if place == root:
                     raise
-        if not _PART.fullmatch(place.name):
+        if not re.fullmatch(_PART, place.name):
             break
         place = place.parent
 

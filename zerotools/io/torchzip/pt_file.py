@@ -18,12 +18,10 @@ from zerotools.io.files.metadata_memory_limit import data_in, may_be_read
 from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource
 from zerotools.io.files.regular_files import open_source, source_file
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record
-from zerotools.io.torchzip import lay_out_archive
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.pickle_machine import TruncatedPickle
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor, walk_values
-from zerotools.io.torchzip.pickle_writer import dumps_renumbered
 from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads_from
 from zerotools.io.torchzip.zip_directory import LOCAL_HEADER, ZipEntry, check_entry
 
@@ -158,6 +156,9 @@ def repacked_file(file: TorchFile, tree: Any) -> FilePlan:
         BadFile: a storage is not in the file.
         Unsupported: a value cannot be written to a pickle.
     """
+    from zerotools.io.torchzip import lay_out_archive
+    from zerotools.io.torchzip.pickle_writer import dumps_renumbered
+
     pickle, storages = dumps_renumbered(tree)
     records = [file.records.get(f"data/{storage.key}") for storage in storages]
     crcs = {n: each.crc for n, each in enumerate(records) if each is not None and each.has_crc}

@@ -37,30 +37,30 @@ other ranks.
 """
 _LAST_LINES = 8
 
-_FOLLOWS = re.compile(
+_FOLLOWS = (
+    r"(?i)"
     r"connection (?:was )?(?:closed|reset|aborted|refused)|closed by (?:remote )?peer|broken pipe|"
     r"socket (?:was )?(?:closed|timeout|timed out)|failed to recv|recvvalue failed|"
     r"timed ?out waiting|\btimed out after\b|wait timeout|application timeout caused pair closure|"
     r"watchdog caught collective|collective operation timeout|heartbeat ?monitor|"
     r"ncclremoteerror|remote process exited or there was a network error|"
     r"communicator was aborted|dist(?:network|store)error|connectionreseterror|"
-    r"monitoredbarrier",
-    re.IGNORECASE,
+    r"monitoredbarrier"
 )
 """Error messages of ranks that lost a peer or timed out while waiting for one."""
-_CLOSED = re.compile(
+_CLOSED = (
+    r"(?i)"
     r"gloo.*(?:connection (?:was )?(?:closed|reset|aborted|refused)|closed by (?:remote )?peer|"
     r"broken pipe|socket (?:was )?closed)|ncclremoteerror|"
     r"remote process exited or there was a network error|"
-    r"dist(?:network|store)error|recvvalue failed",
-    re.IGNORECASE,
+    r"dist(?:network|store)error|recvvalue failed"
 )
 """Error messages of gloo, NCCL and the TCP store for a lost connection to another rank.
 Timeouts are not included.
 """
 _NAMES = (
-    re.compile(r"ranks? ([0-9]+(?:, [0-9]+)*) failed to pass monitoredbarrier", re.IGNORECASE),
-    re.compile(r"ranks that caused the desync are:\s*-?\s*\[([0-9]+(?:, [0-9]+)*)\]"),
+    r"(?i)ranks? ([0-9]+(?:, [0-9]+)*) failed to pass monitoredbarrier",
+    r"ranks that caused the desync are:\s*-?\s*\[([0-9]+(?:, [0-9]+)*)\]",
 )
 """Patterns of error messages that name the rank which did not arrive at a collective."""
 
@@ -128,7 +128,7 @@ def first_failed_rank(
     if awaited is not None and awaited in others:
         return FirstFailure(others[awaited], _line_that(_FOLLOWS, evidence))
     # A rank that was killed while it was ending may have given up like the other ranks.
-    late = [rank for rank in others.values() if not _FOLLOWS.search(said[rank.index])]
+    late = [rank for rank in others.values() if not re.search(_FOLLOWS, said[rank.index])]
     if len(late) == 1 and late[0].killed:
         return FirstFailure(late[0], _line_that(_FOLLOWS, evidence))
     return FirstFailure(first)
@@ -171,7 +171,7 @@ def follows_another(said: str) -> bool:
     """Return whether the text `said` contains an error that a rank reports when another rank has
     failed, such as a lost connection.
     """
-    return _FOLLOWS.search(said) is not None
+    return re.search(_FOLLOWS, said) is not None
 
 
 def _first_sign(
@@ -200,12 +200,12 @@ def _clock(error: Mapping[str, Any]) -> float | None:
 
 
 def _named(text: str) -> list[int]:
-    found = (pattern.search(text) for pattern in _NAMES)
+    found = (re.search(pattern, text) for pattern in _NAMES)
     return [int(each) for match in found if match for each in match.group(1).split(", ")]
 
 
-def _line_that(pattern: re.Pattern[str], text: str) -> str | None:
-    return next((line.strip() for line in text.splitlines() if pattern.search(line)), None)
+def _line_that(pattern: str, text: str) -> str | None:
+    return next((line.strip() for line in text.splitlines() if re.search(pattern, line)), None)
 
 
 LONGEST = 4096
@@ -213,23 +213,23 @@ LONGEST = 4096
 """
 
 _HEADER = "Traceback (most recent call last)"
-_GROUP_HEADER = re.compile(r"^ *\+ Exception Group Traceback \(most recent call last\)")
-_IN_GROUP = re.compile(r"^ {0,2}\| ")
+_GROUP_HEADER = r"^ *\+ Exception Group Traceback \(most recent call last\)"
+_IN_GROUP = r"^ {0,2}\| "
 """Prefix of the traceback lines of an exception group itself. Lines of the exceptions in the
 group are indented more.
 """
-_ERROR_LINE = re.compile(r"^(?:\[[^\]]*\]:?\s*)?((?:\w+\.)*\w+)(: .*)?$")
+_ERROR_LINE = r"^(?:\[[^\]]*\]:?\s*)?((?:\w+\.)*\w+)(: .*)?$"
 _LAUNCHERS_ERRORS = ("ChildFailedError", "CalledProcessError")
 """Exceptions with which launchers such as torchrun end after they lost a rank."""
-_RANK = re.compile(r"^\[(?:rank|default)([0-9]+)\]:\s?")
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_LIKE_AN_ERROR = re.compile(
+_RANK = r"^\[(?:rank|default)([0-9]+)\]:\s?"
+_ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])"
+_LIKE_AN_ERROR = (
+    r"(?i)"
     r"\b\w*(?:Error|Exception)\b:?|\b(?:error|fatal|panic|panicked|abort(?:ed|ing)?|assertion|"
     r"out of memory|segmentation fault|core dumped|terminate called|command not found|"
-    r"no such file|permission denied|cannot|can't|could not|unable to|invalid)\b",
-    re.IGNORECASE,
+    r"no such file|permission denied|cannot|can't|could not|unable to|invalid)\b"
 )
-_OF_LAUNCHERS = re.compile(
+_OF_LAUNCHERS = (
     r"torch\.distributed\.elastic|torch/distributed/(?:elastic|run)|exitcode\s*:|error_file\s*:|"
     r"traceback\s*:|launch\.py:[0-9]+:sigkill|\bKilling subprocess\b"
 )
@@ -246,17 +246,17 @@ def last_error(text: str) -> str | None:
     in_traceback: set[str] = set()
     in_group: set[str] = set()
     for whole in text.splitlines():
-        match = _RANK.match(whole)
+        match = re.match(_RANK, whole)
         rank = match.group(1) if match else ""
-        line = _RANK.sub("", whole)
+        line = re.sub(_RANK, "", whole)
         if rank in in_group:
-            line = _IN_GROUP.sub("", line)
-        if _GROUP_HEADER.match(line):
+            line = re.sub(_IN_GROUP, "", line)
+        if re.match(_GROUP_HEADER, line):
             in_group.add(rank)
             in_traceback.add(rank)
         elif line.startswith((_HEADER, "  File ")):
             in_traceback.add(rank)
-        elif rank in in_traceback and line[:1].strip() and (match := _ERROR_LINE.match(line)):
+        elif rank in in_traceback and line[:1].strip() and (match := re.match(_ERROR_LINE, line)):
             in_traceback.discard(rank)
             in_group.discard(rank)
             if not match.group(1).endswith(_LAUNCHERS_ERRORS):
@@ -269,17 +269,17 @@ def error_line(text: str) -> str | None:
     """Return the line of `text` that explains why a program failed, without escape sequences.
     Return None if there is no such line.
     """
-    plain = _ESCAPES.sub("", text)
+    plain = re.sub(_ESCAPES, "", text)
     found = last_error(plain) or _first_cause(list(_like_errors(plain)), last=True)
     return None if found is None else found[:LONGEST].strip()
 
 
 def _like_errors(text: str) -> Iterator[str]:
     for whole in text.splitlines():
-        line = _RANK.sub("", whole).strip()
-        if not line or _HEADER in line or _OF_LAUNCHERS.search(line):
+        line = re.sub(_RANK, "", whole).strip()
+        if not line or _HEADER in line or re.search(_OF_LAUNCHERS, line):
             continue
-        if _LIKE_AN_ERROR.search(line):
+        if re.search(_LIKE_AN_ERROR, line):
             yield line
 
 

@@ -15,7 +15,6 @@ DeepSpeed `runtime/engine.py`: `_take_model_step`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from filecmp import cmp
 from math import prod
 from typing import Any
 
@@ -289,6 +288,12 @@ def _saved_identity(folder: str | None) -> tuple[str, ...] | None:
     return None if folder is None else identity_of(f"{folder}.pt")
 
 
+def _is_same(first: TorchFile, other: TorchFile) -> bool:
+    from filecmp import cmp  # for files from before torch 1.6 alone
+
+    return cmp(first.path, other.path, shallow=False)
+
+
 def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
     """Yield a problem for each rank with a file that has exactly the bytes of another rank's file.
 
@@ -302,7 +307,7 @@ def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
             continue
         mark = _fingerprint(file)
         first = known.setdefault(mark, file) if mark else file
-        if first is not file and (file.records or cmp(first.path, file.path, shallow=False)):
+        if first is not file and (file.records or _is_same(first, file)):
             yield Problem(
                 f"{file.path} has the same contents as {first.name}: it belongs to another rank; "
                 "put the right file there",

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.linear_time_regex import NamePatterns
 from zerotools.core.tensor_parallel_placement import (
     ExplicitBlocks,
     Fused,
@@ -34,6 +33,9 @@ from zerotools.core.tensor_parallel_placement import (
 )
 from zerotools.formats.deepspeed.schema.typed_fields import Fields, counts_of
 from zerotools.io.files.regular_files import read_user_file
+
+if TYPE_CHECKING:
+    from zerotools.core.linear_time_regex import NamePatterns
 
 AFFINE_VERSION = 1
 ShardShapes = Sequence[tuple[int, ...]]
@@ -110,6 +112,8 @@ class ShardingRules:
 
     @cached_property
     def _patterns(self) -> NamePatterns:
+        from zerotools.core.linear_time_regex import NamePatterns
+
         fused = (pattern for pattern, _, _ in self.fused)
         lists = (pattern for patterns in self._lists.values() for pattern in patterns)
         return NamePatterns([*(self.affine or ()), *fused, *lists], self.path)
