@@ -267,8 +267,7 @@ def make_plan(
 
 def slurm_plan(plan: Plan, run_dir: Path) -> Plan:
     """Return the plan for a job under Slurm. One process on this machine watches the Slurm job."""
-    return replace(
-        plan,
+    return plan._replace(
         argv=(sys.executable, "-E", "-P", str(ATTENDING_ENTRY)),
         cwd=str(run_dir),
         world_size=1,
@@ -319,12 +318,12 @@ def plan_for_program(
     if spec.script.checkpoint_dir or reported_before or spec.resume_from:
         finder = finder_command(run_dir / FINDER)
     launcher = spec.script.launcher != "plain"
-    plan = replace(plan, env=env, own_program=True, launcher=launcher, finder=finder)
-    plan = replace(plan, exporting=exporting_command(spec, job.output_dir))
+    plan = plan._replace(env=env, own_program=True, launcher=launcher, finder=finder)
+    plan = plan._replace(exporting=exporting_command(spec, job.output_dir))
     if (process := spec.script.process) is None:
         return plan
     argv = watching_command(process, plan.grace_seconds)
-    return replace(plan, argv=argv, cwd=str(run_dir), watches=True)
+    return plan._replace(argv=argv, cwd=str(run_dir), watches=True)
 
 
 def finder_settings(spec: JobSpec, earlier: EarlierCheckpoints, before: Path) -> dict[str, Any]:

@@ -93,8 +93,8 @@ def prepare_run_directory(
     if spec.backend == SLURM:
         plan, thinning, fetching, uploading = slurm_plan(plan, run_dir), (), (), ()
     mounts = tuple(sorted(mounts_of(spec, mounted)))
-    plan = replace(plan, thinning=thinning, fetching=fetching, uploading=uploading)
-    plan = replace(plan, gpu_locks=gpu_locks, mounts=mounts, gpu_part=attempt.gpu_part)
+    plan = plan._replace(thinning=thinning, fetching=fetching, uploading=uploading)
+    plan = plan._replace(gpu_locks=gpu_locks, mounts=mounts, gpu_part=attempt.gpu_part)
     if user is not None:
         write_attempt_note(run_dir, attempt, job_to_dict(spec))
     with opened_run_directory(run_dir) as base:
@@ -104,7 +104,7 @@ def prepare_run_directory(
             if plan.finder:
                 write_json(base / FINDER, finder_settings(spec, earlier, before))
         elif saved := newest_saved(earlier.newest, Path(job.output_dir)):
-            plan = replace(plan, env={**plan.env, "ZEROTOOLS_SAVED_STEP": str(saved)})
+            plan = plan._replace(env={**plan.env, "ZEROTOOLS_SAVED_STEP": str(saved)})
         write_json(base / SPEC, job_to_dict(spec))
         write_json(base / ATTEMPT, plan.to_json())
         reserve_space(base / EXIT, plan.processes)

@@ -14,8 +14,9 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from zerotoolsd.supervisor.attempt_plan import UNIT_PREFIX
 
@@ -28,14 +29,13 @@ def group_name(job_id: int, attempt: int, token: str) -> str:
     return f"{PREFIX}{job_id}-{attempt}-{token[:8]}"
 
 
-@dataclass(frozen=True)
-class AttemptGroup:
+class AttemptGroup(NamedTuple):
     """The control group of one attempt, at the path `path`. `wanted` has the limits that were set,
     keyed by name.
     """
 
     path: Path
-    wanted: Mapping[str, int] = field(default_factory=dict)
+    wanted: Mapping[str, int] = MappingProxyType({})
 
     @property
     def procs_path(self) -> str:
@@ -264,8 +264,7 @@ class NotDelegated(Exception):
     """This process may not create control groups or set limits. The message gives the reason."""
 
 
-@dataclass(frozen=True)
-class Delegation:
+class Delegation(NamedTuple):
     """A control group in which this process may create subgroups."""
 
     directory: Path

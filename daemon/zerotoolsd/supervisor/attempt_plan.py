@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from zerotoolsd.supervisor.set_numa_binding import RankBinding
 
@@ -72,14 +72,14 @@ EXIT_USED = 4
 """Exit status of the supervisor if the attempt was already started before."""
 
 
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
 _TUPLES = (
     *("argv", "gpu_uuids", "finder", "mounts"),
     *("closing", "thinning", "uploading", "fetching", "exporting"),
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(NamedTuple):
     """All settings of one attempt.
 
     Attributes:
@@ -133,14 +133,14 @@ class Plan:
     watches: bool = False
     finder: tuple[str, ...] = ()
     kill_seconds: float = 30.0
-    stall: Mapping[str, Any] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)
+    stall: Mapping[str, Any] = _EMPTY
+    limits: Mapping[str, int] = _EMPTY
     cgroups: bool = True
-    wished_limits: Mapping[str, int] = field(default_factory=dict)
+    wished_limits: Mapping[str, int] = _EMPTY
     mounts: tuple[str, ...] = ()
-    gpu_locks: Mapping[str, Any] = field(default_factory=dict)
+    gpu_locks: Mapping[str, Any] = _EMPTY
     bindings: tuple[RankBinding, ...] = ()
-    meeting: Mapping[str, Any] = field(default_factory=dict)
+    meeting: Mapping[str, Any] = _EMPTY
     gpu_part: float = 1.0
 
     @property
@@ -157,7 +157,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields of the plan as a dict, keyed by name, with JSON values."""
-        tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        tree = {name: getattr(self, name) for name in self._fields}
         plain = {
             name: dict(tree[name])
             for name in ("env", "stall", "limits", "wished_limits", "gpu_locks", "meeting")
@@ -174,7 +174,7 @@ class Plan:
         """Return the plan from the dict `tree`, which `to_json` returned. Unknown keys, from a
         newer daemon, are ignored.
         """
-        known = {name: tree[name] for name in cls.__dataclass_fields__ if name in tree}
+        known = {name: tree[name] for name in cls._fields if name in tree}
         for name in _TUPLES:
             known[name] = tuple(known.get(name, ()))
         known["bindings"] = tuple(map(RankBinding.from_json, known.get("bindings", ())))

@@ -33,9 +33,8 @@ import select
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerotoolsd.supervisor.procfs import read_process
 from zerotoolsd.supervisor.signal_process import open_process
@@ -292,8 +291,7 @@ scheduler pass.
 """
 
 
-@dataclass(frozen=True)
-class AttemptLocks:
+class AttemptLocks(NamedTuple):
     """The file descriptors of an attempt's GPU locks, or why the attempt may not start."""
 
     descriptors: tuple[int, ...] = ()

@@ -16,7 +16,6 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -350,7 +349,7 @@ def _find(watch: RankMonitor) -> Verdict | None:
         return Verdict("bad_checkpoint", choice.lost)
     if choice.resume_from is not None:
         env = {**watch.plan.env, "ZEROTOOLS_RESUME_FROM": choice.resume_from}
-        watch.plan = replace(watch.plan, env=env)
+        watch.plan = watch.plan._replace(env=env)
     watch.add_finder(finder)
     return None
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -18,8 +18,7 @@ GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """Errors when a file in /proc is read, if the process has ended or is hidden."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A process, read from /proc/PID/stat. The pair (`pid`, `start_ticks`) identifies the
     process until the next boot.
     """
@@ -224,8 +223,7 @@ _STATES = {
 _LONGEST = 4000
 
 
-@dataclass(frozen=True)
-class Activity:
+class Activity(NamedTuple):
     """The state of a process in the kernel.
 
     `state` is the letter in /proc/PID/stat, such as `R` or `D`. `tracer` is the pid of an attached

@@ -16,9 +16,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerotoolsd.supervisor.attempt_plan import FINDER, Plan
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
@@ -49,8 +48,7 @@ class NoAnswer(Exception):
             super().__init__("the search for checkpoints failed; see supervisor.log")
 
 
-@dataclass(frozen=True)
-class FinderAnswer:
+class FinderAnswer(NamedTuple):
     """The first line of the finder's output.
 
     Attributes:

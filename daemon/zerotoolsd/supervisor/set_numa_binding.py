@@ -20,8 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 """Number of the system call set_mempolicy, from syscall_64.tbl and asm-generic/unistd.h of
@@ -37,8 +36,7 @@ _NOTE = rb"([cmf])(\d+);"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True, slots=True)
-class RankBinding:
+class RankBinding(NamedTuple):
     """The processors and memory nodes to which one rank is bound.
 
     `cpus` is a list of processors in the format of the kernel (`0-15,32`; empty: any processor).

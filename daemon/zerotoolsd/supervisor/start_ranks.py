@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass
 class KnownRank:
     """A rank and how it ended.
 
@@ -35,11 +33,19 @@ class KnownRank:
     last two are None if unknown.
     """
 
-    index: int
-    status: int | None = None
-    killed: bool = False
-    ended_clock: float | None = None
-    oom_killed: bool | None = None
+    def __init__(
+        self,
+        index: int,
+        status: int | None = None,
+        killed: bool = False,
+        ended_clock: float | None = None,
+        oom_killed: bool | None = None,
+    ) -> None:
+        self.index = index
+        self.status = status
+        self.killed = killed
+        self.ended_clock = ended_clock
+        self.oom_killed = oom_killed
 
     def last_lines(self) -> str:
         """Return an empty text, because the output of the rank is unknown."""
@@ -69,7 +75,6 @@ class KnownRank:
         }
 
 
-@dataclass(kw_only=True)
 class SupervisedRank(KnownRank):
     """A rank that this supervisor started, and the output of the rank.
 
@@ -77,10 +82,14 @@ class SupervisedRank(KnownRank):
     processor binding: first the planned one, later the one that was set.
     """
 
-    pid: int
-    log: RankLog
-    start: BegunProgram | None
-    binding: RankBinding | None = None
+    def __init__(
+        self, index: int, start: BegunProgram, log: RankLog, binding: RankBinding | None = None
+    ) -> None:
+        super().__init__(index)
+        self.pid = start.pid
+        self.start: BegunProgram | None = start
+        self.log = log
+        self.binding = binding
 
     def last_lines(self) -> str:
         """Return the last lines of the rank's output, at most 4 KiB."""
@@ -172,7 +181,7 @@ def spawn_rank(
         log.close()
         raise
     log.spawned()
-    return SupervisedRank(index=index, pid=start.pid, log=log, start=start, binding=binding)
+    return SupervisedRank(index, start, log, binding)
 
 
 def variables_of(plan: Plan, index: int, port: int) -> dict[str, str]:

@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -160,7 +159,7 @@ class RankMonitor:
         """
         self._port = hold_port()  # until the ranks have ended
         port = int(self._port.getsockname()[1])
-        self.plan = replace(self.plan, env={**self.plan.env, **self.stalls.variables})
+        self.plan = self.plan._replace(env={**self.plan.env, **self.stalls.variables})
         self._ledger.begin()
         entrance = None if self._group is None else self._group.procs_path
         try:

@@ -70,8 +70,8 @@ def test_a_process_that_was_noted_is_found_without_any_mark(
 def test_one_of_its_session_is_found_and_what_descends_from_it(
     tmp_path: Path, hidden: Process
 ) -> None:
-    found = traces(tmp_path, [replace(hidden, pid=2**22 + 3)])
-    child = replace(hidden, pid=2**22 + 4, parent=hidden.pid, session=9, start_ticks=2**59)
+    found = traces(tmp_path, [hidden._replace(pid=2**22 + 3)])
+    child = hidden._replace(pid=2**22 + 4, parent=hidden.pid, session=9, start_ticks=2**59)
     table = {**all_processes(), child.pid: child}
     assert {p.pid for p in orphan_processes.find_attempt_processes(found, lambda: table)} == {
         hidden.pid,
@@ -254,9 +254,9 @@ def test_a_directory_that_its_user_spoils_is_of_an_attempt_that_is_gone(
         (run_dir / "exit.json").mkdir()
     if way in ("ledger", "plan"):
         plan = Plan(
-            **{**dict.fromkeys(Plan.__dataclass_fields__), "env": {}, "token": RECORD_TOKEN},  # type: ignore[arg-type]
+            **{**dict.fromkeys(Plan._fields), "env": {}, "token": RECORD_TOKEN},  # type: ignore[arg-type]
         )
-        tree = {**plan.__dict__, "launcher": False, "world_size": 10**9}
+        tree = {**plan._asdict(), "launcher": False, "world_size": 10**9}
         (run_dir / "attempt.json").write_text(json.dumps({**tree, **names}, default=str))
         (run_dir / "ledger").touch()
         os.truncate(run_dir / "ledger", (10**9 + 1) * 10)

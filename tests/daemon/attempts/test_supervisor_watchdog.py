@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ class Machine:
         if state is None:
             del self.there[pid]
         else:
-            self.there[pid] = replace(self.there[pid], state=state)
+            self.there[pid] = self.there[pid]._replace(state=state)
 
 
 @pytest.fixture

@@ -250,7 +250,7 @@ def test_each_attempt_has_all_below_its_keeper_and_not_its_supervisor(tmp_path: 
 
 def test_a_pid_that_was_taken_over_is_nobodys(tmp_path: Path) -> None:
     ours = [attempt(tmp_path / "7", 7, 11, 10)]
-    taken = {**TABLE, **{pid: replace(TABLE[pid], start_ticks=5) for pid in (10, 11)}}
+    taken = {**TABLE, **{pid: TABLE[pid]._replace(start_ticks=5) for pid in (10, 11)}}
     assert host_memory(ours, lambda: taken) == {}
 
 

@@ -115,7 +115,7 @@ def orphan() -> Iterator[Process]:
     started = Started(["cat"], stdin=subprocess.PIPE, env={})
     found = read_process(started.pid)
     assert found is not None
-    yield replace(found, parent=1, start_ticks=2**40, name="pt\x1b[2J_worker")
+    yield found._replace(parent=1, start_ticks=2**40, name="pt\x1b[2J_worker")
     started.end()
 
 
@@ -133,13 +133,13 @@ def test_who_has_lost_its_parent_since_and_holds_a_device_may_be(
     (found,) = orphans(tmp_path, orphan)
     assert found == LeftProcess(orphan.pid, "pt[2J_worker", UID, "/dev/nvidia1")
     # parent 0: whatever process 9 of this machine is, this one has not lost its parent
-    manager = replace(orphan, pid=9, parent=0, name="systemd")
-    adopted = replace(orphan, parent=9)
+    manager = orphan._replace(pid=9, parent=0, name="systemd")
+    adopted = orphan._replace(parent=9)
     assert [each.pid for each in orphans(tmp_path, manager, adopted)] == [orphan.pid]
-    assert orphans(tmp_path, replace(manager, name="bash"), adopted) == []
-    assert orphans(tmp_path, replace(orphan, start_ticks=0)) == []  # it was there before
-    assert orphans(tmp_path, replace(orphan, state="Z")) == []
-    assert orphans(tmp_path, replace(orphan, parent=0)) == []
+    assert orphans(tmp_path, manager._replace(name="bash"), adopted) == []
+    assert orphans(tmp_path, orphan._replace(start_ticks=0)) == []  # it was there before
+    assert orphans(tmp_path, orphan._replace(state="Z")) == []
+    assert orphans(tmp_path, orphan._replace(parent=0)) == []
     assert orphans(tmp_path, orphan, hold=False) == []
 
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,7 +81,7 @@ def test_a_program_has_its_words_once_it_has_begun() -> None:
 def test_threads_of_the_kernel_are_not_waited_for() -> None:
     kernel = Process(pid=2**22 + 1, parent=2, state="S", start_ticks=1, rss_bytes=0)
     await_program(kernel, milliseconds=10**9)
-    gone = replace(kernel, parent=1)
+    gone = kernel._replace(parent=1)
     await_program(gone, milliseconds=10**9)
 
 

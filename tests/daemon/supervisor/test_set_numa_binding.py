@@ -8,7 +8,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +167,7 @@ def test_a_container_that_forbids_it_runs_the_rank_and_says_so(
 )
 def test_what_is_kept_is_what_was_not_refused(said: bytes, kept: RankBinding) -> None:
     why = kept.why and kept.why.replace("{1}", os.strerror(1)).replace("{22}", os.strerror(22))
-    assert kept_of(ONE_CPU, said) == replace(kept, why=why)
+    assert kept_of(ONE_CPU, said) == kept._replace(why=why)
 
 
 @pytest.mark.parametrize(

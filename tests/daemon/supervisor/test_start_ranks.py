@@ -7,7 +7,6 @@ import json
 import os
 import socket
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
@@ -115,7 +114,7 @@ def test_the_ranks_of_a_node_are_counted_among_all() -> None:
     assert (alone["RANK"], alone["WORLD_SIZE"], alone["MASTER_PORT"]) == ("3", "4", "4711")
     assert "GROUP_RANK" not in alone
     meeting = {"host": "10.0.0.1", "port": 29500, "nodes": 3, "node_rank": 2}
-    stored = Plan.from_json(json.loads(json.dumps(replace(plan, meeting=meeting).to_json())))
+    stored = Plan.from_json(json.loads(json.dumps(plan._replace(meeting=meeting).to_json())))
     assert variables_of(stored, 3, 4711) == {
         "RANK": "11",
         "LOCAL_RANK": "3",

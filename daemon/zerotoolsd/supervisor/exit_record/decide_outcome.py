@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup
 from zerotoolsd.supervisor.attempt_plan import GOES_ON, OUTSIDE, TIME_LIMIT, Plan
@@ -54,8 +53,7 @@ class RankReports(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The outcome of an attempt.
 
     `outcome` is one of the daemon's OUTCOMES. `cause` explains it in one sentence. `rank` is the
@@ -144,8 +142,7 @@ def judge_program(
     if broken:
         verdict = _blame(_first_failure(ranks, broken, progress), progress.errors)
         by_signal = verdict.rank is None or verdict.rank.signal is not None
-        return replace(
-            verdict,
+        return verdict._replace(
             outcome="killed" if by_signal or stop == OUTSIDE else "stopped",
             cause=f"{verdict.cause}, after a request to stop",
         )
@@ -177,13 +174,13 @@ def judge_watched(
         return Verdict("stopped", "no longer watched; the process continues")
     if verdict.outcome == "crashed" and verdict.rank is not None:
         failed = f"its watcher failed, and the process itself may still run: {verdict.cause}"
-        return replace(verdict, cause=said if isinstance(said, str) else failed)
+        return verdict._replace(cause=said if isinstance(said, str) else failed)
     if verdict.rank is not None or stop is None:
         return verdict
     if stop == TIME_LIMIT:
-        return replace(verdict, cause="ended on request")
+        return verdict._replace(cause="ended on request")
     why = ": its watcher got a SIGTERM that zerotools did not send" if stop == OUTSIDE else ""
-    return replace(verdict, cause=f"no longer watched{why}; the process continues")
+    return verdict._replace(cause=f"no longer watched{why}; the process continues")
 
 
 def judge_one_node(
@@ -231,7 +228,7 @@ def judge_stalled(
     """
     if complete is not None:
         done = _finished(complete)
-        return replace(done, cause=f"{done.cause}; ended, because {cause}")
+        return done._replace(cause=f"{done.cause}; ended, because {cause}")
     if verdict.outcome == "finished" and not own_program:
         return verdict
     rank = next((rank for rank in ranks if rank.index == index), None)
@@ -253,7 +250,7 @@ def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
         cause = f"{cause}; processes were killed by {memory}"
     if processes is not None:
         cause = f"{cause}; {processes}"
-    return replace(verdict, cause=cause)
+    return verdict._replace(cause=cause)
 
 
 def was_out_of_memory(verdict: Verdict, group: AttemptGroup | None) -> bool:
@@ -319,8 +316,7 @@ FOLLOWING = ("closing", "uploading")
 _LONGEST_REASON = 1000
 
 
-@dataclass(frozen=True)
-class _NoReports:
+class _NoReports(NamedTuple):
     """An empty set of rank reports. The real reports were lost with the killed supervisor.
 
     The daemon adds the reports that it finds in `progress.jsonl`.

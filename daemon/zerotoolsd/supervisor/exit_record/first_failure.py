@@ -25,8 +25,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 EXIT_BAD_JOB = 64
 EXIT_BAD_CHECKPOINT = 65
@@ -90,8 +89,7 @@ class EndedRank(Protocol):
     def last_lines(self) -> str: ...
 
 
-@dataclass(frozen=True)
-class FirstFailure:
+class FirstFailure(NamedTuple):
     """The rank that failed first.
 
     `evidence` is the error message of another rank that lost its connection to this rank; None if

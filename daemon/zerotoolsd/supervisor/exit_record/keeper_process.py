@@ -24,9 +24,8 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerotoolsd.supervisor.attempt_cgroup import AttemptGroup
 from zerotoolsd.supervisor.attempt_plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
@@ -46,8 +45,7 @@ from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
 KILLED = "its supervisor was killed"
 
 
-@dataclass(frozen=True)
-class Records:
+class Records(NamedTuple):
     """The record files of one attempt, in reserved disk space.
 
     `exit` is `exit.json`. `ended` is `ended.json`, which records that all ranks have ended; None if

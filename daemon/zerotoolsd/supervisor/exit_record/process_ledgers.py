@@ -18,8 +18,8 @@ import os
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from zerotoolsd.supervisor.durable_files import open_regular
 from zerotoolsd.supervisor.procfs import Process
@@ -32,8 +32,7 @@ MOST_RANKS = 1 << 16
 """Largest number of ranks in a ledger file. A file with more ranks is refused."""
 
 
-@dataclass(frozen=True)
-class RankLine:
+class RankLine(NamedTuple):
     """The line of one rank in the ledger. `pid` is None before the rank starts, and `status`
     (its wait status) is None before it ends.
     """
@@ -183,8 +182,7 @@ def remove_process_tree(directory: Path) -> None:
         (directory / FAMILY).unlink()
 
 
-@dataclass(frozen=True)
-class RecordedProcesses:
+class RecordedProcesses(NamedTuple):
     """The processes and sessions of an attempt, as read from the process file."""
 
     moment: int = -1

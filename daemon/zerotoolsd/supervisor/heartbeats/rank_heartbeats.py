@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,7 @@ class Heartbeats:
             return {rank: beat for rank, beat in known if not pids or rank in pids}
         found = {rank: self._reader.read(rank) for rank in pids}
         told = self._reported.beats
-        return {rank: beat if beat.count else told.get(rank, beat) for rank, beat in found.items()}
+        return {rank: beat if beat.number else told.get(rank, beat) for rank, beat in found.items()}
 
     def _stall_text(self, stall: AttemptStall) -> str:
         if stall.is_silent:
@@ -225,7 +224,7 @@ class ScriptHeartbeats:
             self._is_complete = message["event"] == "finished"
         known = _PHASES.get(phase, STARTING) if isinstance(phase, str) else before.phase
         whole = step if type(step) is int and 0 <= step < 2**63 else before.step
-        self.beats[rank] = Beat(before.count + 1, known, "", whole)
+        self.beats[rank] = Beat(before.number + 1, known, "", whole)
         if self._is_complete:
             for each, beat in self.beats.items():
-                self.beats[each] = replace(beat, phase=COMPLETE)
+                self.beats[each] = beat._replace(phase=COMPLETE)

@@ -26,7 +26,7 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from zerotoolsd.supervisor.heartbeats.stall_limits import NAMES, STARTING
 
@@ -40,13 +40,12 @@ _WAITS, _DUMPS = 1, 2
 _TRIES = 3
 
 
-@dataclass(frozen=True)
-class Beat:
-    """The newest heartbeat of a rank. `count` is the number of heartbeats so far; 0 before the
+class Beat(NamedTuple):
+    """The newest heartbeat of a rank. `number` is the number of heartbeats so far; 0 before the
     first one.
     """
 
-    count: int = 0
+    number: int = 0
     phase: str = STARTING
     doing: str = ""
     step: int = 0

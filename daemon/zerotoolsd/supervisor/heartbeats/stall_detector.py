@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
 from zerotoolsd.supervisor.heartbeats.stall_limits import (
@@ -42,8 +42,7 @@ _WORKS = 0.1
 """A rank counts as working if it uses at least this fraction of the time of one processor."""
 
 
-@dataclass(frozen=True)
-class AttemptStall:
+class AttemptStall(NamedTuple):
     """A stall: the attempt made no progress for `seconds`, which is longer than its `deadline` in
     seconds.
 
@@ -57,14 +56,14 @@ class AttemptStall:
     is_silent: bool = False
 
 
-@dataclass
 class _Known:
-    beat: Beat
-    quiet: float = 0.0
-    charged: float = 0.0
-    seen: Activity | None = None
-    seen_at: float = 0.0
-    works: bool = False
+    def __init__(self, beat: Beat) -> None:
+        self.beat = beat
+        self.quiet = 0.0
+        self.charged = 0.0
+        self.seen: Activity | None = None
+        self.seen_at = 0.0
+        self.works = False
 
 
 class StallDetector:
@@ -121,7 +120,7 @@ class StallDetector:
 
     def _update_rank(self, rank: int, beat: Beat, passed: float, activity: Activity | None) -> None:
         known = self._known.get(rank)
-        if known is None or beat.count != known.beat.count:
+        if known is None or beat.number != known.beat.number:
             self._known[rank] = _Known(beat)
             self.reset_silence()
             return
@@ -204,8 +203,7 @@ state of the rank from /proc.
 """
 
 
-@dataclass(frozen=True)
-class RankState:
+class RankState(NamedTuple):
     """The state of one rank: its last heartbeat, the seconds since that heartbeat, and its process
     state from /proc (None: not read).
     """

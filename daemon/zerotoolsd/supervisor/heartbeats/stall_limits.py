@@ -19,7 +19,7 @@ of 40 s after 80 minutes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 START, DATA, STEP, EVALUATION, SAVE = "start", "data", "step", "evaluation", "save"
 KINDS = (START, DATA, STEP, EVALUATION, SAVE)
@@ -72,8 +72,7 @@ number.
 END, REPORT, OFF = "end", "report", "off"
 
 
-@dataclass(frozen=True)
-class StallLimits:
+class StallLimits(NamedTuple):
     """The action at a stall, and the longest time without progress in each kind of phase, in
     seconds (None: no limit).
 

@@ -23,9 +23,8 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from zerotoolsd.supervisor.main import main as supervise
 from zerotoolsd.supervisor.preloaded.run_rank_in_fork import is_program, run_program_in_fork
@@ -159,8 +158,7 @@ _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 Stamp = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True)
-class LoadedFiles:
+class LoadedFiles(NamedTuple):
     """The files and directories from which modules were imported, as they were at the imports."""
 
     stamps: dict[str, Stamp]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +54,16 @@ def alive_below(pid: int) -> list[Process]:
     return [p for p in descendants(pid, all_processes()) if not p.is_over]
 
 
-@dataclass
 class KillResult:
     """The result of `kill_all`."""
 
-    statuses: dict[int, int] = field(default_factory=dict)
-    """Wait status of each child process that has ended, by pid."""
-    stuck: list[Process] = field(default_factory=list)
-    """Processes that are still alive after SIGKILL."""
-    refused: set[int] = field(default_factory=set)
-    """Pids of processes that this user may not kill."""
+    def __init__(self) -> None:
+        self.statuses: dict[int, int] = {}
+        """Wait status of each child process that has ended, by pid."""
+        self.stuck: list[Process] = []
+        """Processes that are still alive after SIGKILL."""
+        self.refused: set[int] = set()
+        """Pids of processes that this user may not kill."""
 
     def left_behind(self, ranks: Mapping[int, int]) -> list[dict[str, Any]]:
         """Return the records of the processes that survived SIGKILL. `ranks` maps the pid of

@@ -30,7 +30,6 @@ import select
 import signal
 import time
 from collections.abc import Collection, Iterator, Set
-from dataclasses import dataclass
 
 from zerotoolsd.supervisor.procfs import Process, children_of, read_process, zombie_status
 from zerotoolsd.supervisor.rank_log import log_line
@@ -52,33 +51,31 @@ _SAVED = (0, 75 << 8)
 """Wait statuses of programs that have saved and ended as they were asked to."""
 
 
-@dataclass
 class _StoppedProcess:
     """A process that the stop has already handled. `above` are the runners above this process in
-    the process tree, up to the rank.
+    the process tree, up to the rank. `writes` has the pipes to which the process writes, by their
+    names in /proc.
     """
 
-    process: Process
-    above: tuple[Key, ...]
-    fd: int
-    writes: Set[str]
-    """The pipes to which the process writes, by their names in /proc."""
+    def __init__(self, process: Process, above: tuple[Key, ...], fd: int, writes: Set[str]) -> None:
+        self.process = process
+        self.above = above
+        self.fd = fd
+        self.writes = writes
 
 
-@dataclass
 class _SuspendedRunner(_StoppedProcess):
     """A runner (a shell, `make`) that the stop has halted with SIGSTOP."""
 
-    filters_count: bool = False
+    filters_count = False
     """True if the runner runs only filters. Then the filters count as its programs."""
 
 
-@dataclass
 class _TerminatedProcess(_StoppedProcess):
     """A process that got SIGTERM: a program, or a runner that handles it (`is_runner`)."""
 
-    is_runner: bool = False
-    saves: bool = False
+    is_runner = False
+    saves = False
     """True if the process handles SIGTERM, so that it can save."""
 
 
@@ -396,7 +393,8 @@ class Stop:
         self.reached.append(process.pid)
         if saves:
             self._outputs.append(writes)
-        self._asked[key] = _TerminatedProcess(process, above, fd, writes, is_runner, saves)
+        asked = self._asked[key] = _TerminatedProcess(process, above, fd, writes)
+        asked.is_runner, asked.saves = is_runner, saves
 
     def _release(self) -> None:
         """End each stopped runner when all programs below it that got SIGTERM have ended."""

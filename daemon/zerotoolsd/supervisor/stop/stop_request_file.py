@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from zerotoolsd.supervisor.attempt_plan import GOES_ON, OUTSIDE, REQUEST, STOP
 from zerotoolsd.supervisor.durable_files import (
@@ -57,8 +57,7 @@ def _read_request(run_dir: Path) -> object:
         return None
 
 
-@dataclass(frozen=True)
-class RequestedStop:
+class RequestedStop(NamedTuple):
     """A request to save and stop. `reason` and `grace_seconds` are None if they have not changed
     since the last request.
 

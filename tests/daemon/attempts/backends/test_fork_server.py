@@ -274,7 +274,7 @@ def compiled() -> JobSpec:
         ({"plan": a_plan(OMP_PROC_BIND="FALSE", OMP_PLACES="")}, None),
         ({"plan": a_plan(OMP_NUM_THREADS="2,1")}, 'OMP_NUM_THREADS = "2,1" is not a single number'),
         (
-            {"plan": replace(a_plan(), argv=("/usr/bin/python3", "-m", "mine"))},
+            {"plan": a_plan()._replace(argv=("/usr/bin/python3", "-m", "mine"))},
             "its command does not run the trainer",
         ),
         ({"spec": replace(make_job(""), engine="script")}, "its program comes from the user"),

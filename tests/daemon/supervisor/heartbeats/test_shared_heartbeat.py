@@ -39,7 +39,7 @@ def test_a_line_says_what_a_rank_is_at(reader: HeartbeatReader) -> None:
     assert reader.read(1) == Beat()
     assert reader.read(2) == Beat(3, "step", "", 812, dumps=True)
     first.beat()
-    assert reader.read(0).count == 2, "what did not change is new all the same"
+    assert reader.read(0).number == 2, "what did not change is new all the same"
 
 
 def test_a_wait_for_others_shows_until_it_is_over(reader: HeartbeatReader) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,7 +58,7 @@ class Clocked:
     def beat(self, *ranks: int, **changes: Any) -> None:
         for rank in ranks or self.beats:
             before = self.beats[rank]
-            self.beats[rank] = replace(before, count=before.count + 1, **changes)
+            self.beats[rank] = before._replace(number=before.number + 1, **changes)
 
     def steps(self, count: int, seconds: int) -> None:
         for _ in range(count):
@@ -72,7 +71,7 @@ def test_a_step_that_takes_longer_than_its_deadline_is_a_stall() -> None:
     it = Clocked()
     it.steps(20, 2)
     assert it.pass_seconds(599) is None
-    it.beats[1] = replace(it.beats[1])
+    it.beats[1] = it.beats[1]._replace()
     found = it.look()
     assert found == AttemptStall(None, 600.0, 600.0)
 
