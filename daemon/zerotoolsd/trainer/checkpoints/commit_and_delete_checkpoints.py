@@ -63,6 +63,7 @@ class Committer:
     before_commit: Callable[[Path], None] = do_nothing
     log_line: Callable[[str], None] = print
     reported: set[Path] = field(default_factory=set)
+    _best: list[Path] = field(default_factory=list, init=False)  # at most one: the best so far
 
     def make_staging(self, step: int) -> Path:
         """Make a staging directory for the checkpoint of step `step`, and return its path.
@@ -118,7 +119,10 @@ class Committer:
         return None
 
     def _point_at_best(self, newest: Path) -> None:
-        best = self.keeping.best_of(self.output_dir, newest)
+        # The hint is no help: an earlier attempt may have compared another metric.
+        before = self._best[0] if self._best else None
+        best = self.keeping.best_of(self.output_dir, newest, before)
+        self._best[:] = [] if best is None else [best]
         if best is not None and best != find_job_checkpoints.hinted_checkpoint(
             self.output_dir, find_job_checkpoints.BEST
         ):

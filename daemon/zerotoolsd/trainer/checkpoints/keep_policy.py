@@ -62,21 +62,19 @@ class KeepPolicy:
         """
         return None if self.needed is None else first_need(path, read_needed(self.needed))
 
-    def best_of(self, output_dir: Path, newest: Path) -> Path | None:
+    def best_of(self, output_dir: Path, newest: Path, before: Path | None = None) -> Path | None:
         """Return the checkpoint in `output_dir` with the smallest value of the metric `best`.
 
-        `newest` is the checkpoint that was just completed. Returns None if `best` is not set, or no
+        `newest` is the checkpoint that was just completed. `before` is the best of all others, if
+        this is known; otherwise all records are read. Returns None if `best` is not set, or no
         checkpoint has a finite value.
         """
         if self.best is None:
             return None
-        hinted = find_job_checkpoints.hinted_checkpoint(output_dir, find_job_checkpoints.BEST)
-        # The hint avoids reading all records; a missing or new one has no information.
-        known = hinted is not None and hinted != newest and self._value(hinted) < math.inf
-        candidates = (
-            [hinted, newest] if known else find_job_checkpoints.list_checkpoints(output_dir)
-        )
-        values = {path: self._value(path) for path in candidates if path is not None}
+        candidates = find_job_checkpoints.list_checkpoints(output_dir)
+        if before is not None and before != newest and self._value(before) < math.inf:
+            candidates = [before, newest]
+        values = {path: self._value(path) for path in candidates}
         found = min(values, key=lambda path: (values[path], path.name), default=None)
         return found if found is not None and values[found] < math.inf else None
 

@@ -6,7 +6,10 @@ import pytest
 
 from tests.runs.test_find_job_checkpoints import make
 from zerotools.runs import find_job_checkpoints
-from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import Committer
+from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (
+    Committer,
+    do_nothing,
+)
 from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
 from zerotoolsd.trainer.save_during_training import CheckpointMetrics
 
@@ -69,26 +72,34 @@ def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> Non
     best = keeping.best_of(tmp_path, newest)
     assert best == tmp_path / find_job_checkpoints.directory_name(20)
     assert KeepPolicy(best="eval_loss").best_of(tmp_path, newest) is None
-    find_job_checkpoints.write_hint(tmp_path, find_job_checkpoints.BEST, best.name)
     better = fill(tmp_path, {50: 1.4})
-    assert keeping.best_of(tmp_path, better) == better
+    assert keeping.best_of(tmp_path, better, best) == better
 
 
-def test_the_best_is_found_again_where_the_hint_is_lost_or_its_checkpoint(tmp_path: Path) -> None:
+def test_the_best_is_found_again_where_its_checkpoint_is_lost(tmp_path: Path) -> None:
     newest = fill(tmp_path, {10: 1.0, 20: 1.2, 30: 1.1})
-    keeping = KeepPolicy(best="loss")
-    (tmp_path / find_job_checkpoints.BEST).write_text("step-00000099\n")
-    assert keeping.best_of(tmp_path, newest) == tmp_path / find_job_checkpoints.directory_name(10)
-    find_job_checkpoints.write_hint(
-        tmp_path, find_job_checkpoints.BEST, find_job_checkpoints.directory_name(10)
-    )
-    shutil.rmtree(tmp_path / find_job_checkpoints.directory_name(10))
-    assert keeping.best_of(tmp_path, newest) == newest
+    keeping, best = KeepPolicy(best="loss"), tmp_path / find_job_checkpoints.directory_name(10)
+    assert keeping.best_of(tmp_path, newest, best) == best
+    shutil.rmtree(best)
+    assert keeping.best_of(tmp_path, newest, best) == newest
     # The best one itself is written anew, and is worse now.
-    find_job_checkpoints.write_hint(tmp_path, find_job_checkpoints.BEST, newest.name)
     shutil.rmtree(newest)
     worse = fill(tmp_path, {30: 3.0})
-    assert keeping.best_of(tmp_path, worse) == tmp_path / find_job_checkpoints.directory_name(20)
+    assert keeping.best_of(
+        tmp_path, worse, worse
+    ) == tmp_path / find_job_checkpoints.directory_name(20)
+
+
+def test_the_best_of_another_metric_is_not_the_best(tmp_path: Path) -> None:
+    """As in a run that is resumed with another `checkpoint.best`."""
+    newest = fill(tmp_path, {10: 1.0, 20: 1.2, 30: 1.1})
+    find_job_checkpoints.write_hint(
+        tmp_path, find_job_checkpoints.BEST, find_job_checkpoints.directory_name(20)
+    )
+    committer = Committer(tmp_path, KeepPolicy(best="loss"), do_nothing)
+    assert committer.tidy(newest) is None
+    best = find_job_checkpoints.hinted_checkpoint(tmp_path, find_job_checkpoints.BEST)
+    assert best == tmp_path / find_job_checkpoints.directory_name(10)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_the_best(tmp_path: Path) -> None:
