@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,31 @@ def test_a_model_that_is_no_adapter_is_exported(names: list[str], tmp_path: Path
     run = model(tmp_path / "run", {name: np.ones((2, 2), np.float32) for name in names})
     zerotools.consolidate(run, tmp_path / "out")
     assert weights_of(tmp_path / "out").keys() == {*names}
+
+
+@pytest.mark.torch
+@pytest.mark.full
+@pytest.mark.dear(30, "transformers is imported three times, twice to try the names")
+def test_a_head_apart_from_an_embedding_that_two_modules_share(tmp_path: Path) -> None:
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    sizes: dict[str, Any] = {"vocab_size": 6, "d_model": 4, "max_position_embeddings": 8}
+    for part in ("encoder", "decoder"):
+        sizes |= {f"{part}_layers": 1, f"{part}_attention_heads": 1, f"{part}_ffn_dim": 4}
+    BartForConditionalGeneration(BartConfig(**sizes)).save_pretrained(tmp_path / "base")
+    halves = {"lora_A": np.ones((2, 4), np.float32), "lora_B": np.ones((6, 2), np.float32)}
+    run = model(
+        tmp_path / "run",
+        {f"base_model.model.lm_head.{half}.weight": each for half, each in halves.items()},
+        adapter_config__json=json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}),
+    )
+    zerotools.consolidate(run, tmp_path / "out", base=tmp_path / "base", dtype="fp32")
+    shared = weights_of(tmp_path / "base")["model.shared.weight"]
+    made, said = BartForConditionalGeneration.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(said.values()), said
+    found = {name: each.numpy() for name, each in made.state_dict().items()}
+    np.testing.assert_allclose(found["lm_head.weight"], shared + 2, rtol=1e-6)
+    for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
+        np.testing.assert_array_equal(found[f"model.{name}.weight"], shared)

@@ -120,6 +120,8 @@ def _changes(tree: Mapping[str, Any], weights: Checkpoint) -> dict[str, Any]:
 
 HEADS = ("lm_head.weight", "embed_out.weight")
 """The names that models use for the weight of their output layer."""
+_SHARED = ("model.shared.weight", "shared.weight")
+"""The embedding of a model with encoder and decoder, if its file has it once for both."""
 _EMBEDDING = re.compile(
     r"(.*\.)?(embed_tokens|wte|word_embeddings|tok_embeddings|embed_in)\.weight"
 )
@@ -151,8 +153,9 @@ def with_tied_head(
 
     An output layer is recognised by its name, which must be a name of the weights or in `named`.
     """
-    embeddings = [key for key in weights.tensors if is_token_embedding(key.name)]
     names = {key.name for key in weights.tensors}
+    embeddings = [key for key in weights.tensors if is_token_embedding(key.name)]
+    embeddings = embeddings or [key for key in weights.tensors if key.name in _SHARED]
     head = next((each for each in HEADS if each in names or each in named), None)
     if (
         head is None

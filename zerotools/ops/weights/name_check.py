@@ -52,6 +52,8 @@ class Fits:
     Attributes:
         ties: name of a tied tensor -> name of the tensor with its values.
         lost: the names of weights that the model needs but the user left out.
+        copies: name that the checkpoint lacks -> name of the tensor with its values, for a model
+            that a merged adapter has untied.
         layout: the layout that the tensors have in the memory of transformers; None if they have
             the layout of the Hub.
     """
@@ -60,6 +62,7 @@ class Fits:
     renamed: Mapping[str, str] = field(default_factory=dict)
     ties: Mapping[str, str] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
     layout: str | None = None
 
     def new_name(self, name: str) -> str:
@@ -176,7 +179,7 @@ def fit_to_config(
         if not faults.count:
             lost = _lost(trial.faults, naming, held, left_out, trial.ties)
             layout = _layout_in_memory(_named(every, naming), config)
-            return Fits(naming, trial.renamed, trial.ties, lost, layout)
+            return Fits(naming, trial.renamed, trial.ties, lost, layout=layout)
         if nearest is None or faults.count < nearest.count:
             nearest = faults
     if config.get("auto_map"):
@@ -209,7 +212,7 @@ def fit_of(
         if not faults.count:
             held = [name for name in every if name not in left_out]
             lost = _lost(found, naming, held, left_out, ties)
-            return Fits(naming, renamed, ties, lost, found.layout), faults
+            return Fits(naming, renamed, ties, lost, layout=found.layout), faults
         tried.append(faults)
     return None, min(tried, key=_count)
 
@@ -288,11 +291,11 @@ def check_names(
     path = weights.model_sidecars.get(CONFIG)
     if path is None or is_adapter_checkpoint(weights.tensors):
         return None
-    config = _tree(path)
-    if config is None:
+    base = config = _tree(path)
+    if base is None or config is None:
         return NotChecked(f"{path} is not a JSON object that can be read")
     if is_merged:
-        config, _ = merged_tree(config, every)
+        config, _ = merged_tree(base, every)
     held = values_of(weights)
     if isinstance(held, NotChecked):
         return held
@@ -309,6 +312,8 @@ def check_names(
             lambda faults: _advice(faults, held, config, command),
             is_partial=lost is None,
         )
+        if is_merged and isinstance(found, Misses):
+            found = _with_copies(found, held, left_out, config, base)
     except Unbuildable as error:
         raise BadRequest(
             f"transformers cannot build {where} ({error}); correct {CONFIG}, give another one with "
@@ -323,6 +328,26 @@ def check_names(
     raise BadRequest(
         f"{weights.origin.path} does not fit {where}: {found.message}; {found.advice}, or {keeps}"
     )
+
+
+def _with_copies(
+    misses: Misses,
+    held: Mapping[str, Shape],
+    left_out: Mapping[str, Shape],
+    config: Mapping[str, Any],
+    base: Mapping[str, Any],
+) -> Fits | Misses:
+    """Return the result for a merged model that also has each weight that only the config of its
+    base model ties. `config` is the config of the merged model, and `base` that of its base."""
+    faults = misses.faults
+    if faults.unexpected or faults.wrong or ties_embeddings(config) == ties_embeddings(base):
+        return misses
+    tied = fit_to_config(held, left_out, base)
+    if not isinstance(tied, Fits):
+        return misses
+    held_names = {tied.new_name(name) for name in held}
+    copies = {name: tied.ties[name] for name in faults.missing if tied.ties.get(name) in held_names}
+    return replace(tied, ties={}, copies=copies) if len(copies) == len(faults.missing) else misses
 
 
 def _wrapped(names: Iterable[str]) -> str:
@@ -426,6 +451,7 @@ def named_for_model(
     if lost is None or lost:  # those are reported elsewhere
         checked = replace(checked, lost=())
     named = rename_tensors(weights, checked.new_name)
+    named = replace(named, aliases={**named.aliases, **checked.copies})
     return FittedWeights(named, checked.ties, tuple(checked.notes), checked.new_name)
 
 
