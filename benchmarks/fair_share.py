@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from benchmarks.measuring import machine
-from zerotools.sensors.fake_gpu_probe import fake_gpu
+from harness.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.fair_share import DecayedUse, ranks_of

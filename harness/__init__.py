@@ -21,6 +21,7 @@ This package is part of the checkout only, not of the wheel. It imports neither 
   do.
 - `browser`: a headless browser for the tests of the page.
 - `nodes`, `slurm`: one job on several nodes, in network namespaces or on a Slurm cluster.
+- `fake_gpu_probe`: GPUs for machines without GPUs.
 - `stores`: object stores on loopback, and a proxy that causes faults.
 - `release`: makes a release.
 """

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.daemon import JOB
+from harness.fake_gpu_probe import fake_gpu
 from zerotools.jobs.client.queue_backup import DATABASE
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig, SharesConfig
 from zerotoolsd.dispatch.preempt_for_priority import PreemptionRules, choose_victims

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from harness.fake_gpu_probe import FakeProbe
 from tests.daemon.asking import ask_thread
 from tests.daemon.fake_daemon import check_python, command
 from tests.daemon.forked_supervisors import spawn_forked
@@ -18,7 +19,6 @@ from tests.daemon.run_files import check_names
 from tests.daemon.waiting import wait_async
 from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpu_probe import FakeProbe
 from zerotools.sensors.numa import NumaTopology, ReadTopology
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts import recover_queue

@@ -7,13 +7,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.waiting import wait_async
 from zerotools.cli.commands.show import page
 from zerotools.cli.job_views.describe_job import ranks
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotoolsd.config.config_tables import ElasticConfig
 from zerotoolsd.queue.store import Store
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.fake_gpu_probe import fake_gpu
 from zerotools.sensors.cpu_lists import cpu_list, numbers_in
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.numa import MemoryNode, NumaTopology
 from zerotools.sensors.snapshot import Gpu
 

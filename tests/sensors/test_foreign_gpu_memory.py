@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from zerotools.sensors.fake_gpu_probe import fake_gpu
+from harness.fake_gpu_probe import fake_gpu
 from zerotools.sensors.foreign_gpu_memory import is_in_first_pid_namespace, unaccounted_bytes
 from zerotools.sensors.snapshot import GpuProcess
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.sensors.fake_gpu_probe import fake_gpu
+from harness.fake_gpu_probe import fake_gpu
 from zerotools.sensors.gpu_choice import Entry, GpuChoice, by_preference, matches_gpu
 
 

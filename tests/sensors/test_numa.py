@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.sensors.numa_machines import EIGHT, GIB, a_topology, dual_socket, gpus_near, show_machine
 from zerotools.sensors.cpu_lists import cpu_list, numbers_in
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.numa import (
     MemoryNode,
     NearGpu,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.host_sensor import HostSensor
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource

@@ -11,5 +11,4 @@ host_sensor         memory, load, network and pressure of the host
 cgroup_allowance    memory and processor cores that the control groups of this process allow
 numa                NUMA nodes, and those near each GPU
 cpu_lists           lists of processors as the kernel writes them: `0-3,8`
-fake_gpu_probe      GPUs for tests
 """

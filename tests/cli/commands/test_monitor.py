@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from harness.started import Started
 from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
@@ -28,7 +29,6 @@ from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client import daemon_address
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotools.sensors.xids import GpuXid

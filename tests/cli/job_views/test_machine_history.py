@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.cli.job_views.machine_history import history_lines
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot_source import SnapshotSource
 
 GIB = float(2**30)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.job_views.queue_table import (
@@ -15,7 +16,6 @@ from zerotools.cli.job_views.queue_table import (
     queue_lines,
 )
 from zerotools.cli.output.colours import ALWAYS, colour_choice
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot_source import SnapshotSource
 
 NEEDS = "needs 4 GPUs: 0 of 8 free: GPUs 0-2: job 1; GPUs 3-4: job 2"

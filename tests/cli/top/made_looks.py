@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.drawing.styled_lines import Line
@@ -16,7 +17,6 @@ from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
 from zerotools.cli.top.reading.job_list import completed
 from zerotools.cli.top.reading.job_reports import JobReports, LongCurve, ReportedCheckpoint
 from zerotools.cli.top.reading.read_screen_values import ScreenData
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Host, Pressure, Snapshot, Stall
 from zerotools.sensors.xids import GpuXid
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, leave_attempt, running
 from tests.daemon.waiting import wait_async
 from tests.sensors.numa_machines import a_topology, gpus_near
 from zerotools.io.files.mounts import MountPoint
-from zerotools.sensors.fake_gpu_probe import FakeProbe
 from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts.start_attempt import what_is_missing

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatch.test_memory_forecast import GIB, TOTAL
 from tests.daemon.dispatchers import CONFIG, Running, leave_attempt, running
@@ -22,7 +23,6 @@ from tests.daemon.made_attempts import own_token
 from tests.daemon.queue.scheduling.deciding import seen
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts import prepare_run_directory

@@ -11,12 +11,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.queue.scheduling.deciding import LIMITS, gpus, lease, wants
 from tests.daemon.service.test_answer_requests import ME
 from tests.daemon.waiting import wait_async
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig, PreemptionConfig
 from zerotoolsd.dispatch.preempt_for_priority import (

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.resources.test_check_gpu_use_of_jobs import attempt
 from tests.daemon.waiting import wait_async
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, Pressure, Snapshot, Stall
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.config.config_tables import HistoryConfig

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
 from tests.daemon.monitoring.reading import Sample, read_page
 from zerotools.jobs.states import STATES
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.interface.prometheus_text import render_metrics

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.daemon.made_attempts import an_attempt_row
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.queue.clocks import Moment

@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import an_attempt_row
 from tests.daemon.queue.scheduling.deciding import seen, wants
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.clocks import Moment

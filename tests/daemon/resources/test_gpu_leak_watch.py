@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.queue.scheduling.deciding import seen
 from tests.daemon.waiting import wait_async
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.resources.gpu_leak_watch import LeakWatch

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.fake_gpu_probe import fake_gpu
 from harness.started import Started
 from tests.daemon.attempts.test_orphan_processes import TOKEN, traces
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotoolsd.app.run_daemon import ALL_LOOKS
 from zerotoolsd.file_checks import file_check_server

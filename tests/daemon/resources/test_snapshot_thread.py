@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.doctor.gpus import check_gpus
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.host_sensor import HostSensor
 from zerotools.sensors.run_nvml_probe import GpuReading

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.waiting import wait_async
@@ -22,7 +23,6 @@ from tests.runs.test_find_job_checkpoints import make
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotoolsd.interface.api_types import (
     CheckedJob,
     CleanRequest,

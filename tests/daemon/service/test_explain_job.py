@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.http.api.made_views import a_job, a_view
 from tests.daemon.made_attempts import an_attempt_row
 from tests.daemon.waiting import wait_async
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow

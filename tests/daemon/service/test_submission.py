@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.queue.test_schedule_queued_jobs import queue_one
@@ -17,7 +18,6 @@ from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.start_conditions import Dependency, QueueTerms
 from zerotoolsd.queue.array_job_files import SLICE_CHARACTERS

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from harness.gpu.checks import Found
 from harness.gpu.machine import CONTEXTS, MIB, slowest_of, under_load
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 
 PINS = "print(8 << 20, flush=True); input(); print('pinned', flush=True); input()"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.daemon.queue.scheduling.deciding import seen
 from tests.sensors.numa_machines import EIGHT, a_topology, dual_socket
 from zerotools.jobs.doctor.finding import DoctorFinding
@@ -20,7 +21,6 @@ from zerotools.jobs.doctor.gpus import (
     check_gpus,
     check_memory_nodes,
 )
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 

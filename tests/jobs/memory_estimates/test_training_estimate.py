@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_memory_layout import MemoryLayout
@@ -29,7 +30,6 @@ from zerotools.jobs.memory_estimates.training_estimate import (
 from zerotools.ops.estimate.activation_memory import EAGER, MicroBatch, attention_on_gpus
 from zerotools.ops.estimate.parameter_shapes import of_count
 from zerotools.ops.estimate.rank_memory import Machine
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 
 GIB = 1 << 30
 

@@ -8,10 +8,10 @@ import pytest
 
 from zerotools.jobs.text.mask_secrets import (
     is_secret_name,
-    mask_arguments,
     mask_text,
     mask_tree,
-    secret_arguments,
+    result_of,
+    secret_argument_steps,
 )
 
 HUB = "hf_" + "a1B2" * 8
@@ -55,7 +55,7 @@ def test_names_that_only_sound_so(name: str) -> None:
     ],
 )
 def test_commands_are_shown_without_secrets(words: list[str], shown: list[str] | None) -> None:
-    masked = mask_arguments(words)
+    masked = mask_tree(words)
     assert masked == (shown or ["sh", "-c", "WANDB_API_KEY=*** python t.py"])
 
 
@@ -78,7 +78,10 @@ def test_trees_are_shown_without_secrets() -> None:
 
 
 def test_the_values_themselves_are_known() -> None:
-    assert secret_arguments(["x", "--token", "abc", "--key=1", "A_KEY=def"]) == ["abc", "def"]
+    assert result_of(secret_argument_steps(["--token", "abc", "--key=1", "A_KEY=def"])) == [
+        "abc",
+        "def",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -152,13 +152,6 @@ def _is_given(found: re.Match[str]) -> bool:
     return (name.startswith("-") or not between.isspace()) and is_secret_name(name)
 
 
-def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[str]:
-    """Return the words of a command with all possible secrets, and all secrets in `known`,
-    replaced."""
-    shown: list[str] = mask_tree(list(arguments), known)
-    return shown
-
-
 def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
     """A generator that returns the values of the variables with a secret's name. It yields after
     some milliseconds of work, so that the caller can do other work."""
@@ -170,16 +163,10 @@ def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
     return found
 
 
-def secret_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the secret values in the words of a command: the values that `mask_arguments`
-    replaces, except values of several words.
-    """
-    return result_of(secret_argument_steps(arguments))
-
-
 def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
-    """A generator that returns the values of `secret_arguments`. It yields after some milliseconds
-    of work, so that the caller can do other work."""
+    """A generator that returns the secret values in the words of a command: the values that
+    `mask_tree` replaces, except values of several words. It yields after some milliseconds of work,
+    so that the caller can do other work."""
     found = list[str]()
     for count, (before, word) in enumerate(zip(("", *arguments), arguments, strict=False), 1):
         if count % _NAMES_AT_ONCE == 0:

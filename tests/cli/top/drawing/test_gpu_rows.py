@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.cli.top.made_looks import GIB, a_look, eight_gpus, job_of, meaning_in, text_of
 from zerotools.cli.top.drawing.gpu_rows import ROWS, gpu_charts, gpu_lines, process_lines
 from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.reading.gpu_holders import GpuHolder
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.cli.top.made_looks import GIB, text_of
 from zerotools.cli.top.drawing.styled_lines import (
     Line,
@@ -26,7 +27,6 @@ from zerotools.cli.top.drawing.styled_lines import (
     width,
 )
 from zerotools.cli.top.reading.gpu_holders import GpuShare
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Gpu
 
 LINES = st.lists(st.tuples(st.text(max_size=12), st.just("")), max_size=6)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.cli.top.made_looks import (
     NOW,
     PHASE,
@@ -26,7 +27,6 @@ from zerotools.cli.top.drawing.view_state import HELP, JOB, LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
 from zerotools.cli.top.reading.job_details import LogLines
 from zerotools.cli.top.reading.read_screen_values import ScreenData
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 
 FIVE = (
     job_of(3),

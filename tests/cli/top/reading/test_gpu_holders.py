@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.fake_gpu_probe import fake_gpu
 from harness.started import Started
 from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
 from tests.daemon.waiting import wait_for
@@ -14,7 +15,6 @@ from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.reading.cached_value import CachedValue
 from zerotools.cli.top.reading.gpu_holders import GpuHolder, GpuHolders, memory_by_owner
 from zerotools.cli.top.reading.job_list import completed
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 
 GIB = 1 << 30

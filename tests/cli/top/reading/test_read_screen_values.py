@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from harness.patience import patient
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
@@ -14,7 +15,6 @@ from zerotools.cli.top.reading.read_screen_values import RecentSamples, ScreenRe
 from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client import daemon_address
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource
 

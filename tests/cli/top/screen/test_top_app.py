@@ -14,6 +14,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.strip import Strip
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.cli.top.made_looks import a_look, job_of
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
@@ -26,7 +27,6 @@ from zerotools.cli.top.screen.colour_theme import styles_of
 from zerotools.cli.top.screen.top_app import EXIT_TERMINATED, BackgroundThread, Canvas, Reads, Top
 from zerotools.core.errors import EXIT_INTERRUPTED
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot_source import SnapshotSource
 
 Play = Callable[[Pilot[int], Top], Awaitable[None]]

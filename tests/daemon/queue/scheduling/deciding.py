@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zerotools.sensors.fake_gpu_probe import fake_gpu
+from harness.fake_gpu_probe import fake_gpu
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease

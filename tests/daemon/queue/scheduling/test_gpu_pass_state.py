@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.daemon.queue.scheduling.deciding import LIMITS, decide, gpus, seen, started, wants
 from tests.daemon.queue.scheduling.test_memory_left_for_jobs import MEMORY, share
 from tests.matrices import examples
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.daemon.queue.scheduling.deciding import LIMITS, cpu, decide, gpus, seen, started, wants
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, free_shared_memory
 from zerotoolsd.queue.scheduling.resource_requests import Request

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.daemon.queue.scheduling.deciding import BF16, LIMITS, decide, gpus, lease, seen, wants
 from tests.daemon.queue.scheduling.plain_pass import plain_pass
 from tests.matrices import examples
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed

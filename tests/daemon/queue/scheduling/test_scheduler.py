@@ -7,8 +7,8 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.daemon.queue.scheduling.deciding import cpu, decide, gpus, lease, seen, started, wants
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.scheduling.resource_requests import Request
 

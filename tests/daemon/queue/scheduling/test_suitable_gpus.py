@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.fake_gpu_probe import fake_gpu
 from tests.daemon.queue.scheduling.deciding import (
     BF16,
     LIMITS,
@@ -18,7 +19,6 @@ from tests.daemon.queue.scheduling.deciding import (
     started,
     wants,
 )
-from zerotools.sensors.fake_gpu_probe import fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.snapshot import GpuProcess, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from harness.started import Started
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.service.test_answer_requests import ME, Story, refusal, submit
 from tests.daemon.waiting import wait_async, wait_for
 from zerotools.core.errors import BadRequest
-from zerotools.sensors.fake_gpu_probe import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotoolsd.config.config_tables import LimitsConfig, StopConfig
 from zerotoolsd.file_checks.file_checker_pool import SlowCheck
