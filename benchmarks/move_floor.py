@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,32 +63,25 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.out is not None:
         asked.out.mkdir()
-    work = files_of_tiles(asked.checkpoint, asked.out)
-    taking, outputs = threading.Lock(), set[int]()
+    outputs = set[int]()
 
-    def move() -> None:
+    def move(tiles: list[Tile]) -> None:
         buffer, crc = memoryview(bytearray(TILE)), 0
-        while True:
-            with taking:
-                tiles = next(work, None)
-            if tiles is None:
-                return
-            for tile in tiles:
-                data = buffer[: tile.length]
-                os.preadv(tile.source, [data], tile.begin)
-                if asked.apply:
-                    xxhash.xxh3_128_digest(data)
-                    xxhash.xxh3_128_digest(data)
-                else:
-                    crc = crc32(data, crc)
-                if tile.output >= 0:
-                    for at in range(0, tile.length, WRITE):
-                        os.pwrite(tile.output, data[at : at + WRITE], tile.offset + at)
-                    outputs.add(tile.output)
+        for tile in tiles:
+            data = buffer[: tile.length]
+            os.preadv(tile.source, [data], tile.begin)
+            if asked.apply:
+                xxhash.xxh3_128_digest(data)
+                xxhash.xxh3_128_digest(data)
+            else:
+                crc = crc32(data, crc)
+            if tile.output >= 0:
+                for at in range(0, tile.length, WRITE):
+                    os.pwrite(tile.output, data[at : at + WRITE], tile.offset + at)
+                outputs.add(tile.output)
 
     with ThreadPoolExecutor(asked.workers) as pool:
-        for done in [pool.submit(move) for _ in range(asked.workers)]:
-            done.result()
+        list(pool.map(move, files_of_tiles(asked.checkpoint, asked.out)))
         list(pool.map(os.fsync, outputs))
 
 
