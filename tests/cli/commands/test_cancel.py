@@ -77,7 +77,7 @@ def test_a_refusal_does_not_keep_the_others_alive(zerotools: Command, service: F
     done = zerotools("cancel", "9", "1", "2")
     assert done.status == 5
     assert done.out == "job 2 (tiny) is cancelled; it was not running\n"
-    assert done.err == ("error: job 9 does not exist\nerror: job 1 is over: it is failed\n")
+    assert done.err == ("error: job 9 does not exist\nerror: job 1 has failed\n")
 
 
 def test_wait_returns_at_once_where_it_is_over(zerotools: Command, service: FakeService) -> None:

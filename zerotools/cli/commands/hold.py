@@ -16,7 +16,6 @@ from zerotools.cli.job_views.describe_job import (
     checkpoint_path,
     how_it_stops,
     is_over,
-    state_words,
     title,
 )
 from zerotools.cli.options.click_options import json_option, socket_option
@@ -24,6 +23,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import predicate
 
 
 @click.command("hold")
@@ -89,4 +89,4 @@ def _print_held(jobs: list[dict[str, Any]]) -> None:
 
 def _not_held_error(job: Job) -> JobFailed:
     how = "ended before it was held" if is_over(job) else "is not held"
-    return JobFailed(f"{title(job)} {how}: it is {state_words(job)}")
+    return JobFailed(f"{title(job)} {how}: it {predicate(job['state'])}")

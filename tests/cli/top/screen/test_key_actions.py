@@ -79,7 +79,7 @@ def test_a_job_is_held_after_yes_with_what_that_does_in_its_state() -> None:
     state, wishes = after(STATE, "p", "y", shown=ended)
     assert (state.question, wishes) == ("", [])
     state, _ = after(STATE, "p", shown=ended)
-    assert state.message == ("job 3 (tiny) cannot be held: it is succeeded", "warning")
+    assert state.message == ("job 3 (tiny) has succeeded, so it cannot be held", "warning")
 
 
 def test_the_page_of_a_job_is_opened_and_left() -> None:

@@ -15,7 +15,7 @@ from tests.daemon.http.api.made_views import JOB, SHARE, a_job, a_view
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.states import SUCCEEDED, TERMINAL
+from zerotools.jobs.states import SUCCEEDED, TERMINAL, predicate
 from zerotools.jobs.sweeps import remove_key, set_key
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.snapshot_source import SnapshotSource
@@ -211,20 +211,20 @@ class FakeService:
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         view = await self.job(job_id)
         if view.state in TERMINAL:
-            raise Conflict(f"job {job_id} is over: it is {view.state}")
+            raise Conflict(f"job {job_id} {predicate(view.state)}")
         state = "stopping" if view.attempts else "cancelled"
         return self.change(job_id, state=state)
 
     async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
         view = await self.job(job_id)
         if view.state in TERMINAL:
-            raise Conflict(f"job {job_id} is over: it is {view.state}")
+            raise Conflict(f"job {job_id} {predicate(view.state)}")
         return self.change(job_id, priority=priority)
 
     async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
         view = await self.job(job_id)
         if view.state in TERMINAL:
-            raise Conflict(f"job {job_id} is over: it is {view.state}")
+            raise Conflict(f"job {job_id} {predicate(view.state)}")
         state = "pausing" if view.state == "running" else "on_hold"
         said = "held by uid" if not lose_steps else "held, whatever is lost, by uid"
         return self.change(job_id, state=state, reason=f"{said} {uid}")
@@ -238,7 +238,7 @@ class FakeService:
     async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
         view = await self.job(job_id)
         if view.state in TERMINAL:
-            raise Conflict(f"job {job_id} is over: it is {view.state}")
+            raise Conflict(f"job {job_id} {predicate(view.state)}")
         said = "paused by uid" if not lose_steps else "paused, whatever is lost, by uid"
         return self.change(job_id, state="pausing", reason=f"{said} {uid}")
 

@@ -74,7 +74,7 @@ def test_attempts_are_shown_with_the_newest_one(service: FakeService, client: Da
 def test_a_job_is_cancelled_once(service: FakeService, client: DaemonClient) -> None:
     service.add(uid=os.geteuid())
     assert client.cancel(1)["state"] == "cancelled"
-    with pytest.raises(DaemonRefused, match="job 1 is over") as refusal:
+    with pytest.raises(DaemonRefused, match="job 1 was cancelled") as refusal:
         client.cancel(1)
     assert (refusal.value.status, refusal.value.code) == (409, "conflict")
 

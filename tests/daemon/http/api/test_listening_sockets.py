@@ -17,7 +17,7 @@ from tests.daemon.http.api.test_bearer_tokens import ANNA, written
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.config.config_tables import ApiConfig
-from zerotoolsd.http.api import authorize
+from zerotoolsd.http.api import routes
 from zerotoolsd.http.api.listening_sockets import open_socket, open_tcp
 
 
@@ -103,7 +103,7 @@ def test_without_one_nothing_is_answered(
 
 
 def test_tokens_cannot_be_tried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authorize, "WRONG_TOKENS", 2.0)
+    monkeypatch.setattr(routes, "WRONG_TOKENS", 2.0)
     with served(tmp_path) as (_, port):
         codes = [ask(port, "GET", "/v1/health", {})[1]["code"] for _ in range(20)]
         assert codes[:2] == ["unauthorized", "unauthorized"]

@@ -377,7 +377,7 @@ async def sweep(it: Running, fault: Fault, directory: Path, answers: AnswerLog) 
 def test_each_operation_answers_what_the_document_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zerotoolsd.http.api.authorize.WRONG_TOKENS", 1.0)
+    monkeypatch.setattr("zerotoolsd.http.api.routes.WRONG_TOKENS", 1.0)
     answers, fault = AnswerLog(), Fault()
 
     async def told() -> None:

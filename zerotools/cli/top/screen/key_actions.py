@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zerotools.cli.job_views.describe_job import Job, how_it_stops, state_words, title
+from zerotools.cli.job_views.describe_job import Job, how_it_stops, title
 from zerotools.cli.top.drawing.view_state import HELP, JOB, JOBS, LOG, ORDERS, ViewState
-from zerotools.jobs.states import VERB_ROWS
+from zerotools.jobs.states import VERB_ROWS, predicate
 
 QUIT, CANCEL, HOLD, RESUME, PRIORITY = "quit", "cancel", "hold", "resume", "priority"
 LONGEST_FILTER = 60
@@ -200,9 +200,8 @@ def _hold(state: ViewState, job: Job) -> Pressed:
     """Ask whether to hold the job. The question says what a hold does to a job in this state."""
     effect = next(row.hold for row in VERB_ROWS if job["state"] in row.states)
     if effect.startswith(("refused", "nothing")):
-        return replace(
-            state, message=(f"{title(job)} cannot be held: it is {state_words(job)}", "warning")
-        ), None
+        refused = f"{title(job)} {predicate(job['state'])}, so it cannot be held"
+        return replace(state, message=(refused, "warning")), None
     return replace(
         state, question=f"Hold {title(job)}? Then {effect}.", asked=job["id"], wish=HOLD
     ), None
