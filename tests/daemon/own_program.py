@@ -23,6 +23,7 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import chdir
 from pathlib import Path
 
 HERE = Path.cwd()
@@ -135,10 +136,12 @@ def do(word: str) -> None:
 
         worker.checkpoint_written(os.fsencode(tensors(os.fsdecode(ODD))))
     elif name == "hostile":
-        for message in HOSTILE:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-                notify.connect(os.environ["ZEROTOOLS_NOTIFY"])
-                notify.send(message)
+        address = Path(os.environ["ZEROTOOLS_NOTIFY"])
+        with chdir(address.parent):  # the whole path may be too long for a socket
+            for message in HOSTILE:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+                    notify.connect(address.name)
+                    notify.send(message)
     elif name == "env":
         print(json.dumps(dict(os.environ)), flush=True)
 
