@@ -128,7 +128,7 @@ COVERED: dict[str, str] = {
     "test_schedule_queued_jobs.py "
     "test_a_job_that_made_room_on_a_gpu_in_vain_does_not_share_any_more",
     "daemon/zerotoolsd/queue/schedule_queued_jobs.py QueuePlacement._used_by": ""
-    "tests/daemon/dispatch/test_dispatcher.py "
+    "tests/daemon/dispatch/test_gpu_memory_guard.py "
     "test_nothing_more_is_placed_on_a_gpu_while_its_memory_runs_out",
     "daemon/zerotoolsd/service/admission/interpreter_check.py needs_of": f"{OF_ADMISSION}/"
     "test_interpreter_check.py test_an_accelerate_that_starts_one_process_for_two_gpus_is_refused",

@@ -57,6 +57,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "harness/release/test_release",
         "formats/deepspeed/schema/test_trees",
         "formats/test_real_runs",
+        "ops/delta/test_deltas_in_stores",
         "ops/execution/test_shared_blocks",
         "formats/test_package_docstrings",
         "maps/test_maxtext",

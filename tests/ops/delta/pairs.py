@@ -11,6 +11,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from zerotools.io.output.output_marker import MARKER
+
 BF16 = ml_dtypes.bfloat16
 LARGE = (1100, 1000)
 """The shape of a tensor of two blocks."""
@@ -77,3 +79,7 @@ def loaded(path: Path) -> dict[str, bytes]:
 def raw(tensors: dict[str, Any]) -> dict[str, bytes]:
     """The bytes of tensors by name."""
     return {name: array.tobytes() for name, array in tensors.items()}
+
+
+def files_of(out: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in out.iterdir() if each.name != MARKER}
