@@ -71,7 +71,7 @@ def test_an_export(compare: Diff, tmp_path: Path) -> None:
 
 def test_the_run(compare: Diff) -> None:
     status, out, _ = compare(Z3, Z2)
-    assert (status, out.splitlines()[0]) == (1, "DIFFERENT: 1 point of the run")
+    assert (status, out.splitlines()[0]) == (1, "DIFFERENT: 1 value of the run")
     assert "training state, in A and in B:\n  ds_config.zero_optimization.stage: 3 and 2\n" in out
     cast = "  7; 7 of them are 16-bit copies in one checkpoint and masters in the other"
     assert cast in out

@@ -41,6 +41,7 @@ def test_an_interpreter_that_cannot_say(tmp_path: Path) -> None:
     assert answer == "cannot be started: No such file or directory"
     [found] = check_python(missing, answer, has_gpus=False)
     assert (found.level, found.found) == ("problem", f"{missing} {answer}")
+    assert found.do == "check the path of the python"
     assert ask_python("/bin/false") == "ended with status 1 when it listed its packages"
     assert ask_python(sys.executable, 0.0) == "did not answer within 0 s"
 

@@ -152,7 +152,7 @@ def _verdict(difference: CheckpointDiff) -> str:
     if difference.differing:
         parts.append(equal_weights(difference) or f"{len(difference.differing)} of {compared}")
     if difference.run is not None and difference.run.differences:
-        parts.append(count_text(len(difference.run.differences), "point") + " of the run")
+        parts.append(count_text(len(difference.run.differences), "value") + " of the run")
     return paint(f"DIFFERENT: {', '.join(parts)}", "bad", sys.stdout)
 
 

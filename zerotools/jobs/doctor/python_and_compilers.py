@@ -77,7 +77,9 @@ def check_python(
     `answer` is the result of `ask_python`. `has_gpus` is true if NVML lists GPUs.
     """
     if isinstance(answer, str):
-        yield problem("torch", f"{python} {answer}", f"try it: {python} -c 'import torch'")
+        starts = shutil.which(python) is not None
+        advice = f"try it: {python} -c 'import torch'" if starts else "check the path of the python"
+        yield problem("torch", f"{python} {answer}", advice)
         return
     if answer.get("torch") is None:
         why = answer.get("why") or "no torch"
