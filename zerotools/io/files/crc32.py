@@ -1,7 +1,8 @@
-"""CRC-32 as `zlib.crc32` computes it, by zlib-ng if that is installed.
+"""CRC-32 as `zlib.crc32` computes it, by zlib-ng.
 
-zlib-ng uses vector instructions. It is up to twenty times as fast as zlib, which takes more than
-half of the processor time of `verify` (benchmarks/results/verify.md).
+zlib-ng uses vector instructions, and is up to twenty times as fast as zlib
+(benchmarks/results/verify.md). zlib computes it where zlib-ng is not installed: on processors
+without wheels of zlib-ng, and in the Python of a job.
 """
 
 from __future__ import annotations

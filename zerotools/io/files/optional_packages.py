@@ -27,7 +27,6 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "plot": {"matplotlib": "matplotlib>=3.8"},
     "remote": {"huggingface_hub": "huggingface_hub>=1.0", "obstore": "obstore>=0.12.1"},
     "data": {"pyarrow": "pyarrow>=15"},
-    "fast": {"zlib_ng": "zlib-ng>=1.0"},
     "delta": {"zstandard": "zstandard>=0.22"},
     "orbax": {"tensorstore": "tensorstore>=0.1.71", "zstandard": "zstandard>=0.22"},
     "yaml": {"yaml": "PyYAML>=6.0"},
