@@ -21,6 +21,7 @@ from zerotoolsd.config.config_tables import LimitsConfig, SharesConfig
 from zerotoolsd.dispatch.preempt_for_priority import PreemptionRules, choose_victims
 from zerotoolsd.interface.start_conditions import ANY, Dependency
 from zerotoolsd.queue.change_state import StateChanger
+from zerotoolsd.queue.check_start_conditions import WaitingConditions
 from zerotoolsd.queue.clocks import read_clocks
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import JobGuard
@@ -28,7 +29,6 @@ from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.waiting_conditions import WaitingConditions
 from zerotoolsd.queue.write_rows import NewJob
 
 GPUS = 8

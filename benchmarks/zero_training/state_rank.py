@@ -37,7 +37,7 @@ from zerotools.ops.estimate.state_memory import (  # noqa: E402
 )
 from zerotoolsd.trainer.allocate_tensors import SCRATCH  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
-from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
+from zerotoolsd.trainer.engine_torch.training_tensors import LiveState  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
 from zerotoolsd.trainer.model.predict_state_memory import parameters_of  # noqa: E402
 from zerotoolsd.trainer.prepare_and_train import prepare_training  # noqa: E402

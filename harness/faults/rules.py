@@ -21,7 +21,7 @@ from pathlib import Path
 from harness.faults.operations import END
 from harness.patience import patient
 from zerotools.jobs.states import CANCELLED, SUCCEEDED
-from zerotoolsd.queue.import_found_jobs import REBUILD
+from zerotoolsd.queue.insert_recovered_jobs import REBUILD
 from zerotoolsd.queue.lifecycle import TRANSITIONS
 
 SLACK_SECONDS = 0.5

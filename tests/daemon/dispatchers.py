@@ -21,7 +21,7 @@ from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.numa import NumaTopology, ReadTopology
 from zerotools.sensors.snapshot_source import SnapshotSource
-from zerotoolsd.attempts import recover_queue
+from zerotoolsd.attempts import recover_lost_attempts
 from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.make_attempt_plan import LaunchSettings, RankCommand
 from zerotoolsd.attempts.start_attempt import HostReaders
@@ -118,7 +118,7 @@ async def running(
     state.mkdir(exist_ok=True)
     probe = probe or FakeProbe(error="no NVML")
     store = Store(state, rebuild=rebuild)
-    recover_queue.add_missing_from_runs(state, store, time.time())
+    recover_lost_attempts.add_missing_from_runs(state, store, time.time())
     machine = SnapshotCache(SnapshotSource(probe))
     machine.lists_processes = True  # also where these tests run in a container
     engine = Dispatcher(

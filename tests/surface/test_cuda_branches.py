@@ -61,7 +61,8 @@ COVERED: dict[str, str] = {
     f"{TRAINER}/engine_torch/save_and_load_shards.py HostCopy._buffer_for": f"{OF_TRAINER}/"
     "engine_torch/test_save_and_load_shards.py "
     "test_what_comes_from_a_gpu_goes_to_locked_memory_where_there_is_some",
-    f"{TRAINER}/check_model_and_data.py check_job": f"{OF_TRAINER}/test_check_model_and_data.py "
+    f"{TRAINER}/preflight_model_and_data.py check_job": f"{OF_TRAINER}/"
+    "test_preflight_model_and_data.py "
     "test_what_a_gpu_holds_is_told_as_memory_of_the_gpu",
     f"{TRAINER}/engine_torch/master_weights.py CudaCopyStream.__init__": f"{STREAMS} "
     "test_a_copy_waits_for_the_gradient_and_keeps_its_memory",

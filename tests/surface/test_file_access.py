@@ -52,7 +52,7 @@ THREADS = {
     "users/account.py": "a user is looked up, in a thread that nobody waits for at the end",
     "http/api/import_job_file.py": "parses a text, without a look at any file that it names",
     "http/api/job_outputs.py": "logs in run directories",
-    "dispatch/retention_and_cleaning.py": "chooses of 100,000 jobs, without a look at any file",
+    "dispatch/remove_ended_jobs.py": "chooses of 100,000 jobs, without a look at any file",
     "monitoring/notifications/webhooks.py": "looks up a host in a thread that is not waited for",
     "service/operations/curves_checkpoints_predictions.py": "what ranks reported there",
     "resources/snapshot_thread.py": "waits, with a deadline, for the process that asks NVML",

@@ -51,6 +51,6 @@ def test_files_named_by_their_place_exist() -> None:
         for found in named_files(path)
     }
     started = "daemon/zerotoolsd/service/admission/run_rank_checks.py"
-    assert (started, "daemon/zerotoolsd/trainer/check_model_and_data.py") in named
+    assert (started, "daemon/zerotoolsd/trainer/preflight_model_and_data.py") in named
     assert len(named) > 20
     assert [pair for pair in sorted(named) if not (ROOT / pair[1]).is_file()] == []

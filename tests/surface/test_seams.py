@@ -59,8 +59,8 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "daemon/trainer/rank/test_rendezvous_of_nodes.py": frozenset(
         {"rendezvous_of_nodes.boot_id", "rendezvous_of_nodes.own_card"}
     ),
-    "daemon/trainer/test_attention_leak_test.py": frozenset(
-        {"tiny_model.narrow_config", "attention_leak_test.small_model"}
+    "daemon/trainer/test_check_attention_leaks.py": frozenset(
+        {"tiny_model.narrow_config", "check_attention_leaks.small_model"}
     ),
     "jobs/slurm/test_submit_to_slurm.py": frozenset({"submit_to_slurm.new_job_directory"}),
     "ops/conversions/test_conversion.py": frozenset(

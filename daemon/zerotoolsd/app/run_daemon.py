@@ -27,7 +27,7 @@ from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.app import systemd
 from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.app.state_directory import lock_state_dir
-from zerotoolsd.attempts import recover_queue
+from zerotoolsd.attempts import recover_lost_attempts
 from zerotoolsd.attempts.backends.choose_backend import select_backend
 from zerotoolsd.attempts.backends.spawn_supervisor import spawn_child
 from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import SpawnChild
@@ -45,7 +45,7 @@ from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.leaked_gpu_memory import find_suspects
 from zerotoolsd.resources.snapshot_thread import SnapshotCache
-from zerotoolsd.service.admission import check_all_files
+from zerotoolsd.service.admission import run_file_checks
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
 from zerotoolsd.service.admission.run_rank_checks import run_rank_checks
 from zerotoolsd.service.answer_requests import JobRequests
@@ -85,7 +85,7 @@ def main(
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
     # Start it before a lock, database, loop or thread exists, because it would get a copy.
-    way = file_check_server.start_check_server(ALL_LOOKS, check_all_files.NEEDS)
+    way = file_check_server.start_check_server(ALL_LOOKS, run_file_checks.NEEDS)
     try:
         asyncio.run(_serve(options, command, check_python, rehearse, way, spawn))
     except ZerotoolsError as error:
@@ -142,7 +142,7 @@ async def _serve(
         SnapshotSource(), choice=GpuChoice(config.gpus.exclude, config.gpus.prefer)
     )
     try:
-        recover_queue.add_missing_from_runs(state_dir, store, time.time())
+        recover_lost_attempts.add_missing_from_runs(state_dir, store, time.time())
         dispatcher = Dispatcher(
             state_dir=state_dir,
             store=store,

@@ -13,7 +13,7 @@ backends               starts a supervisor: as a child, by systemd, or by a fork
 attempt_watcher        watches the supervisors, and writes stop requests
 attempt_status         reads the status of an attempt from its run directory
 reattach               finds the attempts of the previous daemon, and of held jobs
-recover_queue          adds the data of run directories that the queue lacks
+recover_lost_attempts  adds the data of run directories that the queue lacks
 ask_to_stop            asks attempts to save and stop
 cause_of_end           finds why an attempt ended, and whether a restart would help
 make_end_event         makes the event for the lifecycle when an attempt has ended

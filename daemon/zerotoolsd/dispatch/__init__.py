@@ -11,7 +11,7 @@ memory_forecast           computes from samples when memory is used up; no I/O
 choose_low_memory_action  chooses the next action from the forecast and the running jobs; no I/O
 user_priority_ranges      limits the priorities that users may give
 upload_last_checkpoints   uploads the last checkpoint of a job if no supervisor has uploaded it
-retention_and_cleaning    removes ended jobs, one after another
+remove_ended_jobs         removes ended jobs, one after another
 remove_job_files          finds and removes the files of an ended job
 checkpoint_pins           protects checkpoints that other jobs need
 """

@@ -19,7 +19,7 @@ from pathlib import Path
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel_and_clock import clock_is_synchronised
-from zerotoolsd.attempts import recover_queue
+from zerotoolsd.attempts import recover_lost_attempts
 from zerotoolsd.attempts.ask_to_stop import AttemptStopper
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
@@ -46,7 +46,7 @@ from zerotoolsd.dispatch.host_memory_guard import (
     Live,
 )
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
-from zerotoolsd.dispatch.retention_and_cleaning import Cleaner
+from zerotoolsd.dispatch.remove_ended_jobs import Cleaner
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
 from zerotoolsd.dispatch.upload_last_checkpoints import LastUploads
 from zerotoolsd.dispatch.user_priority_ranges import PriorityClasses
@@ -55,6 +55,7 @@ from zerotoolsd.monitoring.history_recorder import HistoryClocks, HistoryRecorde
 from zerotoolsd.monitoring.notifications.deliver_notices import JobNotifier
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.change_state import StateChanger, policy_of
+from zerotoolsd.queue.check_start_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.queue.database_disk_reserve import why_low_space
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
@@ -64,7 +65,6 @@ from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU, YieldAsk
-from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.resources.check_gpu_use_of_jobs import SharedGpus
 from zerotoolsd.resources.gpu_leak_watch import LeakWatch
 from zerotoolsd.resources.share_gpus_with_daemons import GpuArbiter
@@ -456,7 +456,7 @@ class Dispatcher:
 
         Raises NotAllowed if the job is not held.
         """
-        if ran := recover_queue.add_missing_attempts(
+        if ran := recover_lost_attempts.add_missing_attempts(
             self.jobs_dir, self.store, job.id, time.time()
         ):
             job = self.store.job(job.id)

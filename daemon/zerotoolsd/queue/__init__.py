@@ -12,8 +12,8 @@ transactions             commits one change alone, or several changes together
 group_commit             commits submits that arrive at the same time with one disk write
 database_disk_reserve    reserves disk space, so that jobs can be ended on a full disk
 array_job_files          writes the job files of an array before its jobs are queued
-import_found_jobs        adds jobs and attempts that only the run directories record
-waiting_conditions       checks the conditions that must be met before a job starts
+insert_recovered_jobs    adds jobs and attempts that only the run directories record
+check_start_conditions   checks the conditions that must be met before a job starts
 scheduling               decides which jobs start, and on which GPUs
 resource_request_of_job  makes the request of a job for resources
 schedule_queued_jobs     collects the input of the scheduler and runs the scheduler

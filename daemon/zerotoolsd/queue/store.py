@@ -21,7 +21,7 @@ from zerotoolsd.queue import clocks
 from zerotoolsd.queue.array_job_files import JOBS, JobFileTable
 from zerotoolsd.queue.database_disk_reserve import DiskReserve
 from zerotoolsd.queue.gpu_fault_fences import Fence
-from zerotoolsd.queue.import_found_jobs import Rebuild
+from zerotoolsd.queue.insert_recovered_jobs import Rebuild
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
@@ -320,7 +320,7 @@ class Store:
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 
     def rebuild(self, found: Rebuild, now: float) -> None:
-        """Add the jobs and attempts found in run directories (`queue.import_found_jobs`)."""
+        """Add the jobs and attempts found in run directories (`queue.insert_recovered_jobs`)."""
         with self._transaction():
             found.carry_out(self._sql, self._append, now)
 

@@ -48,7 +48,6 @@ from zerotoolsd.queue.scheduling.suitable_gpus import why_impossible
 from zerotoolsd.queue.scheduling.user_quota import never_within
 from zerotoolsd.queue.write_rows import JobParts, NewJob
 from zerotoolsd.service.admission.adoptable_process import inspect_process
-from zerotoolsd.service.admission.check_all_files import Survey, survey_job_files, survey_of
 from zerotoolsd.service.admission.checkpoints_and_conflicts import (
     directory_conflict,
     named_places,
@@ -65,6 +64,7 @@ from zerotoolsd.service.admission.memory_check import (
     why_never,
 )
 from zerotoolsd.service.admission.preflight_files import too_large
+from zerotoolsd.service.admission.run_file_checks import Survey, survey_job_files, survey_of
 from zerotoolsd.service.admission.run_rank_checks import run_rank_checks
 from zerotoolsd.service.evaluation_jobs import evaluation_of, refuse_many_evaluations
 from zerotoolsd.service.read_checkpoints_and_predictions import RESULT_LOOKS

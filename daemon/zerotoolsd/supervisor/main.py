@@ -54,7 +54,7 @@ from zerotoolsd.supervisor.run_checkpoint_finder import Finder, NoAnswer
 from zerotoolsd.supervisor.spawn_child import Execute, execute_program
 from zerotoolsd.supervisor.start_ranks import become_subreaper
 from zerotoolsd.supervisor.stop.kill_descendants import kill_all
-from zerotoolsd.supervisor.stop.last_output import cut_short
+from zerotoolsd.supervisor.stop.leftover_processes import cut_short
 from zerotoolsd.supervisor.supervise_loop import RankMonitor
 from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
 

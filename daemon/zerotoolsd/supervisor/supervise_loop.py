@@ -35,9 +35,9 @@ from zerotoolsd.supervisor.spawn_child import (
 )
 from zerotoolsd.supervisor.start_ranks import SupervisedRank, hold_port, spawn_rank
 from zerotoolsd.supervisor.stop.kill_descendants import reap_children
-from zerotoolsd.supervisor.stop.last_output import passing_on, processes_left
-from zerotoolsd.supervisor.stop.output_readers import DRAIN_SECONDS
+from zerotoolsd.supervisor.stop.leftover_processes import passing_on, processes_left
 from zerotoolsd.supervisor.stop.process_kinds import is_filter
+from zerotoolsd.supervisor.stop.runners_that_read_output import DRAIN_SECONDS
 from zerotoolsd.supervisor.stop.stop_programs import Stop
 from zerotoolsd.supervisor.stop.stop_request_file import RequestReader
 from zerotoolsd.supervisor.transient_os_errors import hang_reason

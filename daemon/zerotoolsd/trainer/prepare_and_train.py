@@ -25,20 +25,20 @@ from zerotools.jobs.jobfile_tables.data import (
 )
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.checkpoint_check import not_resumable
-from zerotoolsd.trainer.attention_leak_test import check_leaks
-from zerotoolsd.trainer.check_layers_by_position import check_sequence_ranks
-from zerotoolsd.trainer.check_nodes_agree import (
-    check_checkpoint_visible,
-    check_same_model,
-    is_finished,
-    rendezvous_of,
-    share_failures,
-)
+from zerotoolsd.trainer.check_attention_leaks import check_leaks
+from zerotoolsd.trainer.check_sequence_parallel import check_sequence_ranks
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import do_nothing, lock_output_dir
 from zerotoolsd.trainer.checkpoints.resume_point import (
     ResumePoint,
     choose_resume_point,
     foreign_resume_point,
+)
+from zerotoolsd.trainer.coordinate_nodes import (
+    check_checkpoint_visible,
+    check_same_model,
+    is_finished,
+    rendezvous_of,
+    share_failures,
 )
 from zerotoolsd.trainer.data.collate import check_decoder_start
 from zerotoolsd.trainer.data.training_data import DataReading, TrainingData, positions_of
@@ -48,18 +48,9 @@ from zerotoolsd.trainer.engine.conditional_layers import check_same_layers_on_ra
 from zerotoolsd.trainer.engine.engine_interface import Engine
 from zerotoolsd.trainer.engine.learning_rate import with_steps
 from zerotoolsd.trainer.engine_deepspeed.setup_deepspeed import remove_own_directories
-from zerotoolsd.trainer.engine_torch.build_state import build_live_state
+from zerotoolsd.trainer.engine_torch.build_model_and_optimizer import build_live_state
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine
 from zerotoolsd.trainer.evaluation.evaluate import make_evaluation
-from zerotoolsd.trainer.initial_state import (
-    begin_training,
-    check_base,
-    check_remaining_steps,
-    describe_run,
-    is_own,
-    recorded_base,
-    warn_of_changes,
-)
 from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.attention_choice import choose_kernel, set_attention
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
@@ -89,6 +80,15 @@ from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 from zerotoolsd.trainer.reporting.trackers.tracker_feed import start_tracking
 from zerotoolsd.trainer.save_during_training import lacks_evaluation, make_checkpointing
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
+from zerotoolsd.trainer.start_or_resume import (
+    begin_training,
+    check_base,
+    check_remaining_steps,
+    describe_run,
+    is_own,
+    recorded_base,
+    warn_of_changes,
+)
 
 BeforeCommit = Callable[[Path], None]
 

@@ -16,7 +16,7 @@ from tests.daemon.attempts.test_make_end_event import a_row
 from tests.daemon.made_attempts import an_attempt_row, own_token
 from tests.daemon.users.other_users import AS_ROOT, UID, open_directory, user_of
 from tests.jobs.jobfile.test_parse import parsed
-from zerotoolsd.attempts import prepare_run_directory, recover_queue
+from zerotoolsd.attempts import prepare_run_directory, recover_lost_attempts
 from zerotoolsd.attempts.make_attempt_plan import (
     MIRRORING,
     THINNING,
@@ -183,7 +183,7 @@ def test_only_what_the_daemon_noted_is_an_attempt(state: Path) -> None:
     assert prepare_run_directory.read_attempt_note(own) is None
     store = Store(state, rebuild=True)
     try:
-        assert recover_queue.add_missing_from_runs(state, store, 1.0) == [7]
+        assert recover_lost_attempts.add_missing_from_runs(state, store, 1.0) == [7]
         assert store.job(7).uid == UID
         assert [(row.token, row.gpu_uuids) for row in store.attempts(7)] == [
             (own_token(), ("GPU-1",))

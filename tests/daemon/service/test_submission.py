@@ -22,8 +22,8 @@ from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.start_conditions import Dependency, QueueTerms
 from zerotoolsd.queue.array_job_files import SLICE_CHARACTERS
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service.admission.check_all_files import Survey
 from zerotoolsd.service.admission.memory_check import MachineMemory, estimate_job_memory
+from zerotoolsd.service.admission.run_file_checks import Survey
 from zerotoolsd.users.served_users import OWN_ONLY
 from zerotoolsd.users.user_limits import LimitsOfUsers
 

@@ -34,8 +34,8 @@ from zerotools.runs.training_record import JobRecord  # noqa: E402
 from zerotoolsd.trainer import prepare_and_train  # noqa: E402
 from zerotoolsd.trainer.engine.engine_interface import Engine, StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
-from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
 from zerotoolsd.trainer.engine_torch.reduce_and_update import local_tensor  # noqa: E402
+from zerotoolsd.trainer.engine_torch.training_tensors import LiveState  # noqa: E402
 from zerotoolsd.trainer.evaluation.evaluate import EvaluationResult  # noqa: E402
 from zerotoolsd.trainer.loop import TrainingRun  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402

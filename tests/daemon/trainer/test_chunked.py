@@ -103,7 +103,7 @@ def test_a_job_that_was_stored_before_computes_it_at_once(text: Path) -> None:
 def test_what_cannot_be_cut_is_refused_before_it_is_queued(
     changes: dict[str, Any], why: str, text: Path
 ) -> None:
-    from zerotoolsd.trainer.check_model_and_data import check_job
+    from zerotoolsd.trainer.preflight_model_and_data import check_job
 
     tree = job(text, **changes, train={"chunked_loss": "on"}, zero={"stage": 3})
     with pytest.raises(Unsupported, match=why):

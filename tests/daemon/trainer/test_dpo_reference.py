@@ -350,7 +350,7 @@ def test_damaged_references_are_refused(tmp_path: Path) -> None:
 def test_it_is_refused_before_it_is_queued(
     tmp_path: Path, text: Path, changes: dict[str, Any], said: str
 ) -> None:
-    from zerotoolsd.trainer.check_model_and_data import check_job
+    from zerotoolsd.trainer.preflight_model_and_data import check_job
 
     config = {
         **json.loads((GOLDEN / "model" / "config.json").read_text()),

@@ -59,7 +59,10 @@ def group() -> Iterator[Any]:
 def test_a_change_of_the_layout_changes_all_four_alike(
     change: dict[str, Any], group: Any, text: Path, tmp_path: Path
 ) -> None:
-    from zerotoolsd.trainer.engine_torch.build_state import build_live_state, check_disk_space
+    from zerotoolsd.trainer.engine_torch.build_model_and_optimizer import (
+        build_live_state,
+        check_disk_space,
+    )
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
     from zerotoolsd.trainer.model.predict_state_memory import parameters_of, predict_state_memory
     from zerotoolsd.trainer.rank.notify_supervisor import Notifier
@@ -97,7 +100,7 @@ def test_each_node_checks_its_disk_for_the_state_of_its_ranks(text: Path, tmp_pa
     import torch
 
     from zerotools.ops.estimate.state_memory import optimizer_state_of_all_ranks
-    from zerotoolsd.trainer.engine_torch.build_state import check_disk_space
+    from zerotoolsd.trainer.engine_torch.build_model_and_optimizer import check_disk_space
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
     from zerotoolsd.trainer.model.predict_state_memory import parameters_of
     from zerotoolsd.trainer.rank.process_group import WorldGroup

@@ -33,7 +33,7 @@ def counted(name: str, micro: MicroBatch) -> int:
 
     from benchmarks.loss.live_bytes import LiveBytes
     from zerotools.jobs.jobfile_tables.model import ModelSpec
-    from zerotoolsd.trainer.compare_tensor_rank_outputs import fold_ranks
+    from zerotoolsd.trainer.check_tensor_parallel import fold_ranks
     from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
     from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
     from zerotoolsd.trainer.sequence_parallel.split_batch import (

@@ -1,6 +1,6 @@
 """The checks before a job is accepted: of its files, its model, its interpreter, and this machine.
 
-check_all_files            runs all checks of the files that a job names, in one child process
+run_file_checks            runs all checks of the files that a job names, in one child process
 preflight_files            checks output directory, files of a script, compilers and packages
 preflight_data             checks the data
 preflight_model            checks the model directory and the tokenizer

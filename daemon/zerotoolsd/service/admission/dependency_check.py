@@ -10,10 +10,10 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.durations import LONGEST_SECONDS
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.interface.start_conditions import OK, Dependency, QueueTerms
+from zerotoolsd.queue.check_start_conditions import local_time_text
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.dependency_table import DependencyTable, how_it_ended
-from zerotoolsd.queue.waiting_conditions import local_time_text
 
 MOST_DEPENDENCIES = 256
 MOST_ARRAY_DEPENDENCIES = 4096

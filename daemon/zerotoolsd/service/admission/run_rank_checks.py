@@ -22,7 +22,7 @@ from zerotoolsd.service.admission.preflight_data import needs_pyarrow
 from zerotoolsd.users.open_as_user import rights_of
 from zerotoolsd.users.start_as_submitter import JobUser
 
-PROGRAM = Path(__file__).parents[2] / "trainer" / "check_model_and_data.py"
+PROGRAM = Path(__file__).parents[2] / "trainer" / "preflight_model_and_data.py"
 
 
 async def run_rank_checks(

@@ -25,9 +25,9 @@ from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.interface.start_conditions import AT_ANY_TIME, JobEdit
 from zerotoolsd.queue import lifecycle
+from zerotoolsd.queue.check_start_conditions import why_spoiled
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.waiting_conditions import why_spoiled
 from zerotoolsd.queue.write_rows import Changed, JobParts
 from zerotoolsd.service.admission.dependency_check import refuse_past, refuse_ring
 from zerotoolsd.service.evaluation_jobs import evaluations_of

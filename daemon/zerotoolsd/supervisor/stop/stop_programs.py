@@ -36,8 +36,8 @@ from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.signal_process import open_process, send_signal
 from zerotoolsd.supervisor.stop import pipe_ends
 from zerotoolsd.supervisor.stop import process_kinds as kinds
-from zerotoolsd.supervisor.stop.output_readers import DRAIN_SECONDS, Flow, Key, Readers
 from zerotoolsd.supervisor.stop.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
+from zerotoolsd.supervisor.stop.runners_that_read_output import DRAIN_SECONDS, Flow, Key, Readers
 
 LOOK_SECONDS, OFTEN_SECONDS = 0.5, 0.05
 """Seconds between two calls of `advance`: while all runners are stopped, and while one of them

@@ -287,7 +287,7 @@ class SampleView:
 
 
 def json_bytes(value: object) -> int:
-    """Return the size of `value` in bytes, as the JSON that `check_model_and_data` prints."""
+    """Return the size of `value` in bytes, as the JSON that `preflight_model_and_data` prints."""
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 

@@ -39,7 +39,6 @@ from zerotoolsd.trainer.engine.training_loss import (
     summed_preference_loss,
     training_loss,
 )
-from zerotoolsd.trainer.engine_torch.live_state import LiveState
 from zerotoolsd.trainer.engine_torch.save_and_load_shards import (
     HostCopy,
     load_foreign,
@@ -47,6 +46,7 @@ from zerotoolsd.trainer.engine_torch.save_and_load_shards import (
     tensors_to_write,
     write_tensors,
 )
+from zerotoolsd.trainer.engine_torch.training_tensors import LiveState
 from zerotoolsd.trainer.rank.process_group import WorldGroup, join_values
 
 

@@ -64,7 +64,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         "import json, sys\n"
         "from zerotools.core.errors import ZerotoolsError\n"
         "from zerotools.jobs.jobfile.parse import job_from_dict\n"
-        "from zerotoolsd.trainer.check_model_and_data import check_job\n"
+        "from zerotoolsd.trainer.preflight_model_and_data import check_job\n"
         "for name, tree in json.load(open(sys.argv[1])).items():\n"
         "    try:\n"
         "        said = {'notes': check_job(job_from_dict(tree, source='job')).notes}\n"

@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of  # noqa: E402
 from zerotools.jobs.jobfile_tables.spec import JobSpec  # noqa: E402
-from zerotoolsd.trainer.engine_torch.build_state import build_live_state  # noqa: E402
-from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
+from zerotoolsd.trainer.engine_torch.build_model_and_optimizer import build_live_state  # noqa: E402
+from zerotoolsd.trainer.engine_torch.training_tensors import LiveState  # noqa: E402
 from zerotoolsd.trainer.model.add_lora_adapters import GATHERS_TWO_TYPES  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402

@@ -47,10 +47,10 @@ def made(layout: MemoryLayout, optimizer: str = "adamw", *, routed: bool = False
     from zerotoolsd.trainer.allocate_tensors import make_memory
     from zerotoolsd.trainer.engine import router_balance
     from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts
-    from zerotoolsd.trainer.engine_torch.live_state import LiveState
     from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
     from zerotoolsd.trainer.engine_torch.reduce_and_update import InPlaceUpdate
+    from zerotoolsd.trainer.engine_torch.training_tensors import LiveState
     from zerotoolsd.trainer.model.initialise_from_seed import initialise_weights
     from zerotoolsd.trainer.model.meta_model import make_meta_model
     from zerotoolsd.trainer.model.optimizer_groups import muon_names

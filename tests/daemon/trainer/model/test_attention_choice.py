@@ -38,7 +38,7 @@ def test_flash_attention_in_fp32_is_refused(text: Path) -> None:
 
 
 def test_a_package_that_is_missing_is_named(text: Path) -> None:
-    from zerotoolsd.trainer.check_model_and_data import check_job
+    from zerotoolsd.trainer.preflight_model_and_data import check_job
 
     with pytest.raises(BadRequest, match=r"needs flash-attn, which .* install flash-attn"):
         check_job(of(text, TINY_LLAMA, "flash_attention_2", **GPU))
@@ -50,7 +50,7 @@ def test_a_package_that_is_missing_is_named(text: Path) -> None:
 def test_what_the_model_does_not_have_is_refused(
     config: dict[str, Any], attention: str, text: Path
 ) -> None:
-    from zerotoolsd.trainer.check_model_and_data import check_job
+    from zerotoolsd.trainer.preflight_model_and_data import check_job
 
     with pytest.raises(
         Unsupported, match=r"transformers does not support it for \w+; use one of ea"
@@ -60,9 +60,9 @@ def test_what_the_model_does_not_have_is_refused(
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_a_model_takes_what_it_is_told(attention: str, text: Path) -> None:
-    from zerotoolsd.trainer.check_model_and_data import check_job
     from zerotoolsd.trainer.model.attention_choice import set_attention
     from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
+    from zerotoolsd.trainer.preflight_model_and_data import check_job
 
     spec = of(text, TINY_GPT2, attention)
     check_job(spec)

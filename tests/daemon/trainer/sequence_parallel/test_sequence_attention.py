@@ -112,7 +112,7 @@ def whole(model: Any, loss: Loss) -> tuple[float, dict[str, Any]]:
 
 def in_stretches(model: Any, ranks: int, loss: Loss) -> tuple[float, dict[str, Any]]:
     """The sums over the ranks."""
-    from zerotoolsd.trainer.check_layers_by_position import in_threads
+    from zerotoolsd.trainer.check_sequence_parallel import in_threads
     from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
     from zerotoolsd.trainer.sequence_parallel.split_batch import SequencePart, set_sequence_part
 

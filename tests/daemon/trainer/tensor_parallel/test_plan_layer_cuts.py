@@ -152,7 +152,7 @@ def test_an_adapter_is_cut_as_its_layer() -> None:
 
     from zerotools.jobs.jobfile_tables.lora import LoraSpec
     from zerotools.jobs.jobfile_tables.model import ModelSpec
-    from zerotoolsd.trainer.compare_tensor_rank_outputs import fold_ranks
+    from zerotoolsd.trainer.check_tensor_parallel import fold_ranks
     from zerotoolsd.trainer.model.add_lora_adapters import add_adapters
     from zerotoolsd.trainer.model.meta_model import read_config
     from zerotoolsd.trainer.model.tiny_model import small_model

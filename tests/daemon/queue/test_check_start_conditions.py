@@ -13,11 +13,11 @@ import pytest
 from tests.daemon.queue.test_schedule_queued_jobs import cancel, queue_one
 from zerotoolsd.interface.start_conditions import Dependency
 from zerotoolsd.queue.change_state import StateChanger
+from zerotoolsd.queue.check_start_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.dependency_table import DependencyRow
-from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.queue.write_rows import NewJob
 
 

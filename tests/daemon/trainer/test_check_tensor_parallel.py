@@ -31,7 +31,7 @@ def drawn(name: str) -> Any:
 @needs_tensor_ranks
 @pytest.mark.parametrize("name", [*TRIED, *(FURTHER if FULL else ())])
 def test_what_transformers_plans_for_gives_the_logits_of_one_rank(name: str) -> None:
-    from zerotoolsd.trainer.compare_tensor_rank_outputs import check_tensor_ranks
+    from zerotoolsd.trainer.check_tensor_parallel import check_tensor_ranks
 
     notes = check_tensor_ranks(drawn(name), 2)
     assert all(note.startswith("note: lm_head is not split") for note in notes)
@@ -49,7 +49,7 @@ def test_a_plan_that_does_not_fit_the_model_is_told(layer: str, style: str) -> N
     import torch
 
     from benchmarks.architectures.configs import tiny_config
-    from zerotoolsd.trainer.compare_tensor_rank_outputs import rank_difference
+    from zerotoolsd.trainer.check_tensor_parallel import rank_difference
     from zerotoolsd.trainer.model.tiny_model import small_model
 
     right, wrong = (small_model(tiny_config("llama")) for _ in range(2))
@@ -71,6 +71,6 @@ def test_a_torch_without_a_placement_for_each_weight_is_refused() -> None:
 
 
 def test_one_rank_is_not_tried() -> None:
-    from zerotoolsd.trainer.compare_tensor_rank_outputs import check_tensor_ranks
+    from zerotoolsd.trainer.check_tensor_parallel import check_tensor_ranks
 
     assert check_tensor_ranks(drawn("gpt2"), 1) == []

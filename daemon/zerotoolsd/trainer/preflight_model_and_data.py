@@ -1,11 +1,11 @@
 """Reports the errors that a rank would find in its model and data, before the job is queued.
 
-`python -P check_model_and_data.py SPEC SHOW` runs under the job's interpreter. It builds the model
-of the job file SPEC on the meta device, without memory for weights. It compares the model with the
-tokenizer and with the tensors in the model's directory. If the job continues from a checkpoint of
-another program, the model is also compared with this checkpoint. The first examples are read as a
-rank would read them. The program prints one JSON object: `{"problem": sentence or null, "notes":
-[sentences], "sample": null or the first SHOW examples}`.
+`python -P preflight_model_and_data.py SPEC SHOW` runs under the job's interpreter. It builds the
+model of the job file SPEC on the meta device, without memory for weights. It compares the model
+with the tokenizer and with the tensors in the model's directory. If the job continues from a
+checkpoint of another program, the model is also compared with this checkpoint. The first examples
+are read as a rank would read them. The program prints one JSON object: `{"problem": sentence or
+null, "notes": [sentences], "sample": null or the first SHOW examples}`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotools.jobs.jobfile_tables.data import fixed_length, stated_length
     from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere
     from zerotools.ops.resume_from_other_program.rename_to_job import unused_order
-    from zerotoolsd.trainer.attention_leak_test import check_leaks
-    from zerotoolsd.trainer.check_layers_by_position import check_sequence_ranks
-    from zerotoolsd.trainer.compare_tensor_rank_outputs import check_tensor_ranks
+    from zerotoolsd.trainer.check_attention_leaks import check_leaks
+    from zerotoolsd.trainer.check_sequence_parallel import check_sequence_ranks
+    from zerotoolsd.trainer.check_tensor_parallel import check_tensor_ranks
     from zerotoolsd.trainer.data.collate import check_decoder_start
     from zerotoolsd.trainer.data.preview_examples import sample_data
     from zerotoolsd.trainer.data.training_data import model_input_of, positions_of
@@ -53,7 +53,6 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
         check_router_bias,
         check_router_loss,
     )
-    from zerotoolsd.trainer.initial_state import check_base
     from zerotoolsd.trainer.model.add_lora_adapters import check_frozen_type
     from zerotoolsd.trainer.model.attention_choice import check_attention
     from zerotoolsd.trainer.model.keep_fp32 import cast_note, gathered_separately, kept_in_fp32
@@ -62,6 +61,7 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
     from zerotoolsd.trainer.model.predict_state_memory import predict_state_memory
     from zerotoolsd.trainer.reporting.mfu import flops_per_token
+    from zerotoolsd.trainer.start_or_resume import check_base
 
     config = read_config(spec.model)
     vocabulary = _vocabulary(spec)

@@ -19,7 +19,7 @@ from tests.daemon.supervisor.stop.test_stop_programs import Stopped, all_of, sto
 from tests.daemon.waiting import wait_for
 from tests.matrices import FULL
 from zerotoolsd.supervisor.procfs import read_process
-from zerotoolsd.supervisor.stop.output_readers import Flow, Readers, only_feed
+from zerotoolsd.supervisor.stop.runners_that_read_output import Flow, Readers, only_feed
 
 TALK = """
 import os, signal, sys

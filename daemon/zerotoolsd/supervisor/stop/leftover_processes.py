@@ -1,4 +1,4 @@
-"""Finds the processes that pass on the last output of ranks that have ended.
+"""Finds the processes that are left when the ranks have ended, and those that pass on output.
 
 With `exec > >(tee log)`, or a loop that adds time stamps, all output of a script goes through
 another process. That process ends only after the script, when it has read the last line. All

@@ -23,7 +23,6 @@ from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts, separa
 from zerotoolsd.trainer.engine.load_adapter import fill_adapter, read_adapter
 from zerotoolsd.trainer.engine.router_balance import add_router_loss, move_router_bias
 from zerotoolsd.trainer.engine.training_loss import switch_off_dropout
-from zerotoolsd.trainer.engine_torch.live_state import LiveState
 from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
 from zerotoolsd.trainer.engine_torch.reduce_and_update import (
@@ -32,6 +31,7 @@ from zerotoolsd.trainer.engine_torch.reduce_and_update import (
     RowPartition,
     UpdatePath,
 )
+from zerotoolsd.trainer.engine_torch.training_tensors import LiveState
 from zerotoolsd.trainer.model.add_lora_adapters import check_frozen_type
 from zerotoolsd.trainer.model.fill_shards import (
     load_packed,

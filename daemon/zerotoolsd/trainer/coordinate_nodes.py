@@ -1,6 +1,6 @@
-"""Lets the nodes of a job find each other. Checks that all nodes have the same model, and that all
-nodes see the checkpoint from which the run continues. Shares the permanent failure of one node, so
-that all nodes end with the same reason.
+"""Coordinates the nodes of a job. Lets the nodes find each other. Checks that all nodes have the
+same model, and that all nodes see the checkpoint from which the run continues. Shares the permanent
+failure of one node, so that all nodes end with the same reason.
 """
 
 from __future__ import annotations

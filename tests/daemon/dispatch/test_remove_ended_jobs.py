@@ -10,13 +10,13 @@ from pathlib import Path
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatch.cleaning.ended import ME, clean, ids, over, queued, tell
 from tests.daemon.dispatchers import Running
+from zerotoolsd.dispatch.remove_ended_jobs import NamedPaths
 from zerotoolsd.dispatch.remove_job_files import (
     EndedJob,
     NamedPath,
     paths_in_job_file,
     selected_jobs,
 )
-from zerotoolsd.dispatch.retention_and_cleaning import NamedPaths
 from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.queue.rows import JobRow
 

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.attempts.test_recover_queue import DATABASE, UID, forget, run, submit
+from tests.daemon.attempts.test_recover_lost_attempts import (
+    DATABASE,
+    UID,
+    forget,
+    run,
+    submit,
+)
 from tests.daemon.dispatchers import Running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.client import queue_backup

@@ -30,7 +30,7 @@ from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
 from zerotoolsd.attempts import attempt_status, last_report, prepare_run_directory
 from zerotoolsd.attempts.prepare_run_directory import SPEC
 from zerotoolsd.queue import clocks, lifecycle
-from zerotoolsd.queue.import_found_jobs import FoundJob, Rebuild
+from zerotoolsd.queue.insert_recovered_jobs import FoundJob, Rebuild
 from zerotoolsd.queue.rows import ENDED, LAUNCHING, RUNNING, AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import PAUSE, PREEMPT, RELIEVE, RELIEVE_GPU, RESIZE

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_what_a_gpu_holds_is_told_as_memory_of_the_gpu(text: Path) -> None:
-    from zerotoolsd.trainer.check_model_and_data import check_job
+    from zerotoolsd.trainer.preflight_model_and_data import check_job
 
     told = {}
     for device in ("cuda", "cpu"):

@@ -10,8 +10,8 @@ import pytest
 from tests.jobs.slurm.fake_programs import programs
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
-from zerotoolsd.service.admission.check_all_files import survey_job_files
 from zerotoolsd.service.admission.memory_check import MachineMemory
+from zerotoolsd.service.admission.run_file_checks import survey_job_files
 
 
 def test_a_job_for_slurm_is_refused_where_there_is_no_sbatch(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def config_of(tree: dict[str, Any] | str) -> Any:
 
 @pytest.mark.parametrize("kind", ["bert", "electra", "roberta", "xlnet"])
 def test_a_bidirectional_model_is_refused_and_its_decoder_is_not(kind: str) -> None:
-    from zerotoolsd.trainer.attention_leak_test import check_leaks
+    from zerotoolsd.trainer.check_attention_leaks import check_leaks
 
     tree = {**BERT, "model_type": kind}
     if kind == "xlnet":
@@ -48,7 +48,7 @@ def test_a_bidirectional_model_is_refused_and_its_decoder_is_not(kind: str) -> N
 def test_a_model_that_mixes_packed_examples_is_refused_with_packing_alone(name: str) -> None:
     import transformers
 
-    from zerotoolsd.trainer.attention_leak_test import check_leaks
+    from zerotoolsd.trainer.check_attention_leaks import check_leaks
 
     config = config_of(name)
     check_leaks(config, packing=False)
@@ -64,7 +64,7 @@ def test_a_model_that_keeps_examples_apart_is_taken(name: str) -> None:
     import torch
     import transformers
 
-    from zerotoolsd.trainer.attention_leak_test import check_leaks
+    from zerotoolsd.trainer.check_attention_leaks import check_leaks
 
     if name == "gemma3" and is_older(transformers.__version__, "transformers>=5.10"):
         pytest.skip("transformers before 5.10 does not train it on text alone: the next test")
@@ -77,7 +77,7 @@ def test_a_model_that_must_be_told_of_images_is_refused(monkeypatch: pytest.Monk
     """As Gemma 3 is in transformers 5.1 to 5.5, at its first step."""
     import torch
 
-    from zerotoolsd.trainer import attention_leak_test
+    from zerotoolsd.trainer import check_attention_leaks
 
     class Asks(torch.nn.Module):
         config = config_of(TINY_LLAMA)
@@ -88,15 +88,15 @@ def test_a_model_that_must_be_told_of_images_is_refused(monkeypatch: pytest.Monk
         def forward(self, **arguments: Any) -> Any:
             raise ValueError("`token_type_ids` is required as a model input when training")
 
-    monkeypatch.setattr(attention_leak_test, "small_model", lambda config: Asks())
+    monkeypatch.setattr(check_attention_leaks, "small_model", lambda config: Asks())
     with pytest.raises(Unsupported, match=r"llama model on text alone \(`token.*upgrade transf"):
-        attention_leak_test.check_leaks(config_of(TINY_LLAMA), packing=False)
+        check_attention_leaks.check_leaks(config_of(TINY_LLAMA), packing=False)
 
 
 def test_of_widths_that_do_not_fit_each_other_the_model_itself_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from zerotoolsd.trainer import attention_leak_test
+    from zerotoolsd.trainer import check_attention_leaks
     from zerotoolsd.trainer.model import tiny_model
 
     def fails(config: Any) -> Any:
@@ -104,13 +104,13 @@ def test_of_widths_that_do_not_fit_each_other_the_model_itself_is_tried(
 
     monkeypatch.setattr(tiny_model, "narrow_config", fails)
     with pytest.raises(BadRequest, match="bidirectional"):
-        attention_leak_test.check_leaks(config_of(BERT), packing=False)
-    attention_leak_test.check_leaks(config_of(TINY_LLAMA), packing=True)
+        check_attention_leaks.check_leaks(config_of(BERT), packing=False)
+    check_attention_leaks.check_leaks(config_of(TINY_LLAMA), packing=True)
     # Of one that is too large to try, packing is refused; nothing else is known of it.
     monkeypatch.setattr(tiny_model, "LARGEST", 1000)
-    attention_leak_test.check_leaks(config_of(TINY_LLAMA), packing=False)
+    check_attention_leaks.check_leaks(config_of(TINY_LLAMA), packing=False)
     with pytest.raises(Unsupported, match=r"data\.packing: zerotools cannot test whether packed"):
-        attention_leak_test.check_leaks(config_of(TINY_LLAMA), packing=True)
+        check_attention_leaks.check_leaks(config_of(TINY_LLAMA), packing=True)
 
 
 def test_a_choice_of_tokens_that_has_no_gradient_is_a_leak(
@@ -118,7 +118,7 @@ def test_a_choice_of_tokens_that_has_no_gradient_is_a_leak(
 ) -> None:
     import torch
 
-    from zerotoolsd.trainer import attention_leak_test
+    from zerotoolsd.trainer import check_attention_leaks
 
     class Chooses(torch.nn.Module):
         """The largest id of all tokens moves what is said of each."""
@@ -138,6 +138,6 @@ def test_a_choice_of_tokens_that_has_no_gradient_is_a_leak(
 
             return Said()
 
-    monkeypatch.setattr(attention_leak_test, "small_model", lambda config: Chooses())
+    monkeypatch.setattr(check_attention_leaks, "small_model", lambda config: Chooses())
     with pytest.raises(BadRequest, match="bidirectional"):
-        attention_leak_test.check_leaks(config_of(TINY_LLAMA), packing=False)
+        check_attention_leaks.check_leaks(config_of(TINY_LLAMA), packing=False)

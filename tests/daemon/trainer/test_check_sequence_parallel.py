@@ -36,7 +36,7 @@ def together(count: int, model: dict[str, Any], tensor_ranks: int = 1, **changes
 
 
 def check(spec: JobSpec) -> None:
-    from zerotoolsd.trainer.check_layers_by_position import check_sequence_ranks
+    from zerotoolsd.trainer.check_sequence_parallel import check_sequence_ranks
     from zerotoolsd.trainer.model.meta_model import read_config
 
     check_sequence_ranks(spec, read_config(ModelSpec(config=spec.model.config)))
