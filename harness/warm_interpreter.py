@@ -22,7 +22,11 @@ from uuid import uuid4
 from harness import forked
 
 CLIENT = Path(__file__).with_name("warm_client.py")
-WARM = ("trainer/entry.py", "trainer/preflight_model_and_data.py", "preflight/deepspeed_accepts.py")
+WARM = (
+    "trainer/entry.py",
+    "trainer/preflight_model_and_data.py",
+    "preflight/deepspeed_config_check.py",
+)
 LOOK_SECONDS = 0.05
 
 

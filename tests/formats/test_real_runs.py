@@ -14,7 +14,7 @@ from zerotools.formats import read, training_of
 from zerotools.formats.list_run_checkpoints import find_run_listing
 from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 from zerotools.ops.resume_from_other_program.name_numbered_state import with_names
-from zerotools.ops.resume_from_other_program.order_option import AskedOrder
+from zerotools.ops.resume_from_other_program.parameter_order_option import AskedOrder
 
 RUNS = {
     "verl-0.9.1/fsdp2-w2": ("verl", "global_step_4", 2),

@@ -21,7 +21,7 @@ from zerotools.io.files.regular_files import open_regular, read_regular
 from zerotools.jobs.datafiles.json_objects import read_objects
 from zerotools.jobs.datafiles.token_files import read_token_header
 from zerotools.ops.inspection.inspect import inspect
-from zerotools.ops.resume_from_other_program.order_option import read_order
+from zerotools.ops.resume_from_other_program.parameter_order_option import read_order
 from zerotools.runs.manifest import read_manifest
 from zerotools.runs.training_record import read_record
 

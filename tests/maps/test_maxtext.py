@@ -22,7 +22,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.maps.model_layout import layout_of_model
 from zerotools.maps.shipped_maps import map_of_model
 from zerotools.ops.execution.load_arrays import load_tensors
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
+from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint
 
 Arrays = dict[str, np.ndarray]
 Formula = Callable[[Arrays, dict[str, Any], bool], Arrays]

@@ -18,7 +18,7 @@ from zerotools.maps.shipped_maps import map_of_model
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
+from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch

@@ -112,7 +112,7 @@ COVERED: dict[str, str] = {
     "test_python_and_compilers.py test_what_an_interpreter_has",
     "zerotools/jobs/preflight/async_io.py why_no_async_io": f"{OF_ADMISSION}/"
     "test_interpreter_check.py test_offload_to_nvme_needs_what_async_io_is_compiled_with",
-    "zerotools/jobs/preflight/deepspeed_accepts.py deepspeed_refusal": f"{OF_TRAINER}/"
+    "zerotools/jobs/preflight/deepspeed_config_check.py deepspeed_refusal": f"{OF_TRAINER}/"
     "engine_deepspeed/test_setup_deepspeed.py "
     "test_an_optimizer_that_needs_nvcc_is_refused_at_submit",
     "zerotools/jobs/jobfile_tables/spec.py check_ranks": "tests/jobs/jobfile/test_parse.py "

@@ -17,7 +17,7 @@ from zerotools.ops.gathering import gather_files
 from zerotools.ops.gathering.check_gathered import StagedCheck, find_gathered, verify_gathered
 from zerotools.ops.gathering.gather_files import Gathered, check_room, plan_json, result_json
 from zerotools.ops.gathering.gather_plan import GatherPlan, prepare_gather
-from zerotools.ops.gathering.node_source import parse_source
+from zerotools.ops.gathering.node_directory import parse_source
 from zerotools.ops.gathering.node_survey import survey_sources
 from zerotools.ops.verification.verify import DEFAULT_MEMORY
 from zerotools.public.command_options.declare_and_bind_options import (

@@ -22,7 +22,7 @@ from zerotools.jobs.jobfile.derive_evaluation_job import (
     is_evaluated,
 )
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.step_curves import scores_in, step_of
+from zerotools.jobs.join_attempt_curves import scores_in, step_of
 from zerotoolsd.attempts.last_report import last_report
 from zerotoolsd.interface.start_conditions import Dependency
 from zerotoolsd.queue.rows import JobRow

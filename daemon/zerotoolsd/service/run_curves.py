@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.step_curves import (
+from zerotools.jobs.join_attempt_curves import (
     OF_EVALUATIONS,
     OF_STEPS,
     CurvePoints,

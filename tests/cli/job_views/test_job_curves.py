@@ -18,7 +18,7 @@ from tests.daemon.http.api.made_views import an_attempt
 from zerotools.cli.job_views.job_curves import charts, curves_of, history
 from zerotools.cli.output.text_charts import ROWS, NumberFormat, Series, chart_grid
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.step_curves import Curves
+from zerotools.jobs.join_attempt_curves import Curves
 
 
 def chart(series: Sequence[Series], form: NumberFormat, **changes: Any) -> list[str]:

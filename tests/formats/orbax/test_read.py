@@ -24,7 +24,7 @@ from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
-from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.ops.weights.convert_layout import MapRequest
 
 tensorstore = pytest.importorskip("tensorstore")
 

@@ -45,7 +45,7 @@ def compare(tree: Any, imported: Imported) -> None:
 
     Where only ours accepts it, it must be for keys that say nothing to ours, and are handed on as
     they are: of these the daemon asks DeepSpeed itself before a job is queued
-    (`jobs/preflight/deepspeed_accepts`)."""
+    (`jobs/preflight/deepspeed_config_check`)."""
     if imported.problem is not None:
         said = str(imported.problem)
         known = not isinstance(_read(tree), DeepSpeedConfig) or _is_listed(said)

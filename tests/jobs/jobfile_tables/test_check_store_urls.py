@@ -6,7 +6,7 @@ import pytest
 
 from tests.jobs.jobfile.test_parse import parsed
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.sweeps import members_of
+from zerotools.jobs.job_arrays import members_of
 
 
 def test_a_place_in_a_store_stays_as_it_is() -> None:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.job_arrays import check_key, remove_key, set_key
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict, parse_job
 from zerotools.jobs.jobfile.stored_job import read_stored
 from zerotools.jobs.jobfile_tables.elastic_world_sizes import at_size, largest_spec
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.sweeps import check_key, remove_key, set_key
 
 
 def tree(ranks: Any, batch: int = 24, device: str = "cpu", **tables: Any) -> dict[str, Any]:

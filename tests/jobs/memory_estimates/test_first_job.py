@@ -10,7 +10,7 @@ import pytest
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.memory_estimates.complete_job_file import RATES
+from zerotools.jobs.memory_estimates.fill_missing_keys import RATES
 from zerotools.jobs.memory_estimates.find_models_and_data import (
     EXAMPLES,
     PREFERENCES,

@@ -16,7 +16,7 @@ from zerotools.core.training_memory_layout import MemoryLayout
 from zerotools.jobs.jobfile.memory_layout_of_job import memory_layout_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, read_tree
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.memory_estimates.complete_job_file import whole_job
+from zerotools.jobs.memory_estimates.fill_missing_keys import whole_job
 from zerotools.jobs.memory_estimates.job_workload import with_ranks, workload_of
 from zerotools.jobs.memory_estimates.training_estimate import (
     Estimate,

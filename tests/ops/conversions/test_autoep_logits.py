@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.ops.conversions import consolidate, convert
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.ops.weights.convert_layout import MapRequest
 
 CASES = sorted(path.name for path in DEEPSPEED.glob("autoep-*"))
 TOLERANCE = 1e-6

@@ -22,7 +22,7 @@ from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
+from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch

@@ -17,7 +17,7 @@ from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert
 from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.ops.weights.convert_layout import MapRequest
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch

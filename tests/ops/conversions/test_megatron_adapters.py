@@ -21,7 +21,7 @@ from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.ops.weights.convert_layout import MapRequest
 
 RUNS = ("megatron-bridge-0.3.1", "mcore-bridge-1.6.5")
 TO_HUB, TO_MEGATRON = MapRequest(to="hf"), MapRequest(to="megatron")

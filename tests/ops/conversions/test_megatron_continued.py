@@ -17,7 +17,7 @@ from tests.golden_files import GOLDEN
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.ops.weights.convert_layout import MapRequest
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch

@@ -21,7 +21,7 @@ from zerotools import formats
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.ops.weights.convert_layout import MapRequest
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch

@@ -22,7 +22,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.ops.weights.convert_layout import MapRequest
 
 NEW = "megatron-core-0.16.1"
 WHOLE = {"vocab_size": 32}  # the rows that the run has padded to, so that none is padding

@@ -11,7 +11,7 @@ from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.gathering.check_gathered import StagedCheck, find_gathered, verify_gathered
 from zerotools.ops.gathering.gather_files import Gathered, fetch_and_finish
 from zerotools.ops.gathering.gather_plan import GatherPlan, prepare_gather
-from zerotools.ops.gathering.node_source import NodeSource, parse_source
+from zerotools.ops.gathering.node_directory import NodeSource, parse_source
 from zerotools.ops.gathering.node_survey import survey_sources
 
 BUDGET = MemoryBudget(1 << 26, 1)

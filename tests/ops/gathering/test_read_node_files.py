@@ -9,7 +9,7 @@ import pytest
 from tests.io.ssh.double import SshDouble
 from zerotools.core.errors import BadRequest
 from zerotools.io.ssh.remote_shell import OpenShells
-from zerotools.ops.gathering.node_source import parse_source
+from zerotools.ops.gathering.node_directory import parse_source
 from zerotools.ops.gathering.read_node_files import Listing, list_source
 
 ODD = ["a b", "it's", 'say "no"', "two\nlines", "$(id)", "-rf", "sub/x/y", " ", "é", "*"]

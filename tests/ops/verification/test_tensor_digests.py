@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, DType
 from zerotools.core.errors import BadFile
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
-from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS
+from zerotools.ops.execution.read_in_blocks import BLOCK_ELEMENTS
 from zerotools.ops.verification.tensor_digests import TensorDigest, digests_of
 
 from .damage import SMALL

@@ -13,7 +13,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup, TrainingState
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint, mapped_training
+from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint, mapped_training
 from zerotools.ops.weights.select_and_rename import rename_tensors
 
 TIED: dict[str, Any] = {"tie_word_embeddings": True}

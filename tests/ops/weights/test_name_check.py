@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 import zerotools
 from tests.maps.test_hub_tensor_names import BODY, HEAD, LLAMA
 from zerotools.core.errors import BadRequest
-from zerotools.ops.weights import loading_trial
+from zerotools.ops.weights import try_transformers_load
 from zerotools.ops.weights.name_check import Fits, Misses, NotChecked, fit_to_config
 
 WHOLE = {**BODY, **HEAD}
@@ -34,7 +34,7 @@ def trial(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         out = json.dumps(said if answers else {"refused": UNKNOWN})
         return subprocess.CompletedProcess(command, 0, out, "")
 
-    monkeypatch.setattr(loading_trial, "_NEEDED", ())
+    monkeypatch.setattr(try_transformers_load, "_NEEDED", ())
     monkeypatch.setattr(subprocess, "run", run)
     return answers
 

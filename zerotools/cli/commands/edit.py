@@ -27,7 +27,7 @@ from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.imports.reading.job_keys import job_keys
-from zerotools.jobs.sweeps import values_of
+from zerotools.jobs.job_arrays import values_of
 
 _HIDDEN = ("env", "captured_env")
 _NOW = "now"

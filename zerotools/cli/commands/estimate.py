@@ -25,7 +25,7 @@ from zerotools.cli.output import render
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_from_tree
-from zerotools.jobs.memory_estimates.complete_job_file import (
+from zerotools.jobs.memory_estimates.fill_missing_keys import (
     WITH_CONFIG,
     job_with_config,
     whole_job,

@@ -20,9 +20,9 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.gathering.check_gathered import StagedCheck
+from zerotools.ops.gathering.find_number_gaps import varying_numbers
 from zerotools.ops.gathering.gather_files import SCHEMA, Gathered
 from zerotools.ops.gathering.gather_plan import GatherPlan
-from zerotools.ops.gathering.numbered_names import varying_numbers
 from zerotools.ops.verification.verification_result import Soundness
 from zerotools.public.command_options.declare_and_bind_options import bind_options
 from zerotools.public.gather_shards import GatherKeywords, gathered, refuse_nameless

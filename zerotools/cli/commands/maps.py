@@ -31,7 +31,7 @@ from zerotools.ops.weights.check_layout_map import (
     named_map,
     nearest_of_all,
 )
-from zerotools.ops.weights.layout_mapping import config_of
+from zerotools.ops.weights.convert_layout import config_of
 from zerotools.ops.weights.megatron_run_arguments import with_run_arguments
 from zerotools.public.command_options.model_output_options import MapArgOption, map_arguments
 from zerotools.public.command_options.read_options import SectionOption, TagOption

@@ -24,10 +24,10 @@ from zerotools.jobs.client.captured_environment import (
 from zerotools.jobs.client.daemon_address import RemoteMachine
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.submission_conflicts import Submission, submission_conflicts, with_source
+from zerotools.jobs.job_arrays import members_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.notify import masked_url, wrong_url
 from zerotools.jobs.jobfile_tables.spec import SLURM, JobSpec, with_key
-from zerotools.jobs.sweeps import members_of
 from zerotools.jobs.text.mask_secrets import HIDDEN, mask_tree
 
 

@@ -28,13 +28,13 @@ from zerotools.core.errors import (
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_address import RemoteMachine
 from zerotools.jobs.client.submission_conflicts import Submission, submission_conflicts, with_source
+from zerotools.jobs.job_arrays import members_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.spec import SLURM
 from zerotools.jobs.slurm.job_directory import JobDirectory, keyed_name, slurm_home
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_jobs import PREFIX, SlurmJobs
 from zerotools.jobs.slurm.submit_to_slurm import script_of, submit_job
-from zerotools.jobs.sweeps import members_of
 
 
 def submit_to_slurm(

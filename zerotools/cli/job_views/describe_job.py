@@ -15,8 +15,8 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.bind import plain_json
 from zerotools.jobs.jobfile_tables.checkpoint import EXPORT
 from zerotools.jobs.jobfile_tables.script import AdoptedProcess, adopted_process
+from zerotools.jobs.join_attempt_curves import finite_number
 from zerotools.jobs.states import ACTIVE, SUCCEEDED, TERMINAL
-from zerotools.jobs.step_curves import finite_number
 
 Job = Mapping[str, Any]
 COMPLETE = "complete"

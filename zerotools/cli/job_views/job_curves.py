@@ -29,7 +29,7 @@ from zerotools.cli.output.text_charts import (
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import package_not_installed
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.step_curves import CurvePoints, Curves, output_dirs_of
+from zerotools.jobs.join_attempt_curves import CurvePoints, Curves, output_dirs_of
 
 PIPED_COLUMNS = 80
 MARKS = "*o+x#@%&"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from zerotools.cli.output import render
-from zerotools.jobs.step_curves import NO_SCORES, REWARDS
+from zerotools.jobs.join_attempt_curves import NO_SCORES, REWARDS
 
 EVERY_SECONDS = 30.0
 """The time in seconds between two printed lines of steps if the stream is not a terminal."""

@@ -18,9 +18,9 @@ import click
 from zerotools.cli.options.click_options import CLUSTER, JOB, WHEN, given_as, option
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.job_arrays import MOST_MEMBERS, count_of, values_of
 from zerotools.jobs.jobfile_tables.spec import SLURM
 from zerotools.jobs.priority_range import LEAST_PRIORITY, MOST_PRIORITY
-from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, values_of
 
 _TEXTS = ("partition", "account", "qos", "constraint", "time")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_memory_layout import NF4, MemoryLayout
-from zerotools.jobs.memory_estimates.complete_job_file import tokenizer_of, whole_job
+from zerotools.jobs.memory_estimates.fill_missing_keys import tokenizer_of, whole_job
 from zerotools.jobs.memory_estimates.find_models_and_data import (
     CONFIG,
     PREFERENCES,

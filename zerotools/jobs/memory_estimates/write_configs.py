@@ -1,7 +1,7 @@
 """Write config files for a configuration that an estimate chose: a job file, DeepSpeed's JSON,
 accelerate's YAML.
 
-The files have every value that affects memory, but no learning rates. `complete_job_file` adds the
+The files have every value that affects memory, but no learning rates. `fill_missing_keys` adds the
 missing values to a job file (data, steps, learning rate).
 """
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.job_arrays import INDEX_VARIABLE
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.sweeps import INDEX_VARIABLE
 
 SECONDS = 600.0
 """The time limit of a check in seconds. A request to a store is repeated for two minutes."""
 _OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
-_PROBE = Path(__file__).with_name("store_probe.py")
+_PROBE = Path(__file__).with_name("store_check_process.py")
 
 
 def check_stores(

@@ -45,8 +45,8 @@ from zerotools.ops.weights.adapter_config import (
     check_config,
     choose_config,
 )
-from zerotools.ops.weights.adapter_mapping import MEGATRON, mapped_config, saved_tensors
-from zerotools.ops.weights.layout_mapping import MappedCheckpoint, MapRequest, mapped_checkpoint
+from zerotools.ops.weights.convert_adapter_layout import MEGATRON, mapped_config, saved_tensors
+from zerotools.ops.weights.convert_layout import MappedCheckpoint, MapRequest, mapped_checkpoint
 from zerotools.ops.weights.lora_merge import AdapterRequest, with_saved_embeddings
 from zerotools.ops.weights.merged_config import HEADS, is_token_embedding, model_config
 from zerotools.ops.weights.select_and_rename import describe_output, weights_from

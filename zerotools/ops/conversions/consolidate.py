@@ -51,7 +51,7 @@ from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.digest_manifest import sidecar_of
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
+from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.merged_config import model_config
 from zerotools.ops.weights.model_to_match import Reference, check_against, read_reference

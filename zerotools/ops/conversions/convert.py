@@ -5,13 +5,14 @@ cannot hold.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.core.target import Dropped, Target, optimizer_roles
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable
@@ -20,19 +21,21 @@ from zerotools.formats.torch_optimizers import (
     NAMED_BY_SHAPE,
     NUMBERED_STATE,
     ORDER_UNKNOWN,
+    WEIGHT_ROLES,
     notes_on_weights,
 )
 from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.huggingface.model_sidecars import optimizer_files
 from zerotools.io.output.files_without_tensors import carried_file
+from zerotools.maps.hub_tensor_names import FUSED
 from zerotools.maps.map_file import HUB
+from zerotools.maps.transformers_names import MEMORY
 from zerotools.ops.conversions.adapter_export import (
     AdapterExport,
     prepare_adapter,
 )
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
-from zerotools.ops.conversions.layout_of_order import with_names_of_model
 from zerotools.ops.conversions.merged_model import (
     ADAPTER_OPTIONS,
     MergedModel,
@@ -57,20 +60,22 @@ from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantised_weights import Quantisation
 from zerotools.ops.resume_from_other_program.name_numbered_state import (
+    NamedCheckpoint,
     record_of,
+    with_names,
     with_numbered_state,
     with_proved_names,
     with_record,
     without_optimizer,
 )
-from zerotools.ops.resume_from_other_program.order_option import (
+from zerotools.ops.resume_from_other_program.parameter_order_option import (
     AskedOrder,
     asked_order,
     how_to_name,
 )
-from zerotools.ops.undeclared_losses import left_behind, undeclared_losses
-from zerotools.ops.weights.adapter_mapping import scale_note
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint, mapped_training
+from zerotools.ops.undeclared_dropped_data import left_behind, undeclared_dropped_data
+from zerotools.ops.weights.convert_adapter_layout import scale_note
+from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint, mapped_training
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.runs.converted_optimizer_names import named_order_of
 
@@ -204,7 +209,7 @@ def _prepare(
     beside, left = left_behind(read, target, table)
     known = {dropped.what for dropped in target.dropped}
     more = [
-        *undeclared_losses(source, training.scalars, target),
+        *undeclared_dropped_data(source, training.scalars, target),
         *(d for d in beside if d.what not in known),
         *(_left_out(read) if request.options.get(WEIGHTS_ONLY) else ()),
     ]
@@ -464,3 +469,47 @@ def _one_rank(source: Checkpoint, request: _Request) -> list[str]:
             "number of ranks; --world-size N writes it for N ranks"
         )
     ]
+
+
+def with_names_of_model(
+    checkpoint: Checkpoint, training: TrainingState, order: AskedOrder
+) -> tuple[NamedCheckpoint, list[str]]:
+    """Return `checkpoint` with the names in `order` for its numbered optimizer state, and notes.
+
+    In memory, transformers joins the experts of a layer, and models for images or audio have other
+    names. An optimizer has these names, but `save_pretrained` writes the layout of the Hub. So the
+    weights get the layout in memory if their names in the files do not match.
+
+    Raises:
+        BadRequest: as `with_names`.
+    """
+    try:
+        return with_names(checkpoint, training, order), []
+    except BadRequest:
+        found = None if order.shapes is None else _in_memory(checkpoint, training, order)
+        if found is None:
+            raise
+    laid_out, layout = found
+    note = f"the weights get the layout {layout}, which they had in the memory of the optimizer"
+    return with_names(laid_out, training, order), [note]
+
+
+def _in_memory(
+    checkpoint: Checkpoint, training: TrainingState, order: AskedOrder
+) -> tuple[Checkpoint, str] | None:
+    """Return the checkpoint with its weights in a layout that has the names in `order`, and the
+    name of the layout; None if there is no such layout.
+    """
+    weights = {
+        key: tensor
+        for key, tensor in checkpoint.tensors.items()
+        if key.role in WEIGHT_ROLES and key.name not in training.unnamed
+    }
+    state = {key: t for key, t in checkpoint.tensors.items() if key not in weights}
+    alone = replace(checkpoint, tensors=weights)
+    for layout in (MEMORY, FUSED):
+        with suppress(ZerotoolsError):
+            made = mapped_checkpoint(alone, MapRequest(to=layout)).checkpoint
+            if {*(key.name for key in made.tensors), *made.aliases}.issuperset(order.names):
+                return replace(made, tensors={**made.tensors, **state}), layout
+    return None

@@ -41,13 +41,13 @@ from zerotools.ops.resume_from_other_program.name_numbered_state import (
     with_proved_names,
     with_record,
 )
-from zerotools.ops.resume_from_other_program.order_option import (
+from zerotools.ops.resume_from_other_program.parameter_order_option import (
     AskedOrder,
     asked_order,
     how_to_name,
 )
 from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
-from zerotools.ops.undeclared_losses import left_behind
+from zerotools.ops.undeclared_dropped_data import left_behind
 from zerotools.runs.converted_optimizer_names import named_order_of
 from zerotools.runs.foreign_checkpoint_record import foreign_record
 from zerotools.runs.training_record import RNG_RESEED, JobRecord, ModelRecord

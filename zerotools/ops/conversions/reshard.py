@@ -21,7 +21,7 @@ from zerotools.ops.conversions.conversion import (
 )
 from zerotools.ops.execution.plan_copies import prove_source
 from zerotools.ops.resume_from_other_program.name_numbered_state import with_record
-from zerotools.ops.undeclared_losses import undeclared_losses
+from zerotools.ops.undeclared_dropped_data import undeclared_dropped_data
 from zerotools.runs.converted_optimizer_names import named_order_of
 
 _AS_IS = WriteOptions()
@@ -81,7 +81,9 @@ def plan_reshard(
         raise Unsupported(form.how_to_reshard(checkpoint, world_size))
     target = form.reshard(checkpoint, destination, options)
     target = with_record(target, named_order_of(checkpoint))
-    target = replace(target, dropped=(*target.dropped, *undeclared_losses(checkpoint, (), target)))
+    target = replace(
+        target, dropped=(*target.dropped, *undeclared_dropped_data(checkpoint, (), target))
+    )
     notes = (*checkpoint.origin.notes, *target.notes)
     request = _request_in_journal(world_size, options)
     return Conversion(with_target_sources(checkpoint, target), target, notes, request, table=table)

@@ -15,7 +15,7 @@ from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.delta.delta_file import DeltaTensor
-from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.ops.weights.convert_layout import MapRequest
 from zerotools.ops.weights.model_to_match import read_reference
 
 _DESTINATION = Path("model")

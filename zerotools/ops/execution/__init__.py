@@ -3,7 +3,7 @@
 plan_copies      match the bytes of the source to the chunks of the target, and prove the match
 tiles            cut copies to the size of a buffer
 tile_workers     the threads that fill tiles, within a memory budget
-element_blocks   read the elements of tensors in order, block by block
+read_in_blocks   read the elements of tensors in order, block by block
 fill_tile        read and cast the bytes of one tile
 write_files      create the files of an output, fill them, and add their checksums
 execute          write a whole output, and give it its name

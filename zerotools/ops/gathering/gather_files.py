@@ -21,10 +21,10 @@ from zerotools.io.output.staging import Staging
 from zerotools.io.ssh.remote_shell import BLOCK, OpenShells
 from zerotools.ops.conversions.conversion import allocated_bytes, check_space
 from zerotools.ops.gathering.check_gathered import StagedCheck
+from zerotools.ops.gathering.find_number_gaps import names_alike
 from zerotools.ops.gathering.gather_plan import Fetch, GatherPlan
-from zerotools.ops.gathering.node_source import for_each
+from zerotools.ops.gathering.node_directory import for_each
 from zerotools.ops.gathering.node_survey import Brought, fetched_entry, fixed_identity, start_over
-from zerotools.ops.gathering.numbered_names import names_alike
 from zerotools.ops.gathering.read_node_files import (
     FarContents,
     FarFile,

@@ -2,8 +2,8 @@
 prints it.
 
 `why_no_checkpoint` checks the file names before any file is fetched: the formats examine a
-directory of empty files with these names. `numbered_names` finds files that seem to be missing. The
-files themselves are checked after the fetch.
+directory of empty files with these names. `find_number_gaps` finds files that seem to be missing.
+The files themselves are checked after the fetch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.io.ssh.remote_shell import OpenShells
-from zerotools.ops.gathering.node_source import for_each
+from zerotools.ops.gathering.find_number_gaps import missing_in_series
+from zerotools.ops.gathering.node_directory import for_each
 from zerotools.ops.gathering.node_survey import NodeSurvey, difference_refusal, differing_sources
-from zerotools.ops.gathering.numbered_names import missing_in_series
 from zerotools.ops.gathering.read_node_files import FarFile, Listing, make_digests
 
 

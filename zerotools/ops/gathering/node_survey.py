@@ -19,7 +19,7 @@ from zerotools.io.output.journal import NAME, read_journal
 from zerotools.io.output.output_marker import is_empty
 from zerotools.io.output.staging import partial_of
 from zerotools.io.ssh.remote_shell import OpenShells
-from zerotools.ops.gathering.node_source import NodeSource, for_each
+from zerotools.ops.gathering.node_directory import NodeSource, for_each
 from zerotools.ops.gathering.read_node_files import (
     FarContents,
     FarFile,

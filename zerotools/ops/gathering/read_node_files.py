@@ -20,7 +20,7 @@ from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.output.journal import is_of_journals
 from zerotools.io.ssh.remote_shell import BLOCK, SILENT_SECONDS, FarShell, OpenShells
-from zerotools.ops.gathering.node_source import NodeSource
+from zerotools.ops.gathering.node_directory import NodeSource
 
 HERE, ABSENT, CLOSED, FILE = "here", "absent", "closed", "file"
 """The possible states of the directory: it exists, does not exist, is not accessible, is a file."""

@@ -18,7 +18,7 @@ from zerotools.core.errors import BadFile
 from zerotools.io.files.read_json import read_json
 from zerotools.io.files.regular_files import read_regular
 from zerotools.io.telemetry.step_metrics_files import METRICS
-from zerotools.jobs.step_curves import finite_number, step_of
+from zerotools.jobs.join_attempt_curves import finite_number, step_of
 
 TRAINER_STATE = "trainer_state.json"
 MOST_POINTS = 500

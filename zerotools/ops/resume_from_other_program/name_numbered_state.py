@@ -2,8 +2,8 @@
 
 torch numbers the parameters of an optimizer in the order of its param groups. The optimizer state
 first gets names that are made from these numbers. Then fp32 masters or shapes prove the real names
-(`with_proved_names`), or the user gives them in an order (`with_names`; `order_option` reads the
-order).
+(`with_proved_names`), or the user gives them in an order (`with_names`). `parameter_order_option`
+reads the order.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from zerotools.formats.torch_optimizers import (
 )
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.files_without_tensors import file_of_bytes
-from zerotools.ops.resume_from_other_program.master_matching import (
+from zerotools.ops.resume_from_other_program.match_masters import (
     check_masters,
     fitting_masters,
     sections_by_masters,
     split_flat_tensors,
     weights_of_model,
 )
-from zerotools.ops.resume_from_other_program.order_matching import (
+from zerotools.ops.resume_from_other_program.match_parameter_order import (
     NameOrder,
     names_of_numbers,
     state_shapes,
 )
-from zerotools.ops.resume_from_other_program.order_option import ADVICE, AskedOrder
+from zerotools.ops.resume_from_other_program.parameter_order_option import ADVICE, AskedOrder
 from zerotools.runs.converted_optimizer_names import NAMED_ORDER, NamedOrder
 
 _WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")

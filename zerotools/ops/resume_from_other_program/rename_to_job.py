@@ -15,14 +15,14 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES, Shape, names_by_shape
 from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun
-from zerotools.ops.resume_from_other_program.master_matching import check_masters
-from zerotools.ops.resume_from_other_program.name_numbered_state import with_proved_names
-from zerotools.ops.resume_from_other_program.order_matching import (
+from zerotools.ops.resume_from_other_program.match_masters import check_masters
+from zerotools.ops.resume_from_other_program.match_parameter_order import (
     NameOrder,
     names_of_numbers,
     state_shapes,
 )
-from zerotools.ops.resume_from_other_program.order_option import MODEL, read_order
+from zerotools.ops.resume_from_other_program.name_numbered_state import with_proved_names
+from zerotools.ops.resume_from_other_program.parameter_order_option import MODEL, read_order
 
 RESUME_ORDER = "resume_order"
 """The key of a job file that gives the order of parameter names."""

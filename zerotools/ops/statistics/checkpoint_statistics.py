@@ -18,8 +18,8 @@ from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch
 from zerotools.io.numeric.value_statistics import StatisticsSum, ValueStatistics
-from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS, ElementBlock, share_blocks
 from zerotools.ops.execution.plan_copies import prove_source
+from zerotools.ops.execution.read_in_blocks import BLOCK_ELEMENTS, ElementBlock, share_blocks
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.quantised.quantised_weights import Quantisation
 

@@ -27,7 +27,7 @@ from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.compare_values import NOTHING_ODD, ValueCounts, count_values
 from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch
-from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS
+from zerotools.ops.execution.read_in_blocks import BLOCK_ELEMENTS
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.verification.tensor_digests import block_hasher, of_blocks
 

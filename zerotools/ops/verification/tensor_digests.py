@@ -25,7 +25,7 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.io.numeric.compare_values import count_values
 from zerotools.io.numeric.dtype_casts import Array, Cast, numpy_cast, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch
-from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS, ElementBlock, share_blocks
+from zerotools.ops.execution.read_in_blocks import BLOCK_ELEMENTS, ElementBlock, share_blocks
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 ALGORITHM = "xxh3-128/2^20"

@@ -27,9 +27,9 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch
-from zerotools.ops.execution.element_blocks import FlatValues
 from zerotools.ops.execution.fill_tile import fill_tile
 from zerotools.ops.execution.plan_copies import plan
+from zerotools.ops.execution.read_in_blocks import FlatValues
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import Tile
 from zerotools.ops.quantised.dequantise import dequantise_checkpoint

@@ -22,9 +22,9 @@ from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.compare_values import NOTHING_ODD, ValueCounts, are_equal, count_values
 from zerotools.io.numeric.dtype_casts import numpy_cast, numpy_dtype
 from zerotools.io.numeric.gather_elements import Scratch
-from zerotools.ops.execution.element_blocks import BLOCK_ELEMENTS, FlatValues
 from zerotools.ops.execution.fill_tile import fill_tile
 from zerotools.ops.execution.plan_copies import Copy
+from zerotools.ops.execution.read_in_blocks import BLOCK_ELEMENTS, FlatValues
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.tiles import BoxPart, Tile
 

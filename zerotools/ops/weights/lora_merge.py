@@ -56,7 +56,6 @@ from zerotools.ops.weights.adapter_config import (
     choose_config,
     refuse_changed_base,
 )
-from zerotools.ops.weights.adapter_mapping import mapped_config, saved_tensors
 from zerotools.ops.weights.add_base_model_weights import (
     check_bytes,
     joined_files,
@@ -65,7 +64,8 @@ from zerotools.ops.weights.add_base_model_weights import (
     with_base,
     with_given_base,
 )
-from zerotools.ops.weights.layout_mapping import MapRequest, mapped_checkpoint
+from zerotools.ops.weights.convert_adapter_layout import mapped_config, saved_tensors
+from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint
 from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.merged_config import (
     HEADS,

@@ -2,7 +2,7 @@
 
 zerotools knows the names of common model families. For other families, or if the names do not fit,
 transformers tries to load tensors with these names and shapes, if it is installed
-(`loading_trial`).
+(`try_transformers_load`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from zerotools.maps.map_file import HUB
 from zerotools.maps.transformers_names import MEMORY, prefix_map_of
 from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.weights.layout_search import shapes_of
-from zerotools.ops.weights.loading_trial import Unbuildable, trial_loads
 from zerotools.ops.weights.merged_config import merged_tree
 from zerotools.ops.weights.model_to_match import Reference
 from zerotools.ops.weights.select_and_rename import rename_tensors
+from zerotools.ops.weights.try_transformers_load import Unbuildable, trial_loads
 from zerotools.ops.weights.unwrap_names import WRAPPERS, Unwrapping, possible_namings
 
 _MOST_NAMED = 3

@@ -14,7 +14,7 @@ from zerotools.ops.conversions.consolidate import (
 from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.quantise import QUANTISERS
-from zerotools.ops.weights.layout_mapping import MapRequest
+from zerotools.ops.weights.convert_layout import MapRequest
 from zerotools.public.command_options.declare_and_bind_options import (
     NAMES,
     OUTPUT,

@@ -9,11 +9,11 @@ from typing import Any
 from aiohttp import web
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.job_arrays import MOST_MEMBERS, count_of, each_member
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.priority_range import why_not_priority
 from zerotools.jobs.states import STATE_WORDS, STATES, states_of
-from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, each_member
 from zerotools.jobs.text.mask_secrets import HIDDEN
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.aiohttp_app_keys import PEOPLE, SERVICE

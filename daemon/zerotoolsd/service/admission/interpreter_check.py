@@ -21,7 +21,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight import (
     accelerate_config,
     async_io,
-    deepspeed_accepts,
+    deepspeed_config_check,
     evaluation_task_check,
 )
 from zerotools.jobs.submit_timeout import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
@@ -195,7 +195,7 @@ async def _refused(
         asked.flush()
         try:
             output = await run_interpreter(
-                *(python, env, "-P", deepspeed_accepts.__file__, asked.name),
+                *(python, env, "-P", deepspeed_config_check.__file__, asked.name),
                 deadline_seconds=DEEPSPEED_SECONDS,
                 user=user,
             )

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.step_curves import output_dirs_of
+from zerotools.jobs.join_attempt_curves import output_dirs_of
 from zerotools.runs.find_job_checkpoints import directory_name
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import CheckedJob, Unavailable

@@ -15,11 +15,11 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
+from zerotools.jobs.job_arrays import check_key, remove_key, set_key
 from zerotools.jobs.jobfile.derive_evaluation_job import is_evaluated
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.eval import TASK_KEYS
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.jobs.sweeps import check_key, remove_key, set_key
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.event_loop_slice import TimeSlice

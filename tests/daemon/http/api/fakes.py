@@ -13,10 +13,10 @@ from typing import Any
 from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.http.api.made_views import JOB, SHARE, a_job, a_view
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.job_arrays import remove_key, set_key
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.states import SUCCEEDED, TERMINAL, predicate
-from zerotools.jobs.sweeps import remove_key, set_key
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts.metric_counters import MetricCounters

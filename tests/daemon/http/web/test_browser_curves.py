@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.daemons import Daemon
 from tests.daemon.http.web.visits import script, visiting
-from zerotools.jobs.step_curves import OF_EVALUATIONS, OF_STEPS
+from zerotools.jobs.join_attempt_curves import OF_EVALUATIONS, OF_STEPS
 from zerotoolsd.http.api.responses import json_text
 from zerotoolsd.service.run_curves import RunCurves, StepRecords
 

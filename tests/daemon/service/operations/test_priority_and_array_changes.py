@@ -16,7 +16,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.service.test_answer_requests import ME, Story, refusal, submit, tell
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.sweeps import MOST_MEMBERS
+from zerotools.jobs.job_arrays import MOST_MEMBERS
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.interface import event_loop_slice
 from zerotoolsd.interface.api_types import ArrayRequest, Conflict, Forbidden, JobView, Unavailable

@@ -79,7 +79,7 @@ def test_without_nvcc_torchs_adam_serves_on_gpus(
 
 
 def test_an_optimizer_that_needs_nvcc_is_refused_at_submit(deepspeed: Any) -> None:
-    from zerotools.jobs.preflight.deepspeed_accepts import deepspeed_refusal
+    from zerotools.jobs.preflight.deepspeed_config_check import deepspeed_refusal
 
     config = {"train_batch_size": 1, "optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}}
     said = deepspeed_refusal(config, 1, "cuda")

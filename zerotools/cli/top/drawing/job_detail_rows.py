@@ -51,8 +51,8 @@ from zerotools.cli.top.drawing.styled_lines import (
 from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
 from zerotools.cli.top.reading.job_reports import CurveShape, CurveSummary, JobReports
 from zerotools.cli.top.reading.read_screen_values import ScreenData
+from zerotools.jobs.join_attempt_curves import finite_number
 from zerotools.jobs.states import ACTIVE, TERMINAL
-from zerotools.jobs.step_curves import finite_number
 
 FACT_COLUMNS, MOST_FOLDED, MOST_ATTEMPTS = 11, 6, 3
 """On the page of a job: the columns for the name of a fact, the maximum number of lines of a fact,

@@ -27,8 +27,8 @@ from zerotools.cli.job_views.describe_job import (
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing import short_numbers
 from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, Piece, filled, meter, padded, plain
+from zerotools.jobs.join_attempt_curves import finite_number
 from zerotools.jobs.states import ACTIVE, TERMINAL
-from zerotools.jobs.step_curves import finite_number
 
 MARK, ABOVE, BELOW = "▸", "↑", "↓"
 MIDDLE_NAME, LONG_NAME = 15, 26

@@ -13,7 +13,7 @@ from zerotools.cli.top.reading.disk_reader import CheckpointDirectory, DiskReade
 from zerotools.cli.top.reading.job_reports import JobReports, ReportedCheckpoint, ReportReader
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.step_curves import finite_number
+from zerotools.jobs.join_attempt_curves import finite_number
 
 LOG_BYTES = 1 << 13
 REMEMBERED = 8

@@ -11,7 +11,7 @@ from zerotools.cli.job_views.job_curves import history
 from zerotools.cli.output.text_charts import SeriesPoints
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.step_curves import finite_number, step_of
+from zerotools.jobs.join_attempt_curves import finite_number, step_of
 
 MOST_PARTS = 600
 STEADY = 300

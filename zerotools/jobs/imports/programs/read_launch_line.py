@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.programs.convert_program_arguments import to_trainer_arguments
 from zerotools.jobs.imports.programs.find_launcher import (
     PYTHON,
     StartCommand,
@@ -32,7 +33,6 @@ from zerotools.jobs.imports.programs.launcher_options import (
     numa_of,
     ranks_of,
 )
-from zerotools.jobs.imports.programs.programs_with_own_arguments import read_as_of
 from zerotools.jobs.imports.programs.run_settings import RunSettings
 from zerotools.jobs.imports.programs.shell_parser import REST, Command, Word
 from zerotools.jobs.imports.programs.trainer_based_programs import as_accelerate
@@ -139,7 +139,7 @@ def read_launch(
         program=program_of(start, launch.program, settings, source if lines else ""),
         findings=findings,
     )
-    return read_as_of(run, launch.launcher, launch.program.text, loose, lenient=lenient)
+    return to_trainer_arguments(run, launch.launcher, launch.program.text, loose, lenient=lenient)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from zerotools.jobs.job_arrays import MOST_MEMBERS
 from zerotools.jobs.priority_range import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.states import TERMINAL
-from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.config.notify_config import DESTINATION_NOTICES
 from zerotoolsd.http.api.openapi.schema_builders import (
     FLAG,

@@ -76,7 +76,7 @@ export function byOwner(series, used, ofJob) {
 }
 
 // What an attempt reports is joined to the curves that were read before, as the daemon joins it
-// (zerotools.jobs.step_curves): the page shows the same whether it was open or is loaded anew.
+// (zerotools.jobs.join_attempt_curves): the page shows the same whether it was open or is loaded anew.
 
 const OF_STEPS = { loss: "loss", lr: "lr", grad_norm: "grad_norm", tokens_per_second: "tokens_per_second", reward_chosen: "reward_chosen", reward_rejected: "reward_rejected", reward_margin: "reward_margin", reward_accuracy: "reward_accuracy", host_bytes: "rss_bytes", gpu_bytes: "gpu_peak_bytes", time: "time" };
 const OF_EVALUATIONS = { eval_loss: "loss", perplexity: "perplexity", rouge1: "rouge1", rouge2: "rouge2", rougeL: "rougeL", bleu: "bleu", eval_reward_margin: "reward_margin", eval_reward_accuracy: "reward_accuracy", eval_time: "time" };

@@ -11,8 +11,8 @@ from tests.forked_programs import forked_programs
 from tests.maps.models import built_without_values
 from zerotools.core.errors import Unsupported
 from zerotools.maps.hub_tensor_names import NameFaults
-from zerotools.ops.weights import loading_trial
-from zerotools.ops.weights.loading_trial import Unbuildable, trial_loads
+from zerotools.ops.weights import try_transformers_load
+from zerotools.ops.weights.try_transformers_load import Unbuildable, trial_loads
 
 MIXTRAL = ".block_sparse_moe.experts.{}.w{}.weight"
 
@@ -47,7 +47,7 @@ def test_what_is_missing_unexpected_and_of_another_shape(tmp_path: Path) -> None
 
 
 def test_without_transformers_it_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading_trial, "_NEEDED", ("json", "no_such_package"))
+    monkeypatch.setattr(try_transformers_load, "_NEEDED", ("json", "no_such_package"))
     with pytest.raises(Unsupported, match=r"^no_such_package is not installed$"):
         trial_loads({"model_type": "llama"}, [{}])
 
@@ -64,9 +64,9 @@ def test_without_transformers_it_cannot_be_tried(monkeypatch: pytest.MonkeyPatch
 def test_a_trial_that_fails_says_why(
     program: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading_trial, "_NEEDED", ())
-    monkeypatch.setattr(loading_trial, "_PROGRAM", program)
-    monkeypatch.setattr(loading_trial, "TRIAL_SECONDS", 2.0)
+    monkeypatch.setattr(try_transformers_load, "_NEEDED", ())
+    monkeypatch.setattr(try_transformers_load, "_PROGRAM", program)
+    monkeypatch.setattr(try_transformers_load, "TRIAL_SECONDS", 2.0)
     with pytest.raises(Unsupported, match=said):
         trial_loads({"model_type": "llama"}, [{}])
 

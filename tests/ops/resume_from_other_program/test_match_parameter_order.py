@@ -10,7 +10,10 @@ from tests.ops.resume_from_other_program.made import SHAPES
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup
 from zerotools.formats.torch_optimizers import Shape
-from zerotools.ops.resume_from_other_program.order_matching import NameOrder, names_of_numbers
+from zerotools.ops.resume_from_other_program.match_parameter_order import (
+    NameOrder,
+    names_of_numbers,
+)
 
 DECAYED = frozenset({"embed.weight", "head.weight"})
 MODEL = NameOrder(SHAPES, DECAYED)

@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.ops.execution.load_arrays import load_tensors
-from zerotools.ops.weights.layout_mapping import (
+from zerotools.ops.weights.convert_layout import (
     MapRequest,
     config_of,
     mapped_checkpoint,

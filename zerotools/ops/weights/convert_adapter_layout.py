@@ -26,7 +26,7 @@ from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.views import TensorView, view_of_rows, whole_view
 from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.weights.adapter_config import choose_config, rank_and_alpha
-from zerotools.ops.weights.strided_views import rearranged_checkpoint
+from zerotools.ops.weights.rearrange_tensors import rearranged_checkpoint
 
 MEGATRON = "megatron"
 _WEIGHT = ".weight"

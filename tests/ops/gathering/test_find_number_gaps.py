@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.ops.gathering.numbered_names import missing_in_series, names_alike, varying_numbers
+from zerotools.ops.gathering.find_number_gaps import missing_in_series, names_alike, varying_numbers
 
 
 def zero(*ranks: int) -> list[str]:

@@ -31,7 +31,7 @@ from zerotools.maps.views import (
 from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.plan_copies import prove_source
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
-from zerotools.ops.weights.strided_views import rearranged_checkpoint
+from zerotools.ops.weights.rearrange_tensors import rearranged_checkpoint
 
 SMALL = MemoryBudget(3 * MIN_TILE_BYTES, 1)
 

@@ -1,4 +1,4 @@
-"""Complete a job file that an estimate has begun, with usual values for all missing keys.
+"""Fill the missing keys of a job file that an estimate has begun with usual values.
 
 A value that the user did not give gets a default for a first run, such as one epoch or a usual
 learning rate. The model and the data get placeholder paths, which the user has to replace.

@@ -8,8 +8,8 @@ import pytest
 
 from tests.daemon.http.api.made_views import JOB
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.job_arrays import count_of, members_of, values_of
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.sweeps import count_of, members_of, values_of
 
 
 @pytest.mark.parametrize(

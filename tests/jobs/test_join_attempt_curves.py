@@ -4,7 +4,7 @@ import math
 import time
 from typing import Any
 
-from zerotools.jobs.step_curves import MOST_SCORES, Curves, output_dirs_of
+from zerotools.jobs.join_attempt_curves import MOST_SCORES, Curves, output_dirs_of
 
 
 def step(number: int, **changes: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.ssh.ssh_host import SshHost
-from zerotools.ops.gathering.node_source import NodeSource, parse_source
+from zerotools.ops.gathering.node_directory import NodeSource, parse_source
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Read launch lines of programs that do not take the Trainer's arguments: LLaMA-Factory, axolotl,
-ms-swift.
+"""Convert the arguments of a training program to arguments of the Trainer. The program's name
+selects how: LLaMA-Factory, axolotl, ms-swift, or a program that is built on the Trainer.
 
 If the launch line names a file with arguments of the program, the file is read, too.
 """
@@ -54,7 +54,7 @@ It computes gradient accumulation from this number.
 """
 
 
-def read_as_of(
+def to_trainer_arguments(
     run: RunSettings,
     launcher: str,
     program: str,

@@ -12,7 +12,7 @@ from zerotools.core.errors import Unsupported
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.undeclared_losses import undeclared_losses
+from zerotools.ops.undeclared_dropped_data import undeclared_dropped_data
 
 ZERO = sorted(GOLDEN.glob("deepspeed-*/z[123]-bf16-w2*/checkpoint"))[::5]
 CASES = [(JOB, None), *((case, stage) for case in ZERO for stage in (None, 1, 3))]
@@ -38,13 +38,13 @@ def test_what_a_writer_leaves_out_is_named_and_a_weight_is_refused(tmp_path: Pat
     source = formats.read(case)
     done = reshard.prepare_reshard(case, tmp_path / "out", world_size=3)
     assert isinstance(done, Conversion)
-    assert undeclared_losses(source, (), done.target) == []
+    assert undeclared_dropped_data(source, (), done.target) == []
     tensor = next(iter(source.tensors.values()))
     with_more = replace(source, tensors={**source.tensors, Key("w", "factored_rows"): tensor})
-    (dropped,) = undeclared_losses(with_more, (), done.target)
+    (dropped,) = undeclared_dropped_data(with_more, (), done.target)
     assert (dropped.what, dropped.why) == ("factored_rows", "w and 0 others cannot be stored in it")
     with_weight = replace(source, tensors={**source.tensors, Key("new", "param"): tensor})
     with pytest.raises(
         Unsupported, match="new cannot be stored in deepspeed, so it is not written"
     ):
-        undeclared_losses(with_weight, (), done.target)
+        undeclared_dropped_data(with_weight, (), done.target)

@@ -1,4 +1,4 @@
-"""List the losses of an output that its target does not declare: tensors, files, random state."""
+"""Find data that an output neither holds nor lists as dropped: tensors, files, random state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ RANDOM = "random state"
 _MAX_NAMED = 5
 
 
-def undeclared_losses(source: Checkpoint, scalars: Container[Key], target: Target) -> list[Dropped]:
+def undeclared_dropped_data(
+    source: Checkpoint, scalars: Container[Key], target: Target
+) -> list[Dropped]:
     """Return the tensors of the source that the target neither holds nor lists as dropped.
 
     Tensors in `scalars` are not checked, because a target may store them as plain values.
