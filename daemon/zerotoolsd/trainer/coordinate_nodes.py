@@ -77,9 +77,9 @@ def is_finished(spec: JobSpec) -> bool:
         return False
     if spec.train.steps is None:  # epochs: of the sequences that the run had
         sequences = None if record.data is None else record.data.sequences
-        return (
-            sequences is not None and record.step >= with_steps(spec, sequences).train.total_steps
-        )
+        if sequences is None:
+            return False
+        return record.step >= with_steps(spec, sequences, record).train.total_steps
     return record.step >= spec.train.steps
 
 

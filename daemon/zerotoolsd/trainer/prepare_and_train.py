@@ -298,7 +298,8 @@ def _counted(spec: JobSpec, data: TrainingData, start: ResumePoint | None) -> Jo
 
     Raises BadRequest if no step is left after `start`.
     """
-    counted = with_steps(spec, len(data.batches.pool))
+    saved = None if start is None else start.record
+    counted = with_steps(spec, len(data.batches.pool), saved)
     if start is not None and spec.train.epochs is not None:
         check_remaining_steps(counted, start)
     return counted

@@ -10,6 +10,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.train import OLD_FORM, TrainSpec, check_length
+from zerotools.runs.training_record import JobRecord
 
 
 def learning_rate(train: TrainSpec, step: int) -> float:
@@ -77,13 +78,14 @@ def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     )
 
 
-def with_steps(spec: JobSpec, sequences: int) -> JobSpec:
+def with_steps(spec: JobSpec, sequences: int, saved: JobRecord | None = None) -> JobSpec:
     """Replace `train.epochs` and `train.warmup_ratio` in `spec` by numbers of steps, in
     `train.steps` and `train.warmup_steps`.
 
     `sequences` is the number of sequences in an epoch. A step may begin in one epoch and end in the
     next. So every step has `train.batch_size` sequences, and the last step may use sequences of a
-    further epoch.
+    further epoch. `saved` is the record of the checkpoint from which the run continues: steps
+    before this checkpoint may have had another batch size.
 
     Raises:
         BadRequest: the warm-up or the decay has more steps than the run.
@@ -93,7 +95,12 @@ def with_steps(spec: JobSpec, sequences: int) -> JobSpec:
         return spec
     steps = train.steps
     if train.epochs is not None:
-        steps = math.ceil(train.epochs * sequences / train.batch_size)
+        wanted = train.epochs * sequences
+        steps = math.ceil(wanted / train.batch_size)
+        # After steps of another program, `consumed_sequences` does not count from the first step.
+        if saved is not None and saved.made_from is None and saved.steps_total != steps:
+            left = max(0.0, wanted - saved.consumed_sequences)
+            steps = saved.step + math.ceil(left / train.batch_size)
     counted = replace(train, steps=steps, epochs=None, warmup_ratio=0.0)
     if train.warmup_ratio:
         warmup = math.ceil(train.warmup_ratio * counted.total_steps)

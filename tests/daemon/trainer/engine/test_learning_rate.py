@@ -6,6 +6,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.train import TrainSpec
+from zerotools.runs.training_record import JobRecord, ModelRecord, OptimizerRecord
 from zerotoolsd.trainer.engine.learning_rate import (
     decay_steps,
     learning_rate,
@@ -135,10 +136,43 @@ def spec(**train: object) -> JobSpec:
     return job_from_dict(tree, source="job.toml")
 
 
+def saved_at(step: int, size: int, *, total: int) -> JobRecord:
+    """The record of a checkpoint of step `step`, of a run whose steps had `size` sequences."""
+    return JobRecord(
+        step=step,
+        steps_total=total,
+        world_size=1,
+        stage=0,
+        precision="fp32",
+        seed=0,
+        consumed_sequences=step * size,
+        batch_size=max(1, size),
+        sequence_length=8,
+        optimizer=OptimizerRecord("adamw", ()),
+        model=ModelRecord(1, 0),
+    )
+
+
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 13), (2, 25), (0.5, 7), (0.001, 1)])
 def test_epochs_become_steps_the_last_one_filled_up(epochs: float, steps: int) -> None:
     counted = with_steps(spec(epochs=epochs), sequences=100).train
     assert (counted.total_steps, counted.epochs) == (steps, None)
+
+
+@pytest.mark.parametrize(
+    ("saved", "steps"),
+    [
+        (saved_at(5, 8, total=25), 25),
+        (saved_at(5, 16, total=13), 5 + 15),
+        (saved_at(12, 4, total=50), 12 + 19),
+        (saved_at(10, 12, total=20), 20),  # two sizes: 5 steps of 16 and 5 of 8
+        (saved_at(13, 16, total=13), 13),
+        (replace(saved_at(5, 0, total=5), made_from="FSDP"), 25),
+        (saved_at(7, 4, total=25), 25),  # 3 steps of another program, which read nothing of ours
+    ],
+)
+def test_steps_of_another_batch_size_count_as_what_they_read(saved: JobRecord, steps: int) -> None:
+    assert with_steps(spec(epochs=2), sequences=100, saved=saved).train.total_steps == steps
 
 
 def test_steps_stay() -> None:
