@@ -87,6 +87,25 @@ def test_what_does_not_go_together_is_refused_tensor_rules(
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data": {"preferences": ["/p.jsonl"], "tokenizer": "/t"}}, "DPO needs the log-prob"),
+        ({"engine": "deepspeed", "deepspeed": {"config": {}}}, "at stage 3 all ranks gather the"),
+    ],
+)
+def test_a_loss_that_cannot_be_computed_in_parts_is_refused(
+    changes: dict[str, Any], said: str
+) -> None:
+    data = {"sequence_length": 32, **changes.get("data", {"text": ["/t.txt"]})}
+    tree = {**job(TEXT, train={"chunked_loss": "on"}, **changes), "data": data}
+    with pytest.raises(ZerotoolsError) as caught:
+        job_from_dict(tree, source="job")
+    assert f'train.chunked_loss = "on": {said}' in str(caught.value)
+    tree["train"]["chunked_loss"] = "auto"
+    assert job_from_dict(tree, source="job").train.chunked_loss == "auto"
+
+
 def test_ranks_of_a_node_are_divided() -> None:
     meeting = {"nodes": 2, "address": "one:29500"}
     with pytest.raises(ZerotoolsError) as caught:

@@ -227,11 +227,30 @@ def _check_data_with_others(spec: JobSpec) -> Iterator[str]:
             f"train.router_bias_rate = {spec.train.router_bias_rate}: cannot be used in a job with "
             "data.preferences; leave it out"
         )
+    if spec.train.chunked_loss == "on" and (why := why_loss_is_whole(spec)) is not None:
+        yield f'train.chunked_loss = "on": {why}; set it to "auto" or "off"'
     if given and given != ["preferences"] and spec.dpo != DpoSpec():
         yield (
             f"dpo.beta = {spec.dpo.beta}: cannot be used in a job with data.{given[0]}; leave it "
             "out, or name data.preferences"
         )
+
+
+_GATHERING_STAGE = 3
+
+
+def why_loss_is_whole(spec: JobSpec) -> str | None:
+    """Return the reason why the job cannot compute its loss in parts; None if its settings allow
+    it.
+    """
+    if spec.data.preferences:
+        return "DPO needs the log-probability of each whole answer, which needs all its logits"
+    if spec.engine == "deepspeed" and spec.zero.stage == _GATHERING_STAGE:
+        return (
+            "at stage 3 all ranks gather the head together for each part of the loss, but some "
+            "ranks may have fewer parts"
+        )
+    return None
 
 
 def _check_generation(spec: JobSpec) -> Iterator[str]:

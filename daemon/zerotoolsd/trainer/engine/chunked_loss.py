@@ -28,6 +28,7 @@ from torch.nn import functional
 from zerotools.core.errors import Unsupported
 from zerotools.core.loss_chunks import LossSize
 from zerotools.jobs.jobfile_tables.data import longest_sequence
+from zerotools.jobs.jobfile_tables.job_rules import why_loss_is_whole
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.trainer.data.example_pools import IGNORED
 from zerotoolsd.trainer.data.training_data import positions_of
@@ -446,7 +447,6 @@ class _StandIn:
         return getattr(self._module, name)
 
 
-GATHERING_STAGE = 3
 TRIED = 12
 """Number of tokens in the test of a small model."""
 UNBOUNDED = 1 << 17
@@ -485,14 +485,7 @@ def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> Loss
 def _why_whole(spec: JobSpec, config: Any) -> str | None:
     if config.is_encoder_decoder:
         return "only causal models support it, and this model has an encoder and a decoder"
-    if spec.data.preferences:
-        return "DPO needs the log-probability of each whole answer, which needs all its logits"
-    if spec.engine == "deepspeed" and spec.zero.stage == GATHERING_STAGE:
-        return (
-            "at stage 3 all ranks gather the head together for each part of the loss, but some "
-            "ranks may have fewer parts"
-        )
-    return None
+    return why_loss_is_whole(spec)
 
 
 def check_chunked_loss(spec: JobSpec, config: Any) -> list[str]:
