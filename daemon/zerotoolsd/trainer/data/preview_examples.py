@@ -48,7 +48,8 @@ from zerotoolsd.trainer.data.encoding.encoded_example import (
     without_marks,
 )
 from zerotoolsd.trainer.data.token_stream import Piece, find_files, read_pieces
-from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, make_piece_encoder
+from zerotoolsd.trainer.data.tokenize_sources import tokenizer_for
+from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, make_piece_encoder, missing_end
 from zerotoolsd.trainer.data.training_data import packed_length
 
 MAX_FILES = 8
@@ -89,9 +90,11 @@ def sample_data(
     found = {key: _found(patterns, key) for key, patterns in shallow}
     if kind == "text":
         _check_documents(spec, itertools.chain.from_iterable(found.values()))
-        if show:
-            preview = sample_text(spec, found["data.text"], _all(named[0]), reader.positions, show)
-            return DataSample([], preview)
+        said = [*missing_end(tokenizer_for(spec), "data.text")]
+        if not show:
+            return DataSample(said)
+        preview = sample_text(spec, found["data.text"], _all(named[0]), reader.positions, show)
+        return DataSample(said, preview)
     if kind not in ENCODED:
         return DataSample([])
     tokenizer = load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or ""))

@@ -45,7 +45,7 @@ from zerotoolsd.trainer.data.token_stream import (
     read_pieces,
     write_bytes,
 )
-from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, tokenize
+from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, missing_end, tokenize
 
 IDS = "ids.u32"
 DIGEST_LETTERS = 16
@@ -211,7 +211,7 @@ class SourceReader:
             made.facts["vocabulary"],
             ids=made.path / IDS,
             typecode=BYTE_TYPE if is_bytes else ID_TYPE,
-            notes=_cache_notes(source, made),
+            notes=(*_cache_notes(source, made), *missing_end(self.tokenizer, source.key)),
         )
 
     def _examples(self, source: Source, paths: list[Path]) -> ReadSource:

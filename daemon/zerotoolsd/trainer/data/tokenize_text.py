@@ -68,6 +68,16 @@ def load_tokenizer(directory: Path) -> Any:
         raise BadRequest(f"data.tokenizer: {directory} cannot be loaded: {line}") from None
 
 
+def missing_end(tokenizer: Any, key: str) -> tuple[str, ...]:
+    """Return a note if `tokenizer` has no token for the end of a document of the job key `key`."""
+    if tokenizer is None or tokenizer.eos_token_id is not None:
+        return ()
+    return (
+        f"{key}: the tokenizer in {tokenizer.name_or_path} has no eos_token, so no token separates "
+        "documents and files; set eos_token in its tokenizer_config.json",
+    )
+
+
 def tokenize(
     pieces: Iterable[Piece],
     tokenizer: Any,

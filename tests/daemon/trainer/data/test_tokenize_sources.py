@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.daemon.trainer.finetuning import VOCABULARY, adverts, make_tokenizer,
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.trainer.data.encode_examples import ModelInput
 from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED
+from zerotoolsd.trainer.data.preview_examples import sample_data
 from zerotoolsd.trainer.data.token_cache import TokenCache
 from zerotoolsd.trainer.data.tokenize_sources import IDS, SourceReader, sources_of, tokenizer_for
 
@@ -84,6 +86,25 @@ def test_text_too_and_damage_is_said(tmp_path: Path) -> None:
         in found.notes[0]
     )
     assert ids.read_bytes() == before
+
+
+def test_documents_without_an_end_between_them_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    named = make_tokenizer(tmp_path / "tokenizer")
+    keys = {"text": [str(tmp_path / "a.jsonl")], "tokenizer": str(named)}
+    whole = reader(tmp_path, None, **keys)
+    with whole.until_opened:
+        assert whole.read(*sources_of(whole.spec)).notes == ()
+    config = json.loads((named / "tokenizer_config.json").read_text())
+    del config["eos_token"]
+    (named / "tokenizer_config.json").write_text(json.dumps(config))
+    lacking = reader(tmp_path, None, **keys)
+    with lacking.until_opened:
+        [note] = lacking.read(*sources_of(lacking.spec)).notes
+    assert note.startswith(f"data.text: the tokenizer in {named} has no eos_token, so no token")
+    for show in (0, 1):  # and when the job is submitted
+        positions = ModelInput(encoder_decoder=False, positions=64)
+        assert sample_data(lacking.spec, positions, lambda _: None, show).notes == [note]
 
 
 def test_without_a_cache_or_one_that_cannot_be_written_the_run_has_its_own(tmp_path: Path) -> None:
