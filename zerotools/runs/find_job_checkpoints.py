@@ -301,8 +301,8 @@ def latest_by_hint(output_dir: Path) -> Path | None:
 
 
 def write_hint(output_dir: Path, hint: str, name: str) -> None:
-    """Write the directory name `name` into a hint file, such as `latest`. The file is replaced by
-    a rename after it is flushed to the disk.
+    """Write `name`, the name of a directory or another line, into a hint file, such as `latest`.
+    The file is replaced by a rename after it is flushed to the disk.
     """
     draft = output_dir / f"{STAGING_PREFIX}{hint}"
     with new_text_file(draft) as file:

@@ -129,11 +129,14 @@ class TrainingRun:
             found = evaluation.run(
                 self.engine, self.group, self.step, self.reporter.alive, self.stop.is_requested
             )
-        self.lacks_evaluation = found is None
+        was_saved, self.lacks_evaluation = self.lacks_evaluation, found is None
         if found is None:
             return True
         self.reporter.evaluated(self.step, found)
-        self.checkpoints.measured.evaluated(self.step, found.loss)
+        if was_saved:
+            self.checkpoints.add_evaluation(self.step, found.loss)
+        else:
+            self.checkpoints.measured.evaluated(self.step, found.loss)
         self.reporter.enter("train")
         return False
 

@@ -114,6 +114,18 @@ class Checkpointing:
         self._report_ended(must_be=record.step if last else None)
         self.reporter.enter("train")
 
+    def add_evaluation(self, step: int, loss: float) -> None:
+        """Record `loss`, the result of the evaluation that a stop had ended after step `step`, for
+        the checkpoint of this step.
+        """
+        self.measured.evaluated(step, loss)
+        if not (self.saves.saver.group.rank.leads and math.isfinite(loss)):
+            return
+        try:
+            self.saves.saver.committer.add_evaluation(step, loss)
+        except OSError as error:
+            self.reporter.log_line(f"the evaluation of step {step} is not recorded: {error}")
+
     def _report_ended(self, must_be: int | None = None) -> None:
         for ended in self.saves.collect_results():
             if ended.saved is not None:

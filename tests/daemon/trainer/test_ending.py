@@ -8,6 +8,7 @@ import pytest
 from harness.launching import TINY_GPT2, TINY_LLAMA, job, run, start
 from tests.daemon.trainer.interruptions.compared import measured
 from zerotools.runs import find_job_checkpoints
+from zerotoolsd.trainer.checkpoints.keep_policy import late_evaluations
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_CHECKPOINT, EXIT_BAD_JOB, EXIT_STOPPED
 
 pytestmark = pytest.mark.torch
@@ -34,7 +35,8 @@ def test_a_stop_ends_an_evaluation_and_the_next_attempt_begins_with_it(
     def with_sequences(count: int | None) -> dict[str, object]:
         evaluated = {"files": [str(tmp_path / "long")], "every": 1, "max_sequences": count}
         wanted = {name: value for name, value in evaluated.items() if value is not None}
-        return job(text, ranks=2, train={"steps": steps}, eval=wanted)
+        best = {"best": "eval_loss"}
+        return job(text, ranks=2, train={"steps": steps}, eval=wanted, checkpoint=best)
 
     attempt = start(tmp_path / "run", with_sequences(None))
     attempt.mailbox.wait_for("step")
@@ -45,12 +47,19 @@ def test_a_stop_ends_an_evaluation_and_the_next_attempt_begins_with_it(
         tmp_path / "run/out" / find_job_checkpoints.directory_name(1)
     )
     assert saved.measured.keys() == {"loss"}
+    assert not (tmp_path / "run/out/best").exists()
     (tmp_path / "run" / "stop").unlink()
     again = run(tmp_path / "run", with_sequences(3))
     assert [event["step"] for event in again.events("eval")] == [1, 2][:steps]
     assert sorted(again.losses()) == [2][: steps - 1]
     whole = run(tmp_path / "whole", with_sequences(3))
     assert measured(tmp_path / "run/out") == measured(whole.run_dir / "out")
+    # The first checkpoint is compared by the evaluation that came after it.
+    first = find_job_checkpoints.directory_name(1)
+    losses = {event["step"]: event["loss"] for event in again.events("eval")}
+    assert late_evaluations(tmp_path / "run/out") == {first: losses[1]}
+    best = find_job_checkpoints.directory_name(min(losses, key=losses.__getitem__))
+    assert (tmp_path / "run/out/best").read_text().strip() == best
 
 
 def test_a_stop_before_the_first_step_is_a_clean_stop(tmp_path: Path, text: Path) -> None:

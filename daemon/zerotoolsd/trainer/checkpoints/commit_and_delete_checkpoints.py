@@ -20,7 +20,7 @@ from zerotools.runs.manifest import write_manifest
 from zerotools.runs.training_record import JobRecord
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.supervisor.transient_os_errors import is_transient
-from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
+from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy, add_late_evaluation
 from zerotoolsd.trainer.rank.rank_errors import MachineNotReady
 
 
@@ -117,6 +117,14 @@ class Committer:
         except OSError as error:
             return f"{error.filename or self.output_dir}: {error.strerror}"
         return None
+
+    def add_evaluation(self, step: int, loss: float) -> None:
+        """Record the evaluation loss of the checkpoint of `step`, which was saved before its
+        evaluation, and update the hint file `best`. Raises OSError.
+        """
+        path = self.output_dir / find_job_checkpoints.directory_name(step)
+        add_late_evaluation(self.output_dir, path, loss)
+        self._point_at_best(path)
 
     def _point_at_best(self, newest: Path) -> None:
         # The hint is no help: an earlier attempt may have compared another metric.

@@ -7,6 +7,7 @@ decision. This module uses only the standard library.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,35 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.runs import find_job_checkpoints
 from zerotools.runs.retention import KeepRule, NeededCheckpoint, first_need, read_needed
 from zerotools.runs.upload_records import checkpoint_in_upload
+
+EVALUATIONS = "evaluations.json"
+"""A file in the output directory with losses by the names of checkpoints.
+
+A stop may end the evaluation of a step, and then the record of this step's checkpoint has no loss
+of it. The next attempt evaluates, but does not change a checkpoint that was committed.
+"""
+
+
+def late_evaluations(output_dir: Path) -> dict[str, float]:
+    """Return the losses in the file `EVALUATIONS`: the name of a checkpoint -> its `eval_loss`."""
+    try:
+        tree = json.loads((output_dir / EVALUATIONS).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    items = tree.items() if isinstance(tree, dict) else ()
+    return {name: float(loss) for name, loss in items if isinstance(loss, int | float)}
+
+
+def add_late_evaluation(output_dir: Path, checkpoint: Path, loss: float) -> None:
+    """Add the `eval_loss` of `checkpoint` to the file `EVALUATIONS`, and remove the entries of
+    deleted checkpoints.
+
+    Raises OSError.
+    """
+    kept = {path.name for path in find_job_checkpoints.list_checkpoints(output_dir)}
+    losses = {**late_evaluations(output_dir), checkpoint.name: loss}
+    losses = {name: value for name, value in losses.items() if name in kept}
+    find_job_checkpoints.write_hint(output_dir, EVALUATIONS, json.dumps(losses))
 
 
 @dataclass(frozen=True)
@@ -79,6 +109,9 @@ class KeepPolicy:
         return found if found is not None and values[found] < math.inf else None
 
     def _value(self, path: Path) -> float:
+        late = late_evaluations(path.parent).get(path.name) if self.best == "eval_loss" else None
+        if late is not None and math.isfinite(late):
+            return late
         try:
             value = find_job_checkpoints.read_record(path).measured.get(self.best or "", math.inf)
         except ZerotoolsError:  # not one to go back to, whatever it was

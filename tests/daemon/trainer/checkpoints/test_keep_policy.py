@@ -10,7 +10,7 @@ from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (
     Committer,
     do_nothing,
 )
-from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
+from zerotoolsd.trainer.checkpoints.keep_policy import EVALUATIONS, KeepPolicy, late_evaluations
 from zerotoolsd.trainer.save_during_training import CheckpointMetrics
 
 
@@ -100,6 +100,22 @@ def test_the_best_of_another_metric_is_not_the_best(tmp_path: Path) -> None:
     assert committer.tidy(newest) is None
     best = find_job_checkpoints.hinted_checkpoint(tmp_path, find_job_checkpoints.BEST)
     assert best == tmp_path / find_job_checkpoints.directory_name(10)
+
+
+def test_an_evaluation_after_the_save_counts_for_the_checkpoint(tmp_path: Path) -> None:
+    for step, loss in ((10, 1.5), (20, None), (30, 1.4)):
+        make(tmp_path, step, measured={} if loss is None else {"eval_loss": loss})
+    committer = Committer(tmp_path, KeepPolicy(best="eval_loss"), do_nothing)
+    assert committer.tidy(tmp_path / find_job_checkpoints.directory_name(30)) is None
+    committer.add_evaluation(20, 1.3)
+    best = find_job_checkpoints.hinted_checkpoint(tmp_path, find_job_checkpoints.BEST)
+    assert best == tmp_path / find_job_checkpoints.directory_name(20)
+    assert best is not None
+    shutil.rmtree(best)
+    committer.add_evaluation(30, 1.6)  # without the entry of the deleted one
+    assert late_evaluations(tmp_path) == {find_job_checkpoints.directory_name(30): 1.6}
+    (tmp_path / EVALUATIONS).write_text("[")
+    assert late_evaluations(tmp_path) == {}
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_the_best(tmp_path: Path) -> None:
