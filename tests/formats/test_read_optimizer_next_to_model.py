@@ -45,6 +45,15 @@ def test_the_trainer_says_its_step_and_its_schedule() -> None:
     assert found.files.keys() == {"model.safetensors", "optimizer.pt"}
 
 
+def test_the_trainer_says_its_step_next_to_a_sharded_optimizer(tmp_path: Path) -> None:
+    run = GOLDEN / "transformers-5.23.0-lora" / "fsdp2-sharded" / "checkpoint" / "checkpoint-2"
+    found = formats.read(run)
+    assert (found.origin.format, formats.training_of(found).steps) == ("dcp", 2)
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    (copy / "trainer_state.json").unlink()
+    assert formats.training_of(formats.read(copy)).steps is None
+
+
 def test_a_file_of_weights_means_the_weights_alone() -> None:
     found = formats.read(ACCELERATE / "model.safetensors")
     assert {key.role for key in found.tensors} == {"param"}

@@ -7,7 +7,7 @@ that the files do not record stays None or empty, and a writer that needs it ask
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
@@ -117,6 +117,15 @@ class TrainingState:
         """The loss scaler; None if the run has no loss scaler, or one that multiplies by 1."""
         scaler = self.loss_scaler
         return scaler if scaler is not None and scaler.is_active else None
+
+    def with_counted_steps(self) -> TrainingState:
+        """Return this state with the largest `step` of the optimizer as `steps`, if the run did not
+        save its own count.
+        """
+        if self.steps is not None:
+            return self
+        counts = (scalar.value for key, scalar in self.scalars.items() if key.role == "step")
+        return replace(self, steps=int(max(counts, default=0)) or None)
 
 
 def weights_dtype(checkpoint: Checkpoint) -> DType | None:

@@ -28,7 +28,11 @@ from zerotools.formats.format import (
 )
 from zerotools.formats.megatron.format import MegatronFormat
 from zerotools.formats.orbax.format import OrbaxFormat
-from zerotools.formats.read_optimizer_next_to_model import joined_training, with_optimizer
+from zerotools.formats.read_optimizer_next_to_model import (
+    joined_training,
+    with_optimizer,
+    with_steps_of_trainer,
+)
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.directory_entries import is_there
@@ -225,7 +229,7 @@ def training_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Trainin
     training = format_of(checkpoint, table).training_of(checkpoint)
     state = checkpoint.optimizer_checkpoint
     if state is None:
-        return training
+        return with_steps_of_trainer(checkpoint, training)
     return joined_training(checkpoint, training, format_of(state, table).training_of(state))
 
 

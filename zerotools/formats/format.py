@@ -407,6 +407,7 @@ class Format(ABC):
 
         Raises:
             BadFile: it is damaged.
+            Unsupported: it is the state of several optimizers.
         """
         return None
 

@@ -111,6 +111,18 @@ def joined_training(
     )
 
 
+def with_steps_of_trainer(checkpoint: Checkpoint, training: TrainingState) -> TrainingState:
+    """Return `training` with the steps that the Trainer recorded next to the optimizer, if its
+    files do not record them.
+
+    Raises:
+        BadFile: the counters of the Trainer are damaged.
+    """
+    if training.steps is not None or not training.groups or not checkpoint.root.is_dir():
+        return training
+    return replace(training, steps=_global_step(checkpoint.root / TRAINER_STATE))
+
+
 def _tree(root: Path, name: str) -> Any:
     from zerotools.io.torchzip.pt_file import TorchFile  # most models have no such file
 

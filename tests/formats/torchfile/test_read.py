@@ -17,6 +17,8 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, TensorRef
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats.torchfile.read import read as read_torchfile
+from zerotools.ops.conversions.convert import prepare_convert
+from zerotools.ops.resume_from_other_program.foreign_run import read_run
 
 W = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -153,6 +155,27 @@ def test_an_optimizer_in_a_list_and_two_optimizers(tmp_path: Path) -> None:
     assert names(found) == ["w", "w (m)"]
     two = save(tmp_path / "b.pt", {"model": {"w": W}, "opt_d": one, "opt_g": one})
     assert names(two) == ["w", "opt_d.state.0.m (state)", "opt_g.state.0.m (state)"]
+
+
+def test_the_state_of_several_optimizers_is_not_left_out_silently(tmp_path: Path) -> None:
+    one = {"state": {0: {"m": W}}, "param_groups": [{"params": [0]}]}
+    several: list[dict[str, Any]] = [
+        {"opt_d": one, "opt_g": one},
+        {"optimizer_states": [one, one]},  # Lightning
+        {"optimizers": {"d": one, "g": one}},
+    ]
+    for number, optimizers in enumerate(several):
+        path = tmp_path / f"{number}.pt"
+        found = save(path, {"model": {"w": W}, **optimizers})
+        with pytest.raises(Unsupported, match=rf"has several optimizers \({', '.join(optimizers)}"):
+            formats.format_of(found).numbered_state(found)
+        with pytest.raises(Unsupported, match="several optimizers"):
+            prepare_convert(path, tmp_path / "out", "torch", {})
+        with pytest.raises(Unsupported, match="several optimizers"):
+            read_run(path)
+        prepare_convert(path, tmp_path / "out", "torch", {"weights_only": True})
+    single = save(tmp_path / "a.pt", {"model": {"w": W}, "optimizers": {"adam": one}})
+    assert names(single) == ["w", "w (m)"]
 
 
 def test_hugging_face_shards_with_and_without_an_index(tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ class TorchFileFormat(Format):
 
         return read_state(path, weights)
 
+    def numbered_state(self, source: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
+        from zerotools.formats.torchfile.read import refuse_unread_optimizers
+
+        refuse_unread_optimizers(source)
+        return None
+
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
         from zerotools.formats.torchfile.training_state import training_of
 

@@ -105,7 +105,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
             world_size=size,
             notes=_notes(model, parts, said),
         ),
-        native=TorchFileNative(numbered),
+        native=TorchFileNative(numbered, parts[0].contents.unread_optimizers),
         aliases=tied,
         state={**parts[0].contents.state, **moments[-1].contents.state},
         files={file.name: file.size for file, _ in moments},

@@ -27,9 +27,11 @@ class TorchFileNative:
     """Values that the reader stores for the writer.
 
     `numbered` is number of a parameter in the optimizer -> name of the parameter.
+    `unread_optimizers` are the keys of the optimizers if the file has several, which are not read.
     """
 
     numbered: Mapping[int, str]
+    unread_optimizers: tuple[str, ...] = ()
 
 
 class OpenedFile(NamedTuple):

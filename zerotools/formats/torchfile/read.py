@@ -114,6 +114,17 @@ def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
     return read_single(path, opened, weights)
 
 
+def refuse_unread_optimizers(source: Checkpoint) -> None:
+    """Raise Unsupported if `source` has the state of several optimizers, which is not read."""
+    native = source.native
+    if isinstance(native, TorchFileNative) and native.unread_optimizers:
+        raise Unsupported(
+            f"{source.origin.path} has several optimizers ({', '.join(native.unread_optimizers)}), "
+            "and zerotools reads the state of one: use zerotools consolidate, or convert "
+            "--weights-only, to take only the weights"
+        )
+
+
 def _read_file(path: Path) -> Checkpoint:
     """Return the checkpoint in one file. If it is the file of one rank, return the checkpoint in
     the files of all ranks.
@@ -268,7 +279,7 @@ def read_single(
             path,
             notes=(*_notes(file.name, contents), *([said] if said else [])),
         ),
-        native=TorchFileNative(numbered),
+        native=TorchFileNative(numbered, contents.unread_optimizers),
         aliases=tied,
         state=contents.state,
         files={file.name: file.size},

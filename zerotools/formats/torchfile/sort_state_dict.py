@@ -33,7 +33,8 @@ class FileContents:
 
     `weights` and `rest` are keyed by dotted name. `moments`, the tensors of the optimizer, are
     keyed by (name or number of the parameter, role). `wrapper` is the key of the dict that contains
-    the weights, or None if they are at the top of the tree.
+    the weights, or None if they are at the top of the tree. `unread_optimizers` are the keys of the
+    optimizers if the file has several: their tensors are in `rest`.
     """
 
     weights: dict[str, PartialTensor] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class FileContents:
     groups: list[Any] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
     wrapper: str | None = None
+    unread_optimizers: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -77,6 +79,9 @@ def sort_tensors(tree: Any) -> FileContents:
         sorter.refuse_unread()
         return sorter.contents
     optimizers = [key for key, value in tree.items() if _optimizer(value) is not None]
+    if len(optimizers) != 1:
+        unread = (str(key)[:200] for key, value in tree.items() if _optimizers(value))
+        sorter.contents.unread_optimizers = tuple(unread)
     is_trained = bool(optimizers or partitions)
     wrapper = sorter.contents.wrapper = _wrapper(tree, sorter, trained=is_trained)
     for key, value in tree.items():
@@ -108,25 +113,26 @@ def _optimizer(value: Any) -> dict[Any, Any] | None:
     """Return a torch optimizer's state dict: `value` itself or its only element (Lightning). Else
     None.
     """
-    if isinstance(value, list) and len(value) == 1:
-        (value,) = value
-    return value if is_optimizer(value) else None
+    found = _optimizers(value)
+    return found[0] if len(found) == 1 else None
+
+
+def _optimizers(value: Any) -> list[Any]:
+    """Return the state dicts of optimizers in `value`, which is one or consists only of them."""
+    if is_optimizer(value):
+        return [value]
+    parts = list(value.values()) if isinstance(value, dict) else value
+    return parts if isinstance(parts, list) and all(map(is_optimizer, parts)) else []
 
 
 def without_optimizers(tree: Any) -> Any:
-    """Return a saved tree without its optimizers and lists of optimizers. If it has no optimizers,
-    return the same object.
+    """Return a saved tree without its optimizers and collections of optimizers. If it has no
+    optimizers, return the same object.
     """
     if not isinstance(tree, dict):
         return tree
-    left = {key: value for key, value in tree.items() if not _is_of_optimizers(value)}
+    left = {key: value for key, value in tree.items() if not _optimizers(value)}
     return tree if len(left) == len(tree) else left
-
-
-def _is_of_optimizers(value: Any) -> bool:
-    return is_optimizer(value) or (
-        isinstance(value, list) and bool(value) and all(map(is_optimizer, value))
-    )
 
 
 def _wrapper(tree: Mapping[Any, Any], sorter: _TensorSorter, *, trained: bool) -> str | None:

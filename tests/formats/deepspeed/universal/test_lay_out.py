@@ -13,7 +13,7 @@ import pytest
 
 from tests.formats.copying import write
 from tests.formats.deepspeed.describing import contents
-from tests.golden_files import DEEPSPEED, JOB
+from tests.golden_files import DEEPSPEED, FOREIGN, JOB
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
@@ -186,6 +186,16 @@ def test_a_job_of_another_format_arrives(tmp_path: Path) -> None:
     again = training_of(found)
     assert (again.groups, again.steps) == (training.groups, training.steps)
     assert again.is_ordered == training.is_ordered
+
+
+def test_a_run_that_saved_no_step_has_that_of_its_optimizer(tmp_path: Path) -> None:
+    source = read(FOREIGN / "fsdp2-accelerate" / "checkpoint")
+    training = training_of(source)
+    assert training.steps is None
+    target = lay_out_universal(source, training, tmp_path / "out")
+    steps = {scalar.value for scalar in training.scalars.values()}
+    assert {training_of(read(write(source, target))).steps} == steps
+    assert target.checkpoint.origin.tag == f"global_step{steps.pop():g}_universal"
 
 
 def test_a_parameter_that_no_gradient_reached_begins_with_zeros(tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ def lay_out_universal(
         raise BadRequest(
             f"a universal checkpoint is for stage 1, 2 or 3, not {stage}; choose one of these"
         )
+    training = training.with_counted_steps()
     contents = contents_of(source, training, stage)
     tag = _tag(source, training)
     files = _Files(tag)

@@ -153,18 +153,9 @@ def _foreign(
             f"a DeepSpeed checkpoint needs values that {source.origin.path} does not have: "
             f"{'; '.join(missing)}; pass the options in parentheses"
         )
-    if training.steps is None:
-        training = replace(training, steps=counted_steps(training))
+    training = training.with_counted_steps()
     made = dict(config) if config is not None else _least_config(precision)
     return ForeignCheckpoint(source, training, made, precision, settled.stage)
-
-
-def counted_steps(training: TrainingState) -> int | None:
-    """Return the number of steps that the optimizer counted, for a run that did not save its own
-    count.
-    """
-    counts = (scalar.value for key, scalar in training.scalars.items() if key.role == "step")
-    return int(max(counts, default=0)) or None
 
 
 def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSettings) -> DType | None:
