@@ -110,8 +110,12 @@ class Detection:
         """Return (format name, checkpoint) for each format that recognises the directory. The
         format with the highest priority comes first.
         """
-        asked = ((name, form.find(path, names, self.options)) for name, form in self.table.items())
-        found = [(name, there) for name, there in asked if there is not None]
+        asked = [(name, form) for name, form in self.table.items() if form.may_be_in(names)]
+        found = [
+            (name, there)
+            for name, form in asked
+            if (there := form.find(path, names, self.options)) is not None
+        ]
         return [each for each in found if each[1].is_sole] or found
 
     def _file(self, path: Path) -> Detected:

@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -123,8 +124,12 @@ class Format(ABC):
 
     # Detection.
     signs: ClassVar[tuple[str, ...]] = ()
-    """File names that identify a directory of this format. `find` looks for them by default, and
-    the message that a directory is not a checkpoint lists them."""
+    """File names that identify a directory of this format. The message that a directory is not a
+    checkpoint lists them."""
+    entry_names: ClassVar[str] = ""
+    """A regular expression. A directory in which no name matches it has no checkpoint of this
+    format, so `find` is not called. If empty, the names are `signs`.
+    """
     suffixes: ClassVar[tuple[str, ...]] = ()
     """The endings of file names that a checkpoint in a single file can have."""
     is_weights_format: ClassVar[bool] = False
@@ -184,18 +189,23 @@ class Format(ABC):
         """
         return type(self).reshard is not Format.reshard
 
+    def may_be_in(self, names: set[str]) -> bool:
+        """Return whether a directory with these `names` may have a checkpoint of this format."""
+        if not self.entry_names:
+            return not names.isdisjoint(self.signs)
+        return any(map(re.compile(self.entry_names).fullmatch, names))
+
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
         """Return the checkpoint in the directory `path`, or None if the directory has no
         checkpoint of this format.
 
-        `names` are the names in the directory. By default, the directory is recognised if one of
-        these names is in `signs`. No file is opened, except a file that names another file
-        (`latest`).
+        `names` are the names in the directory; one of them matches `entry_names`, which is enough
+        by default. No file is opened, except a file that names another file (`latest`).
 
         Raises:
             BadRequest: a directory inside `path` cannot be listed.
         """
-        return Found(path) if names & {*self.signs} else None
+        return Found(path)
 
     @abstractmethod
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
@@ -257,11 +267,7 @@ class Format(ABC):
         return
 
     def lay_out(
-        self,
-        source: Checkpoint,
-        training: TrainingState,
-        destination: Path,
-        options: WriteOptions,
+        self, source: Checkpoint, training: TrainingState, destination: Path, options: WriteOptions
     ) -> Target:
         """Plan a checkpoint of this format in the directory `destination`, from `source` of any
         format and its training state.

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 
-_FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
+FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
 
 
 def fsdp_models(names: set[str]) -> list[str]:
     """Return the names of accelerate's model directories (`pytorch_model_fsdp_0`, ...), sorted by
     number.
     """
-    found = filter(_FSDP_MODEL.fullmatch, names)
+    found = filter(FSDP_MODEL.fullmatch, names)
     return sorted(found, key=lambda name: int(name.rpartition("_")[2]))

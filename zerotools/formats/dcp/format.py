@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import TrainingState
-from zerotools.formats.dcp.accelerate_directory_names import fsdp_models
+from zerotools.formats.dcp.accelerate_directory_names import FSDP_MODEL, fsdp_models
 from zerotools.formats.format import (
     Format,
     Found,
@@ -32,6 +33,7 @@ class DcpFormat(Format):
     name = "dcp"
     title = "torch DCP"
     signs = (f"{METADATA} (torch DCP)",)
+    entry_names = rf"{re.escape(METADATA)}|{RANK_METADATA.pattern}|{DCP}|{FSDP_MODEL.pattern}"
     read_options = frozenset({"section"})
     names_state = True
     write_options = frozenset({"world_size", "style"})
@@ -72,11 +74,7 @@ class DcpFormat(Format):
         return training_of(checkpoint)
 
     def lay_out(
-        self,
-        source: Checkpoint,
-        training: TrainingState,
-        destination: Path,
-        options: WriteOptions,
+        self, source: Checkpoint, training: TrainingState, destination: Path, options: WriteOptions
     ) -> Target:
         from zerotools.formats.dcp.lay_out_converted import lay_out_dcp
 

@@ -35,6 +35,7 @@ class DeepSpeedFormat(Format):
     name = "deepspeed"
     title = "DeepSpeed ZeRO"
     signs = ("*_model_states.pt (DeepSpeed)",)
+    entry_names = ".*"  # a save directory has tag directories of any name
     is_nested = True
     read_options = frozenset({"tag", "layout"})
     names_state = True
@@ -66,11 +67,7 @@ class DeepSpeedFormat(Format):
         return training_of(checkpoint)
 
     def lay_out(
-        self,
-        source: Checkpoint,
-        training: TrainingState,
-        destination: Path,
-        options: WriteOptions,
+        self, source: Checkpoint, training: TrainingState, destination: Path, options: WriteOptions
     ) -> Target:
         from zerotools.formats.deepspeed.writing.lay_out_converted import lay_out_zero
 

@@ -33,6 +33,7 @@ class MegatronFormat(Format):
 
     name = "megatron"
     title = "Megatron"
+    entry_names = "|".join((*map(re.escape, (COMMON, METADATA, *RANK_FILES)), RANK.pattern))
     names_state = True
     write_options = frozenset({"max_shard_bytes", "expert_parallel"})
     needs_map = True
@@ -92,11 +93,7 @@ class MegatronFormat(Format):
         return training_of(checkpoint)
 
     def lay_out(
-        self,
-        source: Checkpoint,
-        training: TrainingState,
-        destination: Path,
-        options: WriteOptions,
+        self, source: Checkpoint, training: TrainingState, destination: Path, options: WriteOptions
     ) -> Target:
         from zerotools.formats.megatron.writing.lay_out import lay_out
 

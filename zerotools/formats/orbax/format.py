@@ -41,6 +41,7 @@ class OrbaxFormat(Format):
     name = "orbax"
     title = "Orbax"
     signs = (f"{TREE} (Orbax)",)
+    entry_names = "|".join((TREE, STEP, *ITEMS))
     needs_map = True
     names_state = True
     writes_state = False
@@ -102,11 +103,7 @@ class OrbaxFormat(Format):
         return training_of(checkpoint)
 
     def lay_out(
-        self,
-        source: Checkpoint,
-        training: TrainingState,
-        destination: Path,
-        options: WriteOptions,
+        self, source: Checkpoint, training: TrainingState, destination: Path, options: WriteOptions
     ) -> Target:
         from zerotools.formats.orbax.lay_out import DEFAULT_MAX_CHUNK_BYTES, lay_out
 

@@ -27,14 +27,12 @@ class SafetensorsFormat(Format):
     name = "safetensors"
     title = "safetensors"
     signs = (f"*{_SUFFIX}",)
+    entry_names = r".*\.safetensors(\.index\.json)?"
     suffixes = (_SUFFIX,)
     is_weights_format = True
     write_options = frozenset({"max_shard_bytes"})
     holds_state = False
     writes_state = False
-
-    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        return Found(path) if any(name.endswith((_SUFFIX, _INDEX)) for name in names) else None
 
     def find_file(self, path: Path) -> Found | None:
         if path.name.endswith(_SUFFIX):
@@ -74,11 +72,7 @@ class SafetensorsFormat(Format):
         return training_of(checkpoint)
 
     def lay_out(
-        self,
-        source: Checkpoint,
-        training: TrainingState,
-        destination: Path,
-        options: WriteOptions,
+        self, source: Checkpoint, training: TrainingState, destination: Path, options: WriteOptions
     ) -> Target:
         return self.export(source, destination, options)
 

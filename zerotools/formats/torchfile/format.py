@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
     from zerotools.core.thinning_changes import Keep, Thinning
 
 _INDEX = ".bin.index.json"
-_MODEL = (
-    r"((diffusion_)?pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin"
-    r"|(diffusion_)?pytorch_model-\d+-of-\d+\.bin|(diffusion_)?pytorch_model.*\.bin\.index\.json"
-    r"|checkpoint\.pt"
-    r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
-)
 
 
 class TorchFileFormat(Format):
@@ -32,11 +25,15 @@ class TorchFileFormat(Format):
     title = "torch files"
     word = "torch"
     signs = ("pytorch_model.bin", "one .pt per rank")
+    entry_names = (
+        r"((diffusion_)?pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin"
+        r"|(diffusion_)?pytorch_model-\d+-of-\d+\.bin"
+        r"|(diffusion_)?pytorch_model.*\.bin\.index\.json"
+        r"|checkpoint\.pt"
+        r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
+    )
     suffixes = SUFFIXES
     is_weights_format = True
-
-    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        return Found(path) if any(re.fullmatch(_MODEL, name) for name in names) else None
 
     def find_by_number(self, path: Path, names: set[str]) -> Found | None:
         from zerotools.formats.torchfile.group_files_by_name import numbered_groups
@@ -71,11 +68,7 @@ class TorchFileFormat(Format):
         return training_of(checkpoint)
 
     def lay_out(
-        self,
-        source: Checkpoint,
-        training: TrainingState,
-        destination: Path,
-        options: WriteOptions,
+        self, source: Checkpoint, training: TrainingState, destination: Path, options: WriteOptions
     ) -> Target:
         from zerotools.formats.torchfile.lay_out import lay_out_training_file
 

@@ -23,6 +23,7 @@ class UniversalFormat(Format):
 
     name = "universal"
     title = "a DeepSpeed universal checkpoint"
+    entry_names = ".*"  # a save directory has tag directories of any name
     is_nested = True
     # `layout` is accepted but has no effect, because the checkpoint has no tensor-parallel shards.
     read_options = frozenset({"tag", "layout"})
@@ -48,11 +49,7 @@ class UniversalFormat(Format):
         return universal_training(checkpoint)
 
     def lay_out(
-        self,
-        source: Checkpoint,
-        training: TrainingState,
-        destination: Path,
-        options: WriteOptions,
+        self, source: Checkpoint, training: TrainingState, destination: Path, options: WriteOptions
     ) -> Target:
         from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
 
