@@ -160,6 +160,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "ops/conversions/test_lora_runs",
         "ops/conversions/test_exports_load",
         "ops/picture/test_keyboard_and_touch",
+        "ops/picture/test_narrow_window",
         "ops/picture/test_unusual_checkpoints",
     ),
     # every case of tests/golden

@@ -61,11 +61,6 @@ class Ranges(Sequence[Chunk]):
         """Yield the ranges in order."""
         return self._make()
 
-    def flattened(self) -> Iterator[Chunk]:
-        """Yield each range as one chunk of the flattened, 1-D tensor."""
-        for begin, end, file, offset in self._make():
-            yield Chunk(Box((begin,), (end - begin,)), file, offset)
-
 
 def _of_ranges(dtype: DType, shape: tuple[int, ...], ranges: tuple[Range, ...]) -> Ranges:
     return Ranges(dtype, shape, lambda: ranges)

@@ -464,13 +464,6 @@ EDIT = "edit"
 replaced.
 """
 
-EVENTS = (
-    *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, DEFERRED, GAVE_UP, RETRY, EXPIRED),
-    *(HOLD, RESUME, TAKE_UP, STOP),
-    *(PUT_ON_HOLD, RELEASED, RELEASED_TO_WAIT, READY),
-    *(PAUSE, YIELD, UNPAUSED),
-)
-
 TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         (ON_HOLD, RELEASED): QUEUED,

@@ -13,7 +13,7 @@ import os
 import pwd
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -40,15 +40,6 @@ class Account:
     groups: tuple[int, ...]
     name: str
     home: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON values, for `account_of`."""
-        return {**self.__dict__, "groups": list(self.groups)}
-
-
-def account_of(tree: Mapping[str, Any]) -> Account:
-    """Return the account from the JSON values `tree` of `Account.to_json`."""
-    return Account(**{**tree, "groups": tuple(tree["groups"])})
 
 
 def find_account(uid: int) -> Account:

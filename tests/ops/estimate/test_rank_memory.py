@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,9 @@ from zerotools.ops.estimate.rank_memory import (
     NOT_MEASURED,
     PROCESS_BYTES,
     Buckets,
-    rank_memory,
+    RankMemory,
+    held_by,
+    with_activations,
 )
 from zerotools.ops.estimate.state_memory import (
     Parameter,
@@ -39,6 +42,18 @@ assert LLAMA is not None
 PARAMETERS = LLAMA.parameters()
 LAYOUT = MemoryLayout(stage=3, world_size=2)
 FEW, MANY = Activations(100, 20, 30, 25), Activations(10**9, 20, 30, 25)
+
+
+def rank_memory(
+    parameters: Sequence[Parameter],
+    layout: MemoryLayout,
+    activations: Activations | None,
+    *,
+    on_gpu: bool,
+    buckets: Buckets | None = None,
+) -> RankMemory:
+    held = held_by(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
+    return with_activations(held, layout, activations, on_gpu=on_gpu)
 
 
 def test_the_state_is_that_of_the_engine() -> None:

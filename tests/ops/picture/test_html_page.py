@@ -8,18 +8,16 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 import zerotools
 from harness.browser import SERIOUS, script_of_axe, started_browser
 from tests.cli.command_process import zerotools as command
 from tests.golden_files import DEEPSPEED, JOB
+from tests.ops.picture.opened_pages import deep_model, opened
 from zerotools.core.errors import BadRequest
 from zerotools.ops.picture.html_page import MARK, page_of, write_page
 
@@ -255,28 +253,6 @@ def test_a_browser_draws_a_comparison(
     context.close()
 
 
-@contextmanager
-def opened(
-    browser: Any, path: Path, html: str, width: int = 390, scheme: str = "light"
-) -> Iterator[Any]:
-    """Yield the page `html`, written to `path`, in a window of `width` pixels. At the end the page
-    has no error and is not wider than the window.
-    """
-    path.write_text(html)
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
-    )
-    page = context.new_page()
-    errors = list[str]()
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text))
-    page.goto(path.as_uri())
-    yield page
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    assert errors == []
-    context.close()
-
-
 @pytest.mark.browser
 def test_the_tensors_that_changed_most_follow_the_chosen_role(browser: Any, tmp_path: Path) -> None:
     a, b = (DEEPSPEED / case / "checkpoint" for case in ("z3-bf16-w2", "z3-bf16-w4"))
@@ -287,20 +263,6 @@ def test_the_tensors_that_changed_most_follow_the_chosen_role(browser: Any, tmp_
                 page.get_by_label("role").select_option(role)
             assert page.locator("#most-role").inner_text() == role
             assert page.locator("#most tbody tr").count() == number
-
-
-def deep_model(path: Path, scale: float = 1) -> Path:
-    """Write a model of twelve layers, which safetensors sorts as 0, 1, 10, 11, 2, ... The values of
-    layer 5 are multiplied by `scale`.
-    """
-    kinds = ("attn.q_proj", "mlp.up_proj", "mlp.down_proj")
-    names = [f"model.layers.{n}.{kind}" for n in range(12) for kind in kinds]
-    noise = np.random.default_rng(0)
-    weights = {f"{name}.weight": noise.standard_normal((24, 24)) for name in names}
-    weights["model.layers.5.mlp.up_proj.weight"] *= scale
-    others = {f"{name}.weight": np.ones((48, 24)) for name in ("model.embed_tokens", "lm_head")}
-    save_file({**others, **weights}, path)
-    return path
 
 
 @pytest.mark.parametrize("option", ["--tensors", "--stats"])
@@ -471,61 +433,6 @@ def test_labels_of_charts_are_whole_or_end_with_an_ellipsis(
             return room && (box.x < 0 || box.x + box.width > room + 0.5);
         }).map((each) => each.textContent)"""
         assert page.evaluate(cut) == []
-
-
-@pytest.mark.browser
-def test_a_narrow_window_has_the_bullet_of_an_outlier_before_its_name(
-    browser: Any, tmp_path: Path
-) -> None:
-    model = deep_model(tmp_path / "model.safetensors", 20)
-    html = zerotools.inspect(model, stats=True).to_html()
-    with opened(browser, tmp_path / "page.html", html, 300) as page:
-        item = page.locator("#outliers li")
-        assert item.inner_text().startswith("model.layers.5.mlp.up_proj.weight (param): root mean")
-        button = item.locator("button")
-        assert button.bounding_box()["height"] > 30
-        assert button.evaluate("(each) => getComputedStyle(each).verticalAlign") == "top"
-
-
-@pytest.mark.browser
-def test_a_narrow_window_shows_whole_names_of_files_above_their_strips(
-    browser: Any, tmp_path: Path
-) -> None:
-    found = zerotools.inspect(DEEPSPEED / "z3-bf16-w4" / "checkpoint")
-    with opened(browser, tmp_path / "page.html", found.to_html()) as page:
-        rows = page.locator("#files tbody tr")
-        assert rows.count() == len(found.files) == 8
-        for place, name in enumerate(sorted(found.files)):
-            cell = rows.nth(place).locator("td").first
-            assert name in cell.inner_text()
-            assert cell.evaluate("(each) => each.scrollWidth <= each.clientWidth")
-            below = rows.nth(place).locator("canvas").bounding_box()["y"]
-            box = cell.bounding_box()
-            assert below >= box["y"] + box["height"]
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("table", ["#most", "#tensors", "#groups", "#detail table"])
-def test_a_narrow_window_shows_all_figures_of_a_table(
-    browser: Any, tmp_path: Path, table: str
-) -> None:
-    a, b = (DEEPSPEED / case / "checkpoint" for case in ("z3-bf16-w2", "z3-bf16-w4"))
-    is_diff = table in ("#most", "#tensors")
-    made = zerotools.diff(a, b, changes=True) if is_diff else zerotools.inspect(a, stats=True)
-    with opened(browser, tmp_path / "page.html", made.to_html()) as page:
-        if not is_diff:
-            page.locator("#tree [role=treeitem]").first.click()
-        row = page.locator(f"{table} tbody tr").first
-        boxes = [cell.bounding_box() for cell in row.locator("td").all()]
-        shown = [box for box in boxes if box is not None]
-        assert len(shown) > 4
-        assert max(box["x"] + box["width"] for box in shown) <= 390
-        assert shown[-1]["y"] > shown[0]["y"]
-        label = row.locator("td").last.evaluate(
-            "(each) => getComputedStyle(each, '::before').content"
-        )
-        head = page.locator(f"{table} thead th").last.text_content()
-        assert head in label
 
 
 @pytest.mark.browser

@@ -169,19 +169,6 @@ def held_by(
     return HeldMemory(state_of(parameters, layout), in_passes, largest, update_bytes)
 
 
-def rank_memory(
-    parameters: Sequence[Parameter],
-    layout: MemoryLayout,
-    activations: Activations | None,
-    *,
-    on_gpu: bool,
-    buckets: Buckets | None = None,
-) -> RankMemory:
-    """Return the memory of the rank that needs most, with the given layout and activations."""
-    held = held_by(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
-    return with_activations(held, layout, activations, on_gpu=on_gpu)
-
-
 def with_activations(
     held: HeldMemory, layout: MemoryLayout, activations: Activations | None, *, on_gpu: bool
 ) -> RankMemory:

@@ -24,8 +24,8 @@ import resource
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -208,6 +208,19 @@ class Connection(web.RequestHandler):
         elif now - self.stuck_since > READ_SECONDS:
             return f"the client did not read the answer for {READ_SECONDS:g} s"
         return None
+
+
+@contextmanager
+def handling(request: web.Request) -> Iterator[None]:
+    """Within this context, the connection of `request` does not count as slow."""
+    connection = request.protocol if isinstance(request.protocol, Connection) else None
+    if connection is not None:
+        connection.begin()
+    try:
+        yield
+    finally:
+        if connection is not None:
+            connection.end()
 
 
 class _Refusal(asyncio.Protocol):

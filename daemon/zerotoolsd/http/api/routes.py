@@ -34,7 +34,7 @@ from zerotoolsd.http.api.aiohttp_app_keys import (
 )
 from zerotoolsd.http.api.authorize import decide, peer_uid, turn_of
 from zerotoolsd.http.api.bearer_tokens import BearerTokens
-from zerotoolsd.http.api.connection_limits import Connection
+from zerotoolsd.http.api.connection_limits import handling
 from zerotoolsd.http.api.openapi import openapi_document
 from zerotoolsd.http.api.openapi.openapi_document import query_keys
 from zerotoolsd.http.api.request_limits import ConcurrencyLimit, RateLimit
@@ -132,11 +132,8 @@ def gate_middleware(rate: RateLimit) -> Middleware:
     strangers = RateLimit(WRONG_TOKENS, WRONG_TOKENS)
 
     @web.middleware
-    async def pass_gate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        connection = request.protocol if isinstance(request.protocol, Connection) else None
-        if connection is not None:
-            connection.begin()
-        try:
+    async def check_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+        with handling(request):
             if request.transport is None or request.transport.is_closing():
                 return web.Response(status=499)  # no client reads it
             request_validation.refuse_encoded(request)
@@ -156,11 +153,8 @@ def gate_middleware(rate: RateLimit) -> Middleware:
             await decide(request, uid)
             async with turn_of(request):
                 return await handler(request)
-        finally:
-            if connection is not None:
-                connection.end()
 
-    return pass_gate
+    return check_request
 
 
 def _too_often(rate: RateLimit, wait: float) -> web.Response:

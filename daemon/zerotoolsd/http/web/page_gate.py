@@ -34,7 +34,7 @@ from aiohttp.typedefs import Middleware
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.aiohttp_app_keys import PEOPLE, SERVICE
 from zerotoolsd.http.api.authorize import decide, turn_of
-from zerotoolsd.http.api.connection_limits import Connection
+from zerotoolsd.http.api.connection_limits import handling
 from zerotoolsd.http.api.openapi.openapi_document import query_keys
 from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.http.api.responses import problem_response
@@ -65,11 +65,8 @@ def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None
     rate_of_strangers = strangers or RateLimit(STRANGERS_PER_SECOND, STRANGERS_AT_ONCE)
 
     @web.middleware
-    async def pass_gate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        connection = request.protocol if isinstance(request.protocol, Connection) else None
-        if connection is not None:
-            connection.begin()
-        try:
+    async def check_browser_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+        with handling(request):
             request_validation.refuse_encoded(request)
             refuse_other_sites(request)
             refuse_other_origins(request)
@@ -86,11 +83,8 @@ def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None
             if request.match_info.handler in request.app[OPEN]:
                 return await handler(request)
             return await _with_session(request, session, handler)
-        finally:
-            if connection is not None:
-                connection.end()
 
-    return pass_gate
+    return check_browser_request
 
 
 @web.middleware
