@@ -216,10 +216,9 @@ def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> 
         is_one = len(blocks) == 1 and blocks[0].strides is None
         if not is_one or blocks[0].box != Box.whole(blocks[0].shape):
             raise Unsupported(
-                f"{said}: {pretrained.directory} has the weight of "
-                f"{base_name(f'{name}.weight')} in a different shape than the model, so its "
-                "adapter "
-                "could not be merged; leave it out of lora.target_modules, or set "
+                f"{said}: {pretrained.directory} stores {base_name(f'{name}.weight')} in another "
+                "shape than the model has, so the adapter of this weight could not be merged; "
+                "remove the layer from lora.target_modules, or set "
                 'lora.frozen_precision = "train"'
             )
 

@@ -29,7 +29,7 @@ ONLY_THEIRS = (
     "needs stage",
     "divides the gradients by the loss scale",
     "needs a call of engine.compile()",
-    "makes ranks share their sequences",
+    "makes several ranks compute one sequence",
     "after zerotools has marked them as complete",
     "works in DeepSpeed's data loader",
     # "auto" where nothing resolves it.

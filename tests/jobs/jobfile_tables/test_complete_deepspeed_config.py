@@ -104,8 +104,8 @@ def test_what_cannot_be_committed_or_resolved_is_refused() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"sequence_parallel_size": 2}, "sequence_parallel_size = 2: makes ranks share"),
-        ({"tensor_parallel": {"autotp_size": 2}}, "autotp_size = 2: makes ranks share"),
+        ({"sequence_parallel_size": 2}, "sequence_parallel_size = 2: makes several ranks compute"),
+        ({"tensor_parallel": {"autotp_size": 2}}, "autotp_size = 2: makes several ranks compute"),
         ({"autotuning": {"enabled": True}}, "autotuning.enabled = true: only tries settings"),
         ({"data_efficiency": {"enabled": True}}, "enabled = true: works in DeepSpeed's data"),
     ],

@@ -203,8 +203,9 @@ def _of_float32(values: Array) -> tuple[Array, int]:
 
 
 def _of_float64(wide: Array, numbers: Array | None) -> tuple[Array, int]:
-    """Return the histogram of finite numbers and the number of zeros. `numbers` has the number of
-    occurrences of each element of `wide`; None: each occurs once.
+    """Return the histogram of the finite numbers in `wide`, and the number of zeros.
+
+    `numbers` says how often each element of `wide` occurs. If it is None, each occurs once.
     """
     is_some = wide != 0
     found = wide[is_some]

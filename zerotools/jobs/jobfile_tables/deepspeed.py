@@ -15,7 +15,7 @@ BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
 ADAMS = ("adam", "adamw")
 _OWN_AUTOS = ("zero_optimization.zenflow.", "pipeline.stages", "data_types.keep_in_fp32_modules")
 _OWN_WRITERS = ("nebula", "datastates_ckpt", "checkpoint.writer")
-_SHARED = "makes ranks share their sequences, but a job gives each rank its own sequences"
+_SHARED = "makes several ranks compute one sequence, but each rank of a job has its own sequences"
 _OWN_LOOPS = {
     "tensor_parallel.autotp_size": _SHARED,
     "tensor_parallel.tp.tp_size": _SHARED,

@@ -152,8 +152,11 @@ class _Faults:
 
 
 def _faults(found: Verification, names: Sequence[str], below: str) -> _Faults:
-    """Return the faults of the files `names`, which are names on the page. Such a name may begin
-    with the checkpoint's directory, `below`."""
+    """Return the faults of the files `names`.
+
+    On the page, the names of a checkpoint's files begin with its directory `below`. A finding may
+    name a file with or without this directory.
+    """
     faults = _Faults({}, {}, set(), set())
     known = set(names)
     for each in found.findings:

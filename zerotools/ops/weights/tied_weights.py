@@ -36,12 +36,11 @@ def resolve_aliases(
     like: Reference | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> tuple[Checkpoint, list[str]]:
-    """Omit tied names if the model itself ties them when it is loaded. Otherwise write the weight
-    under each of its names.
+    """Return `weights` with each tied weight once or under each of its names, and notes on them.
 
-    `ties` is tied name -> name of the tensor with its values; None: config.json decides. With a
-    reference model `like`, exactly its names are written. With `keep`, all names are written. A
-    weight that is written once gets the name that the model reads.
+    A tied name is left out if the model ties it when it is loaded. `ties` maps these names to the
+    names that the model reads; if it is None, config.json decides. With a reference model `like`,
+    exactly the names of this model are written. With `keep`, all names are written.
     """
     weights = held_by(weights, _holders(like, ties))
     if like is not None and not keep:

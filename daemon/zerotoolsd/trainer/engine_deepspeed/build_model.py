@@ -119,11 +119,11 @@ class _Cutting:
     def fill(
         self, prefix: str, seed: int, by_rule: Set[str] | None, pretrained: Pretrained | None
     ) -> None:
-        """Give the tensors of the unit `prefix` their values, and partition the unit.
+        """Fill the tensors of the unit `prefix` with values, partition the unit, and free its
+        unpartitioned memory.
 
-        When this method returns, the memory of the whole unit is free. The tensors in `by_rule` get
-        values from `seed`, and all other tensors get values from `pretrained`. If `by_rule` is
-        None, no tensor of the unit gets a value from the seed.
+        The tensors in `by_rule` are initialised from `seed`, and the others are read from
+        `pretrained`. If `by_rule` is None, no tensor is initialised from the seed.
         """
         meta_model, host = self._meta_model, self._host
         if by_rule is None:

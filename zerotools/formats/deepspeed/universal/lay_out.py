@@ -6,9 +6,9 @@
     OUT/<tag>_universal/zero/optimizer_state.pt
     OUT/<tag>_universal/zero/<parameter>/{fp32,exp_avg,...,step}.pt
 
-Each file of a parameter is a dict with the tensor in its full shape, which every stage of DeepSpeed
-0.19.2 and later can load. At stage 3, earlier versions load only a flat tensor without a dict. It
-is written if the output is for stage 3 alone, because stages 1 and 2 cannot load it.
+The file of a parameter has one of two forms. Usually it is a dict with the tensor in its full
+shape, which DeepSpeed 0.19.2 and later load at every stage. If the output is for stage 3 alone, it
+is a flat tensor, which earlier versions load at stage 3, too. Stages 1 and 2 cannot load this form.
 """
 
 from __future__ import annotations
