@@ -95,11 +95,15 @@ class Quantisation:
         yield from (each.parts for each in self.unproved)
 
     @property
+    def is_certain(self) -> bool:
+        """True if the checkpoint certainly has quantised weights."""
+        return bool(self.weights) or (self.config is not None and not self.is_only_declared)
+
+    @property
     def damage(self) -> tuple[tuple[str, str | None], ...]:
         """The `faults` if the checkpoint certainly has quantised weights, else empty: an 8-bit
         tensor without scales may be no quantised weight."""
-        sure = bool(self.weights) or (self.config is not None and not self.is_only_declared)
-        return self.faults if sure else ()
+        return self.faults if self.is_certain else ()
 
     @property
     def doubts(self) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
         around = of_other_kinds(find_model_sidecars(base.root), base.model_sidecars)
         base = replace(base, model_sidecars={**base.model_sidecars, **around})
     found = find_quantised(base)
-    if found.weights or (found.config is not None and not found.is_only_declared):
+    if found.is_certain:
         kinds = " and ".join(sorted({each.kind for each in found.weights.values()}))
         raise Unsupported(
             f"--base {path}: its weights are quantised ({kinds or 'according to config.json'}), "
