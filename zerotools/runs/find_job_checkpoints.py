@@ -25,6 +25,7 @@ from pathlib import Path
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.exclusive_directory import new_text_file
+from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.regular_files import read_regular
 from zerotools.runs.job_checkpoint_file_names import DCP
 from zerotools.runs.manifest import stamps_prove_unchanged, verify_manifest
@@ -75,7 +76,6 @@ __all__ = [
     "resolve_resume_from",
     "rng_name",
     "step_of",
-    "sync_directory",
     "verify_checkpoint_files",
     "write_hint",
     "write_latest",
@@ -318,12 +318,3 @@ def write_latest(output_dir: Path, name: str) -> None:
     after it is flushed to the disk.
     """
     write_hint(output_dir, LATEST, name)
-
-
-def sync_directory(directory: Path) -> None:
-    """Flush the entries of `directory` to the disk (fsync)."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

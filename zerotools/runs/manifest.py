@@ -29,6 +29,7 @@ from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.exclusive_directory import new_text_file
+from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.read_json import read_json
 from zerotools.io.files.regular_files import source_file
 from zerotools.runs.job_checkpoint_file_names import MANIFEST as MANIFEST
@@ -282,8 +283,4 @@ def write_durably(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(path.parent)

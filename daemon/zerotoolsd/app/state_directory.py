@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
+from zerotools.io.files.exclusive_directory import lock_file
 from zerotools.jobs.client.queue_backup import LOCK
 from zerotoolsd.supervisor.transient_os_errors import is_transient
 
@@ -46,7 +47,7 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
         # The lock file may be deleted, and made again by the next daemon, so the directory itself
         # is locked, too. The file names the holder, also for older versions.
         for lock in (directory, fd):
-            _flock(lock, fd)
+            _flock(lock, fd, state_dir)
     except BlockingIOError:
         holder = _holder(fd)
         os.close(fd)
@@ -63,12 +64,20 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
             status=409,
             code="held",
         ) from None
+    except OSError as error:
+        os.close(fd)
+        os.close(directory)
+        if is_transient(error):
+            raise
+        raise BadRequest(
+            f"the state directory {state_dir} cannot be used: {error.strerror}"
+        ) from None
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd, directory
 
 
-def _flock(lock: int, fd: int) -> None:
+def _flock(lock: int, fd: int, state_dir: Path) -> None:
     """Lock the file descriptor `lock`.
 
     Raises BlockingIOError if another process holds the lock. If the process that the pid file `fd`
@@ -77,7 +86,7 @@ def _flock(lock: int, fd: int) -> None:
     give_up = time.monotonic() + _STARTING_SECONDS
     while True:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, state_dir)
             return
         except BlockingIOError:
             holder = _holder(fd)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.jobs.client.queue_backup import DATABASE, LAST_CHANGE, RESTORED
-from zerotoolsd.supervisor.durable_files import open_regular
+from zerotoolsd.supervisor.durable_files import open_regular, sync_directory
 
 MIGRATIONS: tuple[str, ...] = (
     """
@@ -344,7 +344,7 @@ def _create(path: Path, migrations: Sequence[str]) -> None:
         # One transaction: each of them flushes the disk, and nobody sees the file before the end.
         _migrate(connection, len(migrations), "\n".join(migrations))
     staged.rename(path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -386,7 +386,7 @@ def _copy(connection: sqlite3.Connection, path: Path, version: int) -> None:
     os.close(os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     connection.execute("VACUUM INTO ?", (str(staged),))
     staged.rename(copy)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _migrate(connection: sqlite3.Connection, number: int, script: str) -> None:
@@ -398,14 +398,6 @@ def _migrate(connection: sqlite3.Connection, number: int, script: str) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 _LARGEST = 2**53

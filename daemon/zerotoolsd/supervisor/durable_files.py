@@ -101,9 +101,17 @@ def sync_directory(directory: Path) -> None:
     """Flush the directory's entries to the disk (fsync)."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        _sync_entries(fd)
     finally:
         os.close(fd)
+
+
+def _sync_entries(directory: int) -> None:
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # the file system cannot flush a directory
+            raise
 
 
 ROOM_BYTES = 64 * 1024
@@ -210,7 +218,7 @@ class ReservedRecord:
         except FileNotFoundError:
             write_text(self.path, data.decode())  # only the reserved file was removed
             return
-        os.fsync(self._directory)
+        _sync_entries(self._directory)
 
     def drop(self) -> None:
         """Free the reserved disk space without writing the record."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -156,3 +157,18 @@ def test_a_full_disk_at_the_start_is_no_mistake_of_the_configuration(
     assert "the operating system refuses an operation" in done.stdout
     assert "[Errno" not in done.stdout
     assert "Traceback" not in done.stdout
+
+
+def test_a_file_system_without_locks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(file: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", none)
+    number = errno.EOPNOTSUPP
+    with pytest.raises(BadRequest, match="state cannot be used: its file system has no locks"):
+        lock_state_dir(tmp_path / "state")
+    number = errno.ENOLCK  # the lock service of an NFS server may come back
+    with pytest.raises(OSError, match="its file system has no locks"):
+        lock_state_dir(tmp_path / "state")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ from zerotoolsd.supervisor.durable_files import (
     placeholder_of,
     read_json,
     reserve_space,
+    write_json,
 )
 
 
@@ -111,3 +114,22 @@ def test_without_room_nothing_begins(small_disk: SmallDisk) -> None:
     assert raised.value.errno == errno.ENOSPC
     with suppress(FileNotFoundError):
         placeholder_of(small_disk.path / "exit.json").unlink()
+
+
+def test_a_file_system_that_cannot_flush_a_directory_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = os.fsync
+
+    def flush_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        flush(descriptor)
+
+    monkeypatch.setattr("os.fsync", flush_files)
+    write_json(tmp_path / "run.json", {"a": 1})
+    assert read_json(tmp_path / "run.json") == {"a": 1}
+    record = ReservedRecord(tmp_path / "exit.json", 1)
+    record.try_write({"b": 2})
+    record.close()
+    assert read_json(tmp_path / "exit.json") == {"b": 2}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import closing
@@ -90,3 +91,15 @@ def test_a_file_that_cannot_be_given_to_the_other_user_keeps_its_permissions(
     tmp_path.chmod(0o755)
     copy_access(status(0o40000, os.geteuid() + 1), tmp_path)
     assert tmp_path.stat().st_mode == 0o40755
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def none(file: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", none)
+    with pytest.raises(OSError, match=r"its file system has no locks \(.*\); mount it .*/a'$"):
+        OwnDirectory(tmp_path / "a")

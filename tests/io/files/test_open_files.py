@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.files.open_files import OpenFiles, sync_directory
 
 
 @pytest.fixture
@@ -47,3 +49,17 @@ def test_a_missing_file_leaves_the_others_usable(root: Path) -> None:
         with files.holding() as held, pytest.raises(BadFile, match="3 is missing"):
             first_bytes(held.read_into, 6)
         assert first_bytes(files.read_into, 3) == [0, 1, 2]
+
+
+def test_a_file_system_that_cannot_flush_a_directory_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.fsync", refuse)
+    number = errno.EINVAL
+    sync_directory(tmp_path)
+    number = errno.EIO
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        sync_directory(tmp_path)

@@ -83,6 +83,6 @@ def test_a_file_system_without_locks_is_refused(
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(part_ledger.fcntl, "flock", none)
-    with pytest.raises(BadRequest, match=r"cannot be locked .*-o flock"):
+    with pytest.raises(BadRequest, match=r"cannot be locked: .*-o flock"):
         PartLedger(tmp_path, IDENTITY, 3)
     assert fcntl.flock is none

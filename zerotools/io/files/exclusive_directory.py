@@ -14,6 +14,7 @@ removed first, and never opened: opening a link for writing would empty its targ
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -25,6 +26,27 @@ from zerotools.core.errors import BadRequest
 
 _PROBE = ".zerotools-mode"
 _PRIVATE = 0o700
+_NO_LOCKS = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+def lock_file(descriptor: int, how: int, path: Path) -> None:
+    """Lock an open file or directory, as `flock` does. `path` is its name in errors.
+
+    Raises BlockingIOError if another process has the lock. Raises OSError, which says what to do if
+    the file system has no locks (Lustre and NFS by some mount options).
+    """
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        why = error.strerror or ""
+        if error.errno in _NO_LOCKS:
+            why = (
+                f"its file system has no locks ({why}); mount it with locks (Lustre: -o flock), or "
+                "choose another file system"
+            )
+        raise OSError(error.errno, why, str(path)) from None
 
 
 class OwnDirectory:
@@ -44,7 +66,7 @@ class OwnDirectory:
             self._descriptor = _made(path)
             try:
                 how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-                fcntl.flock(self._descriptor, how | fcntl.LOCK_NB)
+                lock_file(self._descriptor, how | fcntl.LOCK_NB, path)
                 if self.is_at(path):
                     os.fchmod(self._descriptor, _mode(self._descriptor) & ~0o777 | _PRIVATE)
                     return

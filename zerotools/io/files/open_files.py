@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import threading
@@ -344,10 +345,16 @@ def _fill_from(parts: Sequence[memoryview], at: int, buffer: memoryview) -> bool
 
 
 def sync_directory(path: Path) -> None:
-    """Flush a directory to the disk, so that new names and renames in it survive a power loss."""
+    """Flush a directory to the disk, so that new names and renames in it survive a power loss.
+
+    Some file systems cannot do this (CIFS before Linux 5.8, shared folders of virtual machines).
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(descriptor)
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.exclusive_directory import lock_file
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.regular_files import regular_file
 from zerotools.io.output.journal import NAME, Journal, is_of_journals, read_journal, refuse_another
@@ -33,7 +34,6 @@ from zerotools.io.output.staging import PROBE
 
 SCHEMA = "zerotools.parts/1"
 _LONGEST_HEAD = 2**16
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
 
 class PartLedger:
@@ -236,13 +236,9 @@ def _head(data: bytes) -> dict[str, Any] | None:
 
 def _lock(file: int, how: int, path: Path) -> None:
     try:
-        fcntl.flock(file, how)
+        lock_file(file, how, path)
+    except BlockingIOError:
+        raise
     except OSError as error:
-        if error.errno == errno.ESTALE:  # NFS: removed, because the output is complete
-            return
-        if error.errno not in _NO_LOCKS:
-            raise
-        raise BadRequest(
-            f"{path} cannot be locked ({error.strerror}), so parts could overwrite each other: "
-            "mount the file system with locks (Lustre: -o flock), or leave --part out"
-        ) from None
+        if error.errno != errno.ESTALE:  # NFS: removed, because the output is complete
+            raise BadRequest(f"{path} cannot be locked: {error.strerror}") from None

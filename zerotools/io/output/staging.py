@@ -90,7 +90,7 @@ class Staging:
             self._acquire_lock()
         except OSError as error:
             raise BadRequest(
-                f"{self.destination} cannot be written: {error.strerror} ({error.filename})"
+                f"{self.destination} cannot be written: {error.filename}: {error.strerror}"
             ) from error
         try:
             self._probe()

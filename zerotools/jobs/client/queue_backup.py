@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.exclusive_directory import lock_file
+from zerotools.io.files.open_files import sync_directory, sync_file
 from zerotools.jobs.states import TERMINAL
 
 DATABASE = "zerotools.db"
@@ -118,7 +120,7 @@ def _restore(backup: Path, state_dir: Path, *, release: bool) -> tuple[QueueCopy
             old.rename(aside)
             kept += [str(aside)]
     staged.rename(database)
-    _sync(state_dir)
+    sync_directory(state_dir)
     return copy, kept
 
 
@@ -138,9 +140,9 @@ def _copy(source: Path, out: Path) -> QueueCopy:
                 copy = _count_rows(new, out)
         except sqlite3.Error as error:
             raise BadFile(f"{source} is not a queue that can be copied: {error}") from None
-        _sync(staged)
+        sync_file(staged)
         staged.rename(out)
-        _sync(out.parent)
+        sync_directory(out.parent)
     return QueueCopy(**{**vars(copy), "size_bytes": out.stat().st_size})
 
 
@@ -185,8 +187,8 @@ def _locked(state_dir: Path) -> Iterator[None]:
     # The daemon locks both, because the lock file may be removed while it runs.
     directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for lock in (directory, fd):
+            lock_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, state_dir)
         yield
     except BlockingIOError:
         pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
@@ -206,15 +208,7 @@ def _write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     staged.rename(path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_directory(path.parent)
 
 
 @contextmanager

@@ -269,7 +269,7 @@ def _shared_directory(out: Path, parts: int) -> Iterator[OwnDirectory]:
                 f"{path} is the unfinished file of a run without --part; wait for that run, or "
                 "remove the file"
             ) from None
-        raise BadRequest(f"{out} cannot be written: {error.strerror} ({error.filename})") from error
+        raise BadRequest(f"{out} cannot be written: {error.filename}: {error.strerror}") from error
     try:
         check_parts(path, parts)
         (path / LEDGER).touch()

@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 import xxhash
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.exclusive_directory import lock_file
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.part_ledger import refuse_without_part
@@ -502,7 +503,7 @@ def _own_file(path: Path) -> BinaryIO:
     stream = os.fdopen(os.open(path, flags, 0o666), "r+b")
     try:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, path)
             is_own = os.path.samestat(os.fstat(stream.fileno()), path.lstat())
         except (BlockingIOError, FileNotFoundError):
             is_own = False

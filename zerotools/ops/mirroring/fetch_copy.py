@@ -18,10 +18,11 @@ from threading import Event
 from typing import cast
 
 from zerotools.core.errors import BadFile
+from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.open_source import FarSource
 from zerotools.io.files.regular_files import read_regular, source_file
 from zerotools.io.stores.store_path import StorePath
-from zerotools.runs.find_job_checkpoints import STAGING_PREFIX, TRASH_PREFIX, sync_directory
+from zerotools.runs.find_job_checkpoints import STAGING_PREFIX, TRASH_PREFIX
 from zerotools.runs.manifest import (
     LARGEST_MANIFEST,
     MANIFEST,

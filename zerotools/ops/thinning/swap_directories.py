@@ -64,7 +64,7 @@ class Workspace:
             raise BadRequest(f"another run is thinning {self._subject}; wait for it") from None
         except OSError as error:
             raise BadRequest(
-                f"{self._subject} cannot be thinned: {self._path} cannot be made ({error.strerror})"
+                f"{self._subject} cannot be thinned: {self._path} cannot be made: {error.strerror}"
             ) from None
         try:
             self.cleared = size_left(self._subject)

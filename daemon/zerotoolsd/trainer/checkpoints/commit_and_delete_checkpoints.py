@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.io.files.exclusive_directory import lock_file
+from zerotools.io.files.open_files import sync_directory
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import write_manifest
@@ -88,13 +90,13 @@ class Committer:
             sync_file(file)
         write_manifest(staging, stamps=True)
         for directory in (*_directories(staging), staging):
-            find_job_checkpoints.sync_directory(directory)
+            sync_directory(directory)
         size = sum(file.stat().st_size for file in _files(staging))
         path = self.output_dir / find_job_checkpoints.directory_name(record.step)
         if path.exists():  # only one that did not verify: a whole one would have been resumed from
             _discard(path)
         staging.rename(path)
-        find_job_checkpoints.sync_directory(self.output_dir)
+        sync_directory(self.output_dir)
         doubt = structure_error(path)
         return Committed(path, size, self.tidy(path) if doubt is None else None, doubt)
 
@@ -222,12 +224,11 @@ def lock_output_dir(output_dir: Path, stack: ExitStack) -> None:
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(output_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        stack.callback(os.close, descriptor)
+        lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, output_dir / LOCK)
+    except BlockingIOError:
+        raise OutputDirInUse(f"another run is writing to {output_dir}") from None
     except OSError as error:
         if is_transient(error):
             raise MachineNotReady(f"output_dir {output_dir}: {error.strerror}") from None
         raise BadRequest(f"output_dir {output_dir} cannot be written: {error.strerror}") from None
-    stack.callback(os.close, descriptor)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise OutputDirInUse(f"another run is writing to {output_dir}") from None

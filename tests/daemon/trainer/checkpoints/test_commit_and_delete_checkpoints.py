@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.golden_files import JOB
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import write_manifest
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (
     check_structure,
+    lock_output_dir,
     structure_error,
 )
+from zerotoolsd.trainer.rank.rank_errors import MachineNotReady
 
 
 @pytest.fixture
@@ -58,3 +63,18 @@ def test_what_cannot_be_read_is_a_sentence(saved: Path) -> None:
         check_structure(saved)
     (saved / "job.json").write_text(json.dumps([]))
     assert structure_error(saved)
+
+
+def test_a_file_system_without_locks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(file: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", none)
+    number = errno.ENOSYS
+    with ExitStack() as stack, pytest.raises(BadRequest, match="its file system has no locks"):
+        lock_output_dir(tmp_path / "out", stack)
+    number = errno.ENOLCK
+    with ExitStack() as stack, pytest.raises(MachineNotReady, match="has no locks"):
+        lock_output_dir(tmp_path / "out", stack)
