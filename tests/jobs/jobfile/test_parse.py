@@ -94,6 +94,8 @@ def test_toml_and_json_give_the_same_spec() -> None:
 def test_the_name_defaults_to_that_of_the_file() -> None:
     text = json.dumps(tree())
     assert parse_job(text, source="some/tiny-llama.toml", base_dir=BASE).name == "tiny-llama"
+    assert parse_job(text, source="some/12.toml", base_dir=BASE).name is None
+    assert parse_job(text, source="some/007.toml", base_dir=BASE).name == "007"
     assert parse_job(text, source="-", base_dir=BASE).name is None
 
 
@@ -166,6 +168,9 @@ def test_a_bare_python_is_looked_up() -> None:
         ({"name": "\ud800"}, "must be valid Unicode text"),
         ({"name": ""}, "must be 1 to 200 printable characters"),
         ({"name": "a\nb"}, "must be 1 to 200 printable characters"),
+        ({"name": "12"}, 'name = "12": commands would take it for the number of a job or an array'),
+        ({"name": "@arr"}, "add a letter in front"),
+        ({"name": "slurm:3"}, "add a letter in front"),
         ({"env": {"A": 1}}, "env = a table: its key A must be a string"),
         ({"env": {"A=B": "x"}}, "env.A=B: is not a name for an environment variable"),
         ({"env": {"RANK": "x"}}, "env.RANK: is set by the daemon"),

@@ -31,7 +31,7 @@ def resolved(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_rules_of_today_are_not_run_over_what_was_accepted_once() -> None:
-    tree = resolved(max_restarts=-1, ranks=7)
+    tree = resolved(max_restarts=-1, name="12", ranks=7)
     tree["train"] |= {"optimizer": "sgd", "betas": [0.8, 0.9]}
     spec, problems = read_stored(tree, JOB)
     assert problems == ()

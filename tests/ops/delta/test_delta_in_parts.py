@@ -138,7 +138,9 @@ def test_a_place_where_no_file_can_be_is_named(pair: tuple[Path, Path, Path]) ->
         for part in (None, "1/2"):
             with pytest.raises(zerotools.BadRequest, match=f"{out} is a directory; name a file"):
                 zerotools.delta(a, b, out, part=part)
-    with pytest.raises(zerotools.BadRequest, match=r"json/d cannot be written: .*: Not a directory"):
+    with pytest.raises(
+        zerotools.BadRequest, match=r"json/d cannot be written: .*: Not a directory"
+    ):
         zerotools.delta(a, b, a / "config.json" / "d", part="1/2")
 
 

@@ -30,7 +30,7 @@ from zerotools.jobs.binding.bind import (
 from zerotools.jobs.binding.declaration import keys_of, means_none
 from zerotools.jobs.jobfile_tables.check_store_urls import why_not_read
 from zerotools.jobs.jobfile_tables.job_rules import check_rules, check_tables, misplaced_keys
-from zerotools.jobs.jobfile_tables.spec import JobSpec
+from zerotools.jobs.jobfile_tables.spec import JobSpec, is_reference
 from zerotools.jobs.text.expand_home import expand_home
 
 _UNSET = JobSpec()
@@ -90,7 +90,8 @@ def job_from_tree(
     """
     spec = _build(tree, source, base_dir, text)
     stem = Path(source).stem
-    if spec.name is None and Path(source).suffix in (".toml", ".json") and stem.isprintable():
+    is_name = Path(source).suffix in (".toml", ".json") and stem.isprintable()
+    if spec.name is None and is_name and not is_reference(stem):
         spec = replace(spec, name=stem[:200])
     return spec
 

@@ -7,6 +7,7 @@ derived from them, so a key exists only if it is declared here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -386,10 +387,23 @@ def check_time_limit(spec: JobSpec) -> Iterator[str]:
             yield f"time_limit = {format_value(spec.time_limit)}: {error}"
 
 
+_REFERENCE = re.compile(r"[1-9][0-9]*\Z|@|slurm:")
+
+
+def is_reference(name: str) -> bool:
+    """Return whether commands would take `name` for a number: `12`, `@7` or `slurm:4711`."""
+    return _REFERENCE.match(name) is not None
+
+
 def check_names(spec: JobSpec) -> Iterator[str]:
     """Yield the problems with `name`, `env` and `captured_env`."""
     if spec.name is not None and not (spec.name.isprintable() and 0 < len(spec.name) <= 200):
         yield f"name = {format_value(spec.name)}: must be 1 to 200 printable characters"
+    if spec.name is not None and is_reference(spec.name):
+        yield (
+            f"name = {format_value(spec.name)}: commands would take it for the number of a job or "
+            "an array; add a letter in front"
+        )
     yield from _check_variables("env", spec.env)
     yield from _check_variables("captured_env", spec.captured_env or {})
 

@@ -12,6 +12,7 @@ from typing import Any
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.jobfile_tables.spec import is_reference
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.file_checker_pool import Ask, SlowCheck
 from zerotoolsd.interface.api_types import Adoption, Conflict, Unavailable
@@ -124,4 +125,4 @@ def _name_of(command: list[str]) -> str:
     words = [word for word in command if word.endswith(".py")]
     name = PurePath(words[-1] if words else command[0]).name.removesuffix(".py")
     printable = "".join(each for each in name if each.isprintable())
-    return printable[:_LONGEST_NAME] or "adopted"
+    return "adopted" if is_reference(printable) else printable[:_LONGEST_NAME] or "adopted"
