@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
+from tests.jobs.jobfile_tables.test_slurm import job
+from tests.jobs.slurm.fake_programs import programs
+from zerotools.jobs.slurm.job_directory import END, write_record
+from zerotools.jobs.slurm.submit_to_slurm import submit_job
 from zerotoolsd.interface.api_types import Cleaned, CleanRequest, Unavailable
 
 
@@ -169,3 +174,18 @@ def test_many_that_stay_are_counted(
     assert done.out.startswith("there is nothing to remove\nkept: job 1 (tiny): it is running;")
     assert "kept: 3 more jobs; --json lists them all" in done.out
     assert Cleaned(jobs=(), kept=()).to_json() == {"jobs": [], "kept": []}
+
+
+def test_it_removes_jobs_of_slurm(
+    zerotools: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("ZEROTOOLS_SLURM_DIR", str(home))
+    found, _ = submit_job(programs(tmp_path), home, job({}))
+    end = {"state": "succeeded", "reason": None, "time": 1.0}
+    write_record(found.submission_path(1) / END, end)
+    assert "slurm:4711  job   succeeded" in zerotools("clean", "--dry-run", "slurm:4711").out
+    done = zerotools("clean", "--yes", "slurm:4711")
+    assert (done.status, done.err) == (0, "")
+    assert "removed: 1 job, " in done.out
+    assert not list(home.iterdir())

@@ -231,3 +231,11 @@ def test_scontrol_tells_of_a_preemption() -> None:
     assert found is not None
     assert (found.number, found.preempted, found.nodes) == ("12", True, 2)
     assert job_of_scontrol("slurm_load_jobs error: Invalid job id specified") is None
+
+
+def test_many_jobs_are_asked_for_in_several_requests(tmp_path: Path) -> None:
+    """Linux takes no argument of more than 128 KiB."""
+    commands = programs(tmp_path, squeue=r"printf '9999999\tPENDING\tNone\t\t1\t\tjob\n'")
+    found = commands.jobs([str(number) for number in range(9_980_001, 10_000_000)])
+    assert list(found) == ["9999999"]
+    assert len(calls(tmp_path, "squeue")) == 3

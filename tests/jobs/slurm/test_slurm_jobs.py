@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,34 @@ def test_jobs_that_have_ended_are_not_read_to_list_the_others(tmp_path: Path) ->
     jobs.check_output_dir_free(spec)
     ended.new_submission("token")
     assert len(jobs.jobs(ended=False)) == 2
+
+
+def test_the_controller_is_asked_once_for_many_jobs(tmp_path: Path) -> None:
+    home, pending = tmp_path / "home", r"printf '%s\tPENDING\tNone\t\t1\t\tjob\n' 1 2 3"
+    for number in (1, 2, 3):
+        made = programs(tmp_path, sbatch=f"cat > $0.script; echo {number}", squeue=pending)
+        submit_job(made, home, job({}))
+    jobs = SlurmJobs(programs(tmp_path, squeue=pending), home)
+    found = jobs.jobs_of(["slurm:1", "3", "slurm:2"])
+    assert {each: view["id"] for each, view in found.items()} == {
+        "slurm:1": "slurm:1",
+        "3": "slurm:3",
+        "slurm:2": "slurm:2",
+    }
+    assert {view["state"] for view in found.values()} == {"queued"}
+    assert len(calls(tmp_path, "squeue")) == 1
+
+
+def test_only_the_records_of_the_newest_jobs_are_read(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for count in range(3):
+        found, _ = submit_job(
+            programs(tmp_path), home, job({}, name=f"j{count}"), attended=not count
+        )
+        write_record(found.submission_path(1) / END, {"state": "succeeded", "reason": None})
+        os.utime(found.path / "job.json", (count, count))
+    (home / found.path.name / "view.json").mkdir()
+    jobs = SlurmJobs(programs(tmp_path), home)
+    assert [each["name"] for each in jobs.jobs(most=2)] == ["j2", "j1"]
+    assert [each["name"] for each in jobs.jobs(attended=False, name="j0")] == []
+    assert [each["name"] for each in jobs.jobs(name="j0")] == ["j0"]

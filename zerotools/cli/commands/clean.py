@@ -7,11 +7,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zerotools.cli.job_actions.job_reference import finished_job_numbers, shown_jobs_argument
+from zerotools.cli.job_actions.job_reference import (
+    find_all_jobs,
+    finished_job_numbers,
+    jobs_client,
+    shown_jobs_argument,
+)
 from zerotools.cli.options.click_options import (
     SELECTION,
     Duration,
@@ -26,6 +31,9 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
+
+if TYPE_CHECKING:
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 HEADERS = ("id", "name", "state", "ended", "size", "removes")
 RIGHT = ("id", "ended", "size")
@@ -110,8 +118,12 @@ def command(
             "clean asks before it removes, but it cannot ask with --json or without a terminal; "
             "give --yes to remove without a question, or --dry-run to see the plan"
         )
-    client = DaemonClient(socket)
-    job_ids = finished_job_numbers(client, references)
+    client = jobs_client(socket, references)
+    job_ids: list[Any]
+    if isinstance(client, DaemonClient):
+        job_ids = list(finished_job_numbers(client, references))
+    else:
+        job_ids = [job["id"] for job in find_all_jobs(client, references)]
     request = {
         "jobs": job_ids or None,
         "states": list(selection.states) or None,
@@ -187,7 +199,7 @@ def _agreed(found: Answer) -> bool:
 
 
 def _remove(
-    client: DaemonClient,
+    client: DaemonClient | SlurmJobs,
     found: Answer,
     gone: list[Answer],
     *,
@@ -203,8 +215,10 @@ def _remove(
     stayed: list[Answer] = []
     together = [job["id"] for job in found["jobs"]]
     try:
-        # With `outputs` one request for all, because jobs may share a directory. Else one for each.
-        for ids in [together] if outputs else [[job_id] for job_id in together]:
+        # With `outputs` one request for all, because jobs may share a directory. Else one for each
+        # of a daemon, which then answers others in between.
+        is_one = outputs or not isinstance(client, DaemonClient)
+        for ids in [together] if is_one else [[job_id] for job_id in together]:
             answer = client.clean({"jobs": ids, "outputs": outputs, "logs_only": logs_only})
             gone += answer["jobs"]
             stayed += [job for job in answer["kept"] if not job["gone"]]

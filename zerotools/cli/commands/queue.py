@@ -75,8 +75,7 @@ def command(
         raise BadRequest(f"--mine and --user {user} contradict each other; leave one out")
     shows_user = mine or user is not None
     user = ME if mine else None if user == ALL else user
-    under_slurm = _jobs_of_slurm(socket, name, show_all=show_all)
-    client = DaemonClient(socket)
+    client, attended = DaemonClient(socket), False
     try:
         if name is not None:
             jobs = named_jobs(client, name, user=user, show_all=show_all)
@@ -86,9 +85,8 @@ def command(
     except DaemonUnreachable:
         if socket is not None or not has_slurm_jobs():
             raise
-        jobs, drain = [], None
-    else:  # the daemon's list contains its Slurm jobs
-        under_slurm = [job for job in under_slurm if not job["slurm"]["attended"]]
+        jobs, drain, attended = [], None, True
+    under_slurm = _jobs_of_slurm(socket, name, limit, show_all=show_all, attended=attended)
     jobs = sorted([*jobs, *under_slurm], key=lambda job: float(job["created"]))
     left_out = 0 if limit is None else max(0, len(jobs) - limit)
     jobs = jobs[left_out:]
@@ -133,15 +131,24 @@ def _machine(client: DaemonClient, jobs: Sequence[Mapping[str, Any]], columns: i
 
 
 def _jobs_of_slurm(
-    socket: Path | None, name: str | None, *, show_all: bool
+    socket: Path | None,
+    name: str | None,
+    limit: int | None,
+    *,
+    show_all: bool,
+    attended: bool,
 ) -> list[dict[str, Any]]:
-    """Return the user's jobs that were submitted to Slurm without a daemon."""
+    """Return the user's jobs under Slurm; `attended` includes those in the queue of a daemon.
+
+    Of the finished jobs, only as many as `limit` allows are read, and one more.
+    """
     if socket is not None or not has_slurm_jobs():
         return []
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs  # most users have no such jobs
 
-    found = SlurmJobs().jobs(ended=show_all)
-    return [job for job in found if (show_all or not is_over(job)) and name in (None, job["name"])]
+    most = limit + 1 if limit is not None and show_all else None
+    found = SlurmJobs().jobs(ended=show_all, attended=attended, name=name, most=most)
+    return [job for job in found if show_all or not is_over(job)]
 
 
 def drain_line(drain: Mapping[str, Any] | None) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_actions.job_reference import find_jobs, jobs_argument, jobs_client
+from zerotools.cli.job_actions.job_reference import find_all_jobs, jobs_argument, jobs_client
 from zerotools.cli.job_actions.wait_for_jobs import EndingWatch, Poller, waits_for_user
 from zerotools.cli.job_views.describe_job import Job, outcome, title
 from zerotools.cli.options.click_options import json_option, socket_option
@@ -47,7 +47,7 @@ def command(
     poller, ended = Poller(deadline=deadline), list[Job]()
     watch: EndingWatch | None = None
     try:
-        found = [job for each in references for job in find_jobs(client, each, over=True)]
+        found = find_all_jobs(client, references)
         watch = EndingWatch(client, {job["id"]: None for job in found}, poller)
         for job in watch.ends(deadline):
             ended.append(job)

@@ -158,6 +158,19 @@ def find_jobs(
     return found
 
 
+def find_all_jobs(
+    client: DaemonClient | SlurmJobs, references: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the jobs that `references` mean, including finished jobs of arrays. Slurm's controller
+    is asked once for all numbers.
+
+    Raises the errors of `find_jobs`.
+    """
+    if not isinstance(client, DaemonClient) and all(each.startswith(PREFIX) for each in references):
+        return list(client.jobs_of(references).values())
+    return [job for each in references for job in find_jobs(client, each, over=True)]
+
+
 def job_numbers(client: DaemonClient, reference: str) -> list[int]:
     """Return the numbers of the jobs that `reference` means, including finished jobs of an array.
 
@@ -197,7 +210,7 @@ def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[st
     if reference.startswith(PREFIX):
         raise BadRequest(
             f"{reference}: this command is for jobs of a daemon; for jobs of Slurm without a "
-            "daemon use cancel, logs, queue, retry, show or wait"
+            "daemon use cancel, clean, logs, queue, retry, show or wait"
         )
     if is_number(reference):
         return client.job(int(reference))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -115,8 +115,7 @@ class EndingWatch:
         since = self._poller.call(self._client.health).get("last_event")
         changed = set(self.open)
         while True:
-            for number in sorted(changed & self.open):
-                job = self._poller.call(partial(self._client.job, number))
+            for number, job in self._jobs(sorted(changed & self.open)):
                 if is_over(job) or waits_for_user(job):
                     self.open.discard(number)
                     yield job
@@ -127,6 +126,13 @@ class EndingWatch:
                 self.timed_out = True
                 return
             since, changed = self._next(since, min(left, WAIT_SECONDS))
+
+    def _jobs(self, numbers: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+        if isinstance(self._client, DaemonClient):
+            for number in numbers:
+                yield number, self._poller.call(partial(self._client.job, number))
+        else:
+            yield from self._poller.call(partial(self._client.jobs_of, numbers)).items()
 
     def _next(self, since: int | None, seconds: float) -> tuple[int | None, set[Any]]:
         """Wait at most `seconds` for events. Return the number of the next event, and the numbers

@@ -99,6 +99,10 @@ class JobDirectory:
         newest = max(self.submissions(), default=0)
         return bool(newest) and os.path.lexists(self.submission_path(newest) / END)
 
+    def is_attended(self) -> bool:
+        """Return whether a daemon has the job in its queue."""
+        return (self.job() or {}).get("attended") is True
+
     def attempts(self) -> list[int]:
         """Return the numbers of the job's attempts, in ascending order."""
         return _numbered(self.path / ATTEMPTS)

@@ -37,6 +37,8 @@ _SILENT = re.compile(
     r"try again later|slurm_load_jobs error: transport|configuration source",
     re.IGNORECASE,
 )
+_MOST_NUMBERS = 8_000
+"""The largest number of jobs in one request. Linux limits an argument to 128 KiB."""
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 
@@ -151,16 +153,17 @@ class SlurmCommands:
         """Return the jobs in `numbers` that the controller still knows, keyed by number. Raises
         SlurmUnreachable.
         """
-        if not numbers:
-            return {}
-        chosen = [f"--jobs={','.join(numbers)}", "--states=all"]
-        try:
-            found = self._listed(chosen)
-        except BadRequest as error:  # for Slurm, a single unknown number is an error
-            if _UNKNOWN_JOB.search(str(error)):
-                return {}
-            raise
-        return {each.number: each for each in found if each.number in set(numbers)}
+        wanted, known = set(numbers), dict[str, ControllerJob]()
+        for first in range(0, len(numbers), _MOST_NUMBERS):
+            chosen = f"--jobs={','.join(numbers[first : first + _MOST_NUMBERS])}"
+            try:
+                found = self._listed([chosen, "--states=all"])
+            except BadRequest as error:  # for Slurm, a single unknown number is an error
+                if _UNKNOWN_JOB.search(str(error)):
+                    continue
+                raise
+            known |= {each.number: each for each in found if each.number in wanted}
+        return known
 
     def own_jobs(self) -> list[ControllerJob]:
         """Return all jobs of this user that the controller still knows. Raises SlurmUnreachable."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from zerotools.jobs.slurm.job_directory import (
     submitter_name,
     write_record,
 )
+from zerotools.jobs.slurm.remove_job_records import clean_jobs
 from zerotools.jobs.slurm.slurm_commands import ControllerJob, SlurmCommands
 from zerotools.jobs.slurm.state_from_slurm import (
     FRESH_SECONDS,
@@ -75,19 +77,61 @@ class SlurmJobs:
 
     # -- looking
 
-    def jobs(self, *, ended: bool = True) -> list[dict[str, Any]]:
-        """Return all jobs, the newest first. Without `ended`, leave out the jobs that have recorded
-        their end, and do not read them: a month has thousands.
+    def jobs(
+        self,
+        *,
+        ended: bool = True,
+        attended: bool = True,
+        name: str | None = None,
+        most: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return all jobs, or the newest `most` jobs, the newest first.
+
+        `name` selects the jobs with this name. Without `ended`, leave out the jobs that have
+        recorded their end; without `attended`, those in the queue of a daemon. Other jobs are not
+        read: a month has thousands.
         """
-        found = job_directories(self._home)
-        return self._views(found if ended else [each for each in found if not each.has_ended()])
+        found: Iterable[JobDirectory] = job_directories(self._home)
+        if not ended:
+            found = (each for each in found if not each.has_ended())
+        if not attended:
+            found = (each for each in found if not each.is_attended())
+        if name is not None:
+            found = (each for each in found if (each.job() or {}).get("name") == name)
+        return self._views(list(islice(found, most)))
 
     def jobs_named(self, name: str, *, user: str | None = None) -> list[dict[str, Any]]:
         """Return the jobs with this name, the newest first. `user` is ignored."""
-        found = [
-            each for each in job_directories(self._home) if (each.job() or {}).get("name") == name
-        ]
-        return self._views(found)
+        return self.jobs(name=name)
+
+    def jobs_of(self, references: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the jobs `references`, keyed by them. Slurm's controller is asked once for all.
+
+        Raises BadRequest: a job does not exist.
+        """
+        known = {each: self.directory(each) for each in references}
+        views = self._views(list(known.values()))
+        of_path = {view["slurm"]["directory"]: view for view in views}
+        return {each: of_path[str(directory.path)] for each, directory in known.items()}
+
+    def clean(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Remove the records of jobs that have ended. Jobs in the queue of a daemon are kept.
+
+        `DaemonClient.clean` has the same request and the same answer.
+        """
+        everything = job_directories(self._home)
+        named = request.get("jobs")
+        wanted = everything if named is None else [self.directory(each) for each in named]
+        own = [each for each in wanted if not each.is_attended()]
+        if named is not None and len(own) < len(wanted):
+            raise BadRequest(
+                "a daemon has some of these jobs in its queue; name them by the daemon's numbers"
+            )
+        paths = {str(each.path): each for each in own}
+        jobs = [(paths[view["slurm"]["directory"]], view) for view in self._views(own)]
+        unfinished = [each for each in everything if not each.has_ended()]
+        self._found.clear()
+        return clean_jobs(jobs, request, unfinished)
 
     def job(self, reference: str) -> dict[str, Any]:
         """Return the job `reference`. Raises BadRequest: the job does not exist."""
@@ -134,9 +178,9 @@ class SlurmJobs:
         if (known := self._found.get(number)) is not None:
             return known
         for each in job_directories(self._home):
-            if each.path.name == number or number in self._numbers(each):
-                self._found[number] = each
-                return each
+            self._found |= dict.fromkeys([each.path.name, *self._numbers(each)], each)
+        if number in self._found:
+            return self._found[number]
         raise BadRequest(
             f"{PREFIX}{number}: no job submitted with --slurm has this number; see zerotools "
             f"queue --all ({self._home})"
@@ -291,7 +335,7 @@ class SlurmJobs:
             view["ended"] = None
         view["slurm"] = {
             **(view.get("slurm") or {}),
-            "attended": (directory.job() or {}).get("attended") is True,
+            "attended": directory.is_attended(),
             "id": number,
             "state": None if controller is None else controller.state,
             "nodes_now": "" if controller is None else controller.node_list,
