@@ -23,7 +23,7 @@ from zerotools.ops.conversions.conversion import perform_conversion
 from zerotools.ops.execution.load_arrays import load_tensors
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint
-from zerotools.ops.weights.layout_search import shapes_of
+from zerotools.ops.weights.match_names_to_layout import shapes_of
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch

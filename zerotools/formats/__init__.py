@@ -38,7 +38,7 @@ from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.directory_entries import is_there
 from zerotools.io.files.source_stamps import WrittenApart, recording_sources, written_apart
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_config
-from zerotools.runs.converted_optimizer_names import named_order_of
+from zerotools.runs.optimizer_names_record import named_order_of
 from zerotools.runs.thinning_record import read_thinned
 
 

@@ -1,7 +1,7 @@
 """Compare the names and shapes of tensors with the layouts of a map, and choose the layout that
 matches.
 
-The names are compared as they are; `ops.weights.layout_search` also tries other names.
+The names are compared as they are; `ops.weights.match_names_to_layout` also tries other names.
 """
 
 from __future__ import annotations

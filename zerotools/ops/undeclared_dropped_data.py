@@ -10,7 +10,7 @@ from zerotools.core.target import LOOSE, WEIGHTS, Dropped, Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.output.files_without_tensors import RANDOM_STATE
 from zerotools.io.output.output_marker import MARKER
-from zerotools.runs.converted_optimizer_names import NAMED_ORDER
+from zerotools.runs.optimizer_names_record import NAMED_ORDER
 from zerotools.runs.training_record import RNG_PER_RANK
 
 RANDOM = "random state"

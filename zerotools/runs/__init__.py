@@ -8,7 +8,7 @@ find_job_checkpoints       directory names, the checkpoint to resume from, the `
 retention                  checkpoints that may be deleted, and those that unfinished jobs need
 upload_records             records of the copies of checkpoints in an object store
 thinning_record            the record of the parts that thinning dropped
-converted_optimizer_names  names for an optimizer's numbered parameters
+optimizer_names_record     names for an optimizer's numbered parameters
 job_checkpoint_file_names  file names in a job's checkpoint directory
 
 `runs` is above `io` and below `formats`; formats, ops, jobs and the daemon may import it. It uses

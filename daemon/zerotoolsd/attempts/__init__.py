@@ -8,11 +8,11 @@ launcher_command       makes the command of a user's own program
 job_environment        makes the environment of a job
 resource_limits        computes the resource limits of a job
 choose_numa_binding    chooses processors and memory for each rank
-start_backoff          delays the start of jobs after an error of the machine
+delay_starts           delays the start of jobs after an error of the machine
 backends               starts a supervisor: as a child, by systemd, or by a fork server
 attempt_watcher        watches the supervisors, and writes stop requests
 attempt_status         reads the status of an attempt from its run directory
-reattach               finds the attempts of the previous daemon, and of held jobs
+reattach_attempts      finds the attempts of the previous daemon, and of held jobs
 recover_lost_attempts  adds the data of run directories that the queue lacks
 ask_to_stop            asks attempts to save and stop
 cause_of_end           finds why an attempt ended, and whether a restart would help

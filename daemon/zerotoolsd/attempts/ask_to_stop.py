@@ -22,9 +22,9 @@ from collections.abc import Callable
 from zerotools.jobs import states
 from zerotoolsd.attempts import crash_points
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, Guard
+from zerotoolsd.attempts.delay_starts import StartBackoff
 from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer
-from zerotoolsd.attempts.reattach import AttemptRecovery
-from zerotoolsd.attempts.start_backoff import StartBackoff
+from zerotoolsd.attempts.reattach_attempts import AttemptRecovery
 from zerotoolsd.queue import fault_isolation, lifecycle, time_limit
 from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.clocks import Moment

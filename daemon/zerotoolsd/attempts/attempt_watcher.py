@@ -21,7 +21,7 @@ from zerotoolsd.attempts import attempt_status, last_report, orphan_processes
 from zerotoolsd.attempts.backends.choose_backend import CHILDREN
 from zerotoolsd.attempts.backends.fork_server import WarmSupervisor
 from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import Spawned, SupervisorSpawner
-from zerotoolsd.attempts.start_backoff import StartBackoff
+from zerotoolsd.attempts.delay_starts import StartBackoff
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow

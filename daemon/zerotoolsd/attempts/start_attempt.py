@@ -23,8 +23,8 @@ from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, OnOver
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import NotReady
 from zerotoolsd.attempts.choose_numa_binding import UNBOUND, RankBinder
+from zerotoolsd.attempts.delay_starts import TURN_SECONDS, RestartThrottle, StartBackoff
 from zerotoolsd.attempts.make_attempt_plan import EarlierCheckpoints, LaunchSettings
-from zerotoolsd.attempts.start_backoff import TURN_SECONDS, RestartThrottle, StartBackoff
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.clocks import Moment

@@ -1,9 +1,9 @@
 """The daemon's loop. Only this loop changes the state of jobs.
 
 The loop decides which work is due. `attempts.start_attempt`, `attempts.finalize_attempt` and
-`attempts.reattach` do the work. Everything runs in the thread of the event loop. Every decision is
-written to the store before it takes effect. After a restart, the run directories show which
-decisions have taken effect.
+`attempts.reattach_attempts` do the work. Everything runs in the thread of the event loop. Every
+decision is written to the store before it takes effect. After a restart, the run directories show
+which decisions have taken effect.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import SupervisorSpawner
 from zerotoolsd.attempts.choose_numa_binding import RankBinder
+from zerotoolsd.attempts.delay_starts import StartBackoff
 from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer, GpuFaults
 from zerotoolsd.attempts.make_attempt_plan import LaunchSettings
 from zerotoolsd.attempts.metric_counters import MetricCounters
-from zerotoolsd.attempts.reattach import AttemptRecovery, LeasingAttempts
+from zerotoolsd.attempts.reattach_attempts import AttemptRecovery, LeasingAttempts
 from zerotoolsd.attempts.start_attempt import AttemptStarter, HostReaders, StartResources
-from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.attempts.supervisor_watchdog import LOOK_SECONDS, SupervisorWatchdog
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.config.notify_config import DISK_SHORT, MEMORY_SHORT

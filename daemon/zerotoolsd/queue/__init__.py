@@ -20,7 +20,7 @@ schedule_queued_jobs     collects the input of the scheduler and runs the schedu
 expected_memory          predicts the memory of a job that does not declare it
 time_limit               computes how much of a job's time limit is left
 fair_share               orders users by their past use of GPUs
-directory_writers        records which job writes into which directory
+directories_in_use       records which job writes into which directory
 gpu_fault_fences         keeps jobs away from a GPU after a hardware fault
 fault_isolation          holds a job with unexpected data, so that other jobs continue
 

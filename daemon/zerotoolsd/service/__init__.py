@@ -6,7 +6,7 @@ admission                         contains the checks before a job is accepted
 operations                        changes jobs, and answers requests about jobs and the machine
 explain_job                       explains why a job waits, was restarted or ended
 make_job_view                     makes the views of jobs that clients see
-run_curves                        computes curves of a job and of the jobs that it continues
+downsample_curves                 computes curves of a job and of the jobs that it continues
 read_checkpoints_and_predictions  reads checkpoints and predictions, in a child process
 evaluation_jobs                   makes and finds jobs that evaluate the checkpoints of another job
 user_lookup                       looks up the names of users, in a child process

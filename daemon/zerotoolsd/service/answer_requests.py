@@ -40,10 +40,10 @@ from zerotoolsd.service.admission.interpreter_check import check_interpreter
 from zerotoolsd.service.admission.run_rank_checks import run_rank_checks
 from zerotoolsd.service.explain_job import Waiting, explain_job, holders_for, place_of, yields_about
 from zerotoolsd.service.operations.adopt import Adopting
+from zerotoolsd.service.operations.cached_job_views import JobViews
 from zerotoolsd.service.operations.curves_checkpoints_predictions import JobExamples, JobResults
 from zerotoolsd.service.operations.hold import HeldJobs
 from zerotoolsd.service.operations.job_edits import JobEdits
-from zerotoolsd.service.operations.list_jobs import JobViews
 from zerotoolsd.service.operations.machine_state_and_drain import Draining, MachineState
 from zerotoolsd.service.operations.priority_and_array_changes import (
     STATES_OF,

@@ -35,7 +35,7 @@ from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.interface.start_conditions import PLAIN_TERMS, QueueTerms
 from zerotoolsd.monitoring.notifications.webhooks import why_job_refused
 from zerotoolsd.queue.array_job_files import sliced_texts
-from zerotoolsd.queue.directory_writers import DirectoryWriters
+from zerotoolsd.queue.directories_in_use import DirectoryWriters
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
 from zerotoolsd.queue.resource_request_of_job import (
     gpu_memory_for,

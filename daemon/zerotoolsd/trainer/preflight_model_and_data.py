@@ -46,13 +46,13 @@ def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotoolsd.trainer.data.training_data import model_input_of, positions_of
     from zerotoolsd.trainer.engine.chunked_loss import check_chunked_loss
     from zerotoolsd.trainer.engine.conditional_layers import check_same_layers_on_ranks
-    from zerotoolsd.trainer.engine.foreign_start import make_foreign_start
     from zerotoolsd.trainer.engine.load_adapter import read_adapter
     from zerotoolsd.trainer.engine.router_balance import (
         balance_note,
         check_router_bias,
         check_router_loss,
     )
+    from zerotoolsd.trainer.engine.start_from_other_program import make_foreign_start
     from zerotoolsd.trainer.model.add_lora_adapters import check_frozen_type
     from zerotoolsd.trainer.model.attention_choice import check_attention
     from zerotoolsd.trainer.model.keep_fp32 import cast_note, gathered_separately, kept_in_fp32

@@ -30,8 +30,8 @@ from zerotools.runs.training_record import (
 from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint, load_error
 from zerotoolsd.trainer.data.training_data import TrainingData
 from zerotoolsd.trainer.engine.engine_interface import Engine
-from zerotoolsd.trainer.engine.foreign_start import make_foreign_start
 from zerotoolsd.trainer.engine.learning_rate import schedule_changes, schedule_of
+from zerotoolsd.trainer.engine.start_from_other_program import make_foreign_start
 from zerotoolsd.trainer.model import rng_state
 from zerotoolsd.trainer.model.add_lora_adapters import BASE, base_name, fan_in_fan_out
 from zerotoolsd.trainer.model.match_pretrained import Pretrained

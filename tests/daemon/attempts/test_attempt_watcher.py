@@ -13,7 +13,7 @@ from tests.daemon.daemons import processes_in
 from tests.daemon.made_attempts import make_attempt, own_token, wait_for_file
 from tests.daemon.waiting import wait_async, wait_for
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
-from zerotoolsd.attempts.start_backoff import StartBackoff
+from zerotoolsd.attempts.delay_starts import StartBackoff
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 
 Values = TypeVarTuple("Values")

@@ -15,7 +15,7 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.ops.comparison.diff_result import RunComparison, RunDifference
-from zerotools.ops.comparison.pairing import Side
+from zerotools.ops.comparison.pair_tensors import Side
 from zerotools.ops.comparison.training_and_config_diff import compare_runs
 
 ADAM = {"lr": 1e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}

@@ -32,7 +32,7 @@ from zerotools.ops.conversions.convert_foreign_to_job import prepare_job
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.resume_from_other_program.name_numbered_state import NAMED_BY_MASTERS, with_names
 from zerotools.ops.resume_from_other_program.parameter_order_option import AskedOrder
-from zerotools.runs.converted_optimizer_names import read_named_order
+from zerotools.runs.optimizer_names_record import read_named_order
 
 pytestmark = pytest.mark.torch
 

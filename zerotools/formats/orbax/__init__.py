@@ -20,7 +20,7 @@ file_names                names of directories and files that identify a checkpo
 tree_metadata             `_METADATA`: the path and type of each value of the tree
 tree_names                the tensor name and role of each value
 ocdbt                     the values of an OCDBT database: key -> range of a file
-item_values               the stored bytes of an item's arrays, by key
+stored_bytes              the stored bytes of an item's arrays, by key
 tensorstore_arrays        arrays that TensorStore decodes
 arrays_as_virtual_files   `ArrayPath`: an array as a file of its elements
 uncompressed_zarr_arrays  zarr 2 arrays without compression

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.orbax.file_names import DATABASE
-from zerotools.formats.orbax.item_values import values_of
+from zerotools.formats.orbax.stored_bytes import values_of
 from zerotools.formats.orbax.tensorstore_arrays import METADATA
 from zerotools.io.files.open_source import LocalSource, OpenablePath, OpenSource, SourceStream
 from zerotools.io.stores.store_path import StorePath

@@ -11,7 +11,7 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile
 from zerotools.formats.orbax.arrays_as_virtual_files import array_file, array_path
 from zerotools.formats.orbax.file_names import DATABASE, step_of
-from zerotools.formats.orbax.item_values import ItemValues, keep_values, status_of_files
+from zerotools.formats.orbax.stored_bytes import ItemValues, keep_values, status_of_files
 from zerotools.formats.orbax.tensorstore_arrays import ArrayDecoder
 from zerotools.formats.orbax.tree_metadata import SavedTree, TreeValue, read_tree
 from zerotools.formats.orbax.tree_names import name_arrays

@@ -24,7 +24,7 @@ from zerotools.ops.comparison.diff_result import (
     RunComparison,
     TensorDifference,
 )
-from zerotools.ops.comparison.pairing import (
+from zerotools.ops.comparison.pair_tensors import (
     Pairing,
     Side,
     pair_up,

@@ -26,7 +26,7 @@ from zerotools.ops.comparison.diff_result import (
     RunDifference,
     TensorDifference,
 )
-from zerotools.ops.comparison.pairing import COPY
+from zerotools.ops.comparison.pair_tensors import COPY
 
 _UNMEASURED = (ONLY_A, ONLY_B, SHAPE, DTYPE, UNREADABLE)
 _MOST_CHANGED = 10

@@ -38,7 +38,7 @@ from zerotools.ops.comparison.diff_result import (
     Described,
     TensorDifference,
 )
-from zerotools.ops.comparison.pairing import Pair
+from zerotools.ops.comparison.pair_tensors import Pair
 from zerotools.ops.comparison.read_two_tensors import (
     Adapted,
     AdaptedTensor,

@@ -77,7 +77,7 @@ from zerotools.ops.undeclared_dropped_data import left_behind, undeclared_droppe
 from zerotools.ops.weights.convert_adapter_layout import scale_note
 from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint, mapped_training
 from zerotools.ops.weights.lora_merge import AdapterRequest
-from zerotools.runs.converted_optimizer_names import named_order_of
+from zerotools.runs.optimizer_names_record import named_order_of
 
 DTYPE, ORDER, WEIGHTS_ONLY = "dtype", "order", "weights_only"
 NO_CHECK, FORCE = "no_check_names", "force"

@@ -48,8 +48,8 @@ from zerotools.ops.resume_from_other_program.parameter_order_option import (
 )
 from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
 from zerotools.ops.undeclared_dropped_data import left_behind
-from zerotools.runs.converted_optimizer_names import named_order_of
 from zerotools.runs.foreign_checkpoint_record import foreign_record
+from zerotools.runs.optimizer_names_record import named_order_of
 from zerotools.runs.training_record import RNG_RESEED, JobRecord, ModelRecord
 
 JOB = "job"

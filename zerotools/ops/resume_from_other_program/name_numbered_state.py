@@ -38,7 +38,7 @@ from zerotools.ops.resume_from_other_program.match_parameter_order import (
     state_shapes,
 )
 from zerotools.ops.resume_from_other_program.parameter_order_option import ADVICE, AskedOrder
-from zerotools.runs.converted_optimizer_names import NAMED_ORDER, NamedOrder
+from zerotools.runs.optimizer_names_record import NAMED_ORDER, NamedOrder
 
 _WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
 

@@ -6,7 +6,7 @@ name_check              compare names and shapes with those that config.json nee
 try_transformers_load   let transformers try to load the names and shapes
 model_to_match          the model that an export must match
 convert_layout          convert a checkpoint to the layout of another program
-layout_search           find the layout that a checkpoint has, also under other names
+match_names_to_layout   find the layout that a checkpoint has, also under other names
 unwrap_names            remove the parts of names that wrappers such as FSDP add
 check_layout_map        check a file of layouts
 megatron_run_arguments  the arguments of a training script, which a layout may need

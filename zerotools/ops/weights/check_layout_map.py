@@ -16,7 +16,7 @@ from zerotools.maps.match_stored_names import written_views
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.shipped_maps import shipped_map, shipped_maps
 from zerotools.ops.weights.convert_layout import chosen_map
-from zerotools.ops.weights.layout_search import shapes_of
+from zerotools.ops.weights.match_names_to_layout import shapes_of
 
 
 @dataclass(frozen=True)

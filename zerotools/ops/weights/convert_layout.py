@@ -35,7 +35,7 @@ from zerotools.maps.transformers_names import MEMORY, PrefixMap, prefix_map_of
 from zerotools.maps.value_formulas import ORDERS, BoundValue
 from zerotools.maps.views import TensorView
 from zerotools.ops.weights.convert_adapter_layout import MappedAdapter, mapped_adapter
-from zerotools.ops.weights.layout_search import named_as_layout, shapes_of
+from zerotools.ops.weights.match_names_to_layout import named_as_layout, shapes_of
 from zerotools.ops.weights.megatron_run_arguments import with_run_arguments
 from zerotools.ops.weights.rearrange_tensors import rearranged_checkpoint
 from zerotools.ops.weights.select_and_rename import rename_tensors

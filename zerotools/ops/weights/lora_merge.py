@@ -66,7 +66,7 @@ from zerotools.ops.weights.add_base_model_weights import (
 )
 from zerotools.ops.weights.convert_adapter_layout import mapped_config, saved_tensors
 from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint
-from zerotools.ops.weights.layout_search import shapes_of
+from zerotools.ops.weights.match_names_to_layout import shapes_of
 from zerotools.ops.weights.merged_config import (
     HEADS,
     is_token_embedding,

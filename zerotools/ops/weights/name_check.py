@@ -30,7 +30,7 @@ from zerotools.maps.hub_tensor_names import NameFaults, names_of_model
 from zerotools.maps.map_file import HUB
 from zerotools.maps.transformers_names import MEMORY, prefix_map_of
 from zerotools.ops.quantised.find_quantised import find_quantised
-from zerotools.ops.weights.layout_search import shapes_of
+from zerotools.ops.weights.match_names_to_layout import shapes_of
 from zerotools.ops.weights.merged_config import merged_tree
 from zerotools.ops.weights.model_to_match import Reference
 from zerotools.ops.weights.select_and_rename import rename_tensors

@@ -17,6 +17,7 @@ from zerotools.runs.find_job_checkpoints import directory_name
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import CheckedJob, Unavailable
 from zerotoolsd.queue.rows import JobRow, UnreadableSpec
+from zerotoolsd.service.downsample_curves import read_run
 from zerotoolsd.service.evaluation_jobs import evaluations_of
 from zerotoolsd.service.operations.priority_and_array_changes import FindJob
 from zerotoolsd.service.read_checkpoints_and_predictions import (
@@ -24,7 +25,6 @@ from zerotoolsd.service.read_checkpoints_and_predictions import (
     checkpoint_tree,
     prediction_rows,
 )
-from zerotoolsd.service.run_curves import read_run
 from zerotoolsd.service.submission import JobSubmission
 
 Found = TypeVar("Found")

@@ -19,7 +19,7 @@ from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (
     check_structure,
     clear_leftovers,
 )
-from zerotoolsd.trainer.engine.foreign_start import ForeignStart, make_foreign_start
+from zerotoolsd.trainer.engine.start_from_other_program import ForeignStart, make_foreign_start
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, CheckpointGone, MachineNotReady

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs.training_record import JobRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
-from zerotoolsd.trainer.engine.foreign_start import ForeignStart
+from zerotoolsd.trainer.engine.start_from_other_program import ForeignStart
 from zerotoolsd.trainer.engine.text_generation import Decoding
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 

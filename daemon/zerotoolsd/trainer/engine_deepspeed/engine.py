@@ -19,7 +19,6 @@ from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_size_of
 from zerotoolsd.trainer.engine.engine_interface import LossSum, StepResult
-from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.learning_rate import learning_rate
 from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy, overflow_at_smallest
 from zerotoolsd.trainer.engine.router_balance import (
@@ -27,6 +26,7 @@ from zerotoolsd.trainer.engine.router_balance import (
     move_router_bias,
     router_bias_in,
 )
+from zerotoolsd.trainer.engine.start_from_other_program import ForeignStart
 from zerotoolsd.trainer.engine.text_generation import Decoding, generate
 from zerotoolsd.trainer.engine.training_loss import summed_loss, training_loss
 from zerotoolsd.trainer.engine_deepspeed.build_model import (

@@ -21,7 +21,6 @@ from zerotools.runs.training_record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.conditional_layers import check_parameters_marks, parameters_mark
 from zerotoolsd.trainer.engine.engine_interface import LossSum, Rewards, StepResult
-from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.learning_rate import learning_rate
 from zerotoolsd.trainer.engine.nan_and_loss_scale import (
     DivergencePolicy,
@@ -30,6 +29,7 @@ from zerotoolsd.trainer.engine.nan_and_loss_scale import (
     resumed_loss_scale,
 )
 from zerotoolsd.trainer.engine.router_balance import router_bias_in
+from zerotoolsd.trainer.engine.start_from_other_program import ForeignStart
 from zerotoolsd.trainer.engine.text_generation import Decoding, generate
 from zerotoolsd.trainer.engine.training_loss import (
     are_preferences,

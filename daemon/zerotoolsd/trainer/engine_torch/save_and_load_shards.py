@@ -25,7 +25,7 @@ from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor, read_metad
 from zerotools.ops.resume_from_other_program.check_job_fits import weights_of
 from zerotoolsd.trainer.allocate_tensors import LockFailed, PinnedArena
 from zerotoolsd.trainer.checkpoints.save_checkpoint import SaveFailed
-from zerotoolsd.trainer.engine.foreign_start import ForeignStart
+from zerotoolsd.trainer.engine.start_from_other_program import ForeignStart
 from zerotoolsd.trainer.engine_torch.training_tensors import LiveState
 from zerotoolsd.trainer.model.fill_shards import (
     BoxReader,

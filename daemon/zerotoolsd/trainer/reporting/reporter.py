@@ -19,7 +19,7 @@ from zerotools.runs.training_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.stall_limits import EVALUATING, FIRST_STEP, SAVING, STEPPING
 from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved
 from zerotoolsd.trainer.engine.engine_interface import Rewards, StepResult
-from zerotoolsd.trainer.engine.foreign_start import ForeignStart
+from zerotoolsd.trainer.engine.start_from_other_program import ForeignStart
 from zerotoolsd.trainer.evaluation.evaluate import EvaluationResult
 from zerotoolsd.trainer.model.predict_state_memory import Prediction
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier, resident_bytes

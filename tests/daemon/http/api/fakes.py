@@ -40,6 +40,7 @@ from zerotoolsd.interface.start_conditions import PLAIN_TERMS, Drain, JobEdit, Q
 from zerotoolsd.monitoring.prometheus_metrics import MetricsMoment, metric_families
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service.downsample_curves import RunCurves, read_records
 from zerotoolsd.service.explain_job import (
     Holder,
     QueuePlace,
@@ -47,7 +48,6 @@ from zerotoolsd.service.explain_job import (
     explain_job,
 )
 from zerotoolsd.service.read_checkpoints_and_predictions import checkpoint_tree, prediction_rows
-from zerotoolsd.service.run_curves import RunCurves, read_records
 
 ADOPTABLE = 4711  # the one process that can be watched
 

@@ -14,7 +14,7 @@ from tests.daemon.daemons import Daemon
 from tests.daemon.http.web.visits import script, visiting
 from zerotools.jobs.join_attempt_curves import OF_EVALUATIONS, OF_STEPS
 from zerotoolsd.http.api.responses import json_text
-from zerotoolsd.service.run_curves import RunCurves, StepRecords
+from zerotoolsd.service.downsample_curves import RunCurves, StepRecords
 
 pytestmark = pytest.mark.browser
 JOB, MOST = 3, 5000

@@ -33,8 +33,8 @@ from zerotoolsd.http.api.request_validation import (
     MOST_HISTORY_SECONDS,
     MOST_PEAKS,
 )
+from zerotoolsd.service.downsample_curves import CheckpointStatement, CurvePart
 from zerotoolsd.service.read_checkpoints_and_predictions import SavedCheckpoint
-from zerotoolsd.service.run_curves import CheckpointStatement, CurvePart
 
 _JOBS = "jobs"
 _NEW = ("403", "409", "422")

@@ -15,7 +15,7 @@ from harness.launching import job  # noqa: E402
 from tests.golden_files import FOREIGN, GOLDEN  # noqa: E402
 from zerotools.core.errors import BadRequest  # noqa: E402
 from zerotools.jobs.jobfile.parse import job_from_dict  # noqa: E402
-from zerotoolsd.trainer.engine.foreign_start import ForeignStart, make_foreign_start  # noqa: E402
+from zerotoolsd.trainer.engine.start_from_other_program import ForeignStart, make_foreign_start  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
 
 CASES = sorted(path.name for path in FOREIGN.iterdir())

@@ -19,7 +19,7 @@ from tests.daemon.users.other_users import AS_ROOT
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts import attempt_watcher, start_attempt
-from zerotoolsd.attempts.start_backoff import RestartThrottle, StartBackoff
+from zerotoolsd.attempts.delay_starts import RestartThrottle, StartBackoff
 from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.interface.api_types import Unavailable
 from zerotoolsd.queue import fault_isolation

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from zerotoolsd.interface.api_types import Conflict
-from zerotoolsd.queue.directory_writers import DirectoryWriters
+from zerotoolsd.queue.directories_in_use import DirectoryWriters
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store

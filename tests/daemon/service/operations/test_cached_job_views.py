@@ -24,8 +24,8 @@ from zerotoolsd.interface import event_loop_slice
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.operations import list_jobs
-from zerotoolsd.service.operations.list_jobs import (
+from zerotoolsd.service.operations import cached_job_views
+from zerotoolsd.service.operations.cached_job_views import (
     ShownSpecs,
     ThinnedCheckpoints,
     shortened_job_file,
@@ -91,7 +91,7 @@ def test_a_large_job_is_cut_in_a_list_and_whole_by_itself(script: dict[str, Any]
     specs, job = ShownSpecs(), row(script=script)
     short = shown(specs, job, short=True)
     assert short.shortened
-    assert len(json.dumps(short.tree)) < 2 * list_jobs.WHOLE_CHARACTERS
+    assert len(json.dumps(short.tree)) < 2 * cached_job_views.WHOLE_CHARACTERS
     assert short.tree["script"]["directory"] == "/"
     whole = shown(specs, job)
     assert (whole.shortened, whole.tree["script"]["command"]) == (False, script["command"])
@@ -165,7 +165,7 @@ def test_a_checkpoint_on_a_disk_that_hangs_is_shown_without_a_wait(tmp_path: Pat
         async def story() -> None:
             asked = FileCheckers(way, looks)
             known = ThinnedCheckpoints(asked.ask, OWN_ONLY)
-            async with asyncio.timeout(30 * list_jobs.PATIENCE_SECONDS):
+            async with asyncio.timeout(30 * cached_job_views.PATIENCE_SECONDS):
                 for waits in (True, False, True):
                     view = await known.with_thinned(
                         view_of(path), replace(ROW, uid=ME), waits=waits
@@ -197,8 +197,8 @@ def test_a_file_system_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> N
             assert view.latest_checkpoint is not None
             assert view.latest_checkpoint["thinned"] is None
         await asyncio.sleep(0)
-        assert len(asked) == list_jobs.MOST_LOOKS
-        async with asyncio.timeout(20 * list_jobs.PATIENCE_SECONDS):
+        assert len(asked) == cached_job_views.MOST_LOOKS
+        async with asyncio.timeout(20 * cached_job_views.PATIENCE_SECONDS):
             await known.with_thinned(view_of(many[0]), ROW, waits=True)
         answer.set()
         view = await known.with_thinned(view_of(many[0]), ROW, waits=True)

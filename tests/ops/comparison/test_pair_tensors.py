@@ -11,7 +11,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
-from zerotools.ops.comparison.pairing import Pairing, pair_up, propose, renamed_sides
+from zerotools.ops.comparison.pair_tensors import Pairing, pair_up, propose, renamed_sides
 from zerotools.ops.weights.select_and_rename import name_function, parse_rule
 
 SHAPE = (2, 3)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotoolsd.service import run_curves
-from zerotoolsd.service.run_curves import (
+from zerotoolsd.service import downsample_curves
+from zerotoolsd.service.downsample_curves import (
     RunCurves,
     StepRecords,
     chosen_steps,
@@ -190,7 +190,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path, put: str) -> None:
 
 
 def test_of_very_many_steps_every_so_many_is_parsed_and_every_evaluation(tmp_path: Path) -> None:
-    count = 2 * run_curves.MOST_STEPS + 7
+    count = 2 * downsample_curves.MOST_STEPS + 7
     records = [step_record(number) for number in range(1, count + 1)]
     evaluated = [{"event": "eval", "step": number, "loss": 2.0} for number in (1, 501, count)]
     at = {each["step"]: each for each in evaluated}
@@ -198,7 +198,7 @@ def test_of_very_many_steps_every_so_many_is_parsed_and_every_evaluation(tmp_pat
     found = of(tmp_path, lines(*mixed))
     steps = [each["step"] for each in found.records if each["event"] == "step"]
     assert found.sampled
-    assert len(steps) <= run_curves.MOST_STEPS + 1
+    assert len(steps) <= downsample_curves.MOST_STEPS + 1
     assert (steps[0], steps[-1]) == (1, count)
     assert [each for each in found.records if each["event"] == "eval"] == evaluated
 
@@ -220,6 +220,6 @@ def test_of_a_file_that_is_too_large_some_parts_are_read(
 
 
 def test_one_endless_line_is_not_kept(tmp_path: Path) -> None:
-    endless = b'{"event": "step", "x": "' + b"y" * (3 * run_curves.BLOCK) + b'"}\n'
+    endless = b'{"event": "step", "x": "' + b"y" * (3 * downsample_curves.BLOCK) + b'"}\n'
     found = of(tmp_path, lines(step_record(1)) + endless + lines(step_record(2)))
     assert found.records == [step_record(1), step_record(2)]

@@ -9,8 +9,8 @@ import logging
 from zerotools.jobs import states
 from zerotoolsd.attempts import attempt_status
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, Guard
+from zerotoolsd.attempts.delay_starts import StartBackoff
 from zerotoolsd.attempts.start_attempt import AttemptStarter
-from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.queue import clocks, fault_isolation, lifecycle
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadFile
-from zerotools.runs.converted_optimizer_names import NAMED_ORDER, NamedOrder, read_named_order
+from zerotools.runs.optimizer_names_record import NAMED_ORDER, NamedOrder, read_named_order
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
