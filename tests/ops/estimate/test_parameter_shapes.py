@@ -192,6 +192,13 @@ def test_an_architecture_is_refused_if_transformers_cannot_be_asked() -> None:
         of_config({"model_type": "mamba"}, "config", "/bin/false")
 
 
+def test_an_answer_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameter_shapes, "_PROGRAM", "input(); import time; time.sleep(60)")
+    monkeypatch.setattr(parameter_shapes, "TRANSFORMERS_SECONDS", 0.2)
+    with pytest.raises(Unsupported, match=r"compute them \(it did not answer within 0\.2 s\);"):
+        of_config({"model_type": "mamba"}, "config", sys.executable)
+
+
 @pytest.mark.peft
 @pytest.mark.torch
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_trial_that_fails_says_why(
 ) -> None:
     monkeypatch.setattr(try_transformers_load, "_NEEDED", ())
     monkeypatch.setattr(try_transformers_load, "_PROGRAM", program)
-    monkeypatch.setattr(try_transformers_load, "TRIAL_SECONDS", 2.0)
+    monkeypatch.setattr(try_transformers_load, "TRANSFORMERS_SECONDS", 2.0)
     with pytest.raises(Unsupported, match=said):
         trial_loads({"model_type": "llama"}, [{}])
 

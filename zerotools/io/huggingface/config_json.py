@@ -29,6 +29,11 @@ from zerotools.io.huggingface.model_sidecars import CONFIG
 
 _KEYS = ("dtype", "torch_dtype")
 LARGEST_CONFIG = 2**24
+TRANSFORMERS_SECONDS = 600.0
+"""How long a process of transformers may take to build a model without values.
+
+It takes seconds; on an overloaded machine it may take minutes.
+"""
 
 
 def dtype_for_config(tensors: Iterable[Tensor]) -> DType | None:

@@ -27,13 +27,12 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.read_json import read_json
-from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG, TRANSFORMERS_SECONDS
 from zerotools.io.stores.parse_url import path_of
 from zerotools.ops.estimate.model_families import Architecture, architecture_of
 from zerotools.ops.estimate.state_memory import Parameter
 
 CONFIG = "config.json"
-BUILD_SECONDS = 120.0
 _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 LONGEST_REASON = 300
 USUAL_LENGTH = 2048
@@ -310,13 +309,15 @@ def _built(
                 input=json.dumps(config),
                 text=True,
                 capture_output=True,
-                timeout=BUILD_SECONDS,
+                timeout=TRANSFORMERS_SECONDS,
                 check=False,
             )
             why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
             kind, shapes = json.loads(done.stdout.splitlines()[-1])
             return kind, _named({name: tuple(shape) for name, shape in shapes})
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except subprocess.TimeoutExpired:
+            why = f"it did not answer within {TRANSFORMERS_SECONDS:g} s"
+        except OSError as error:
             why = str(error)
         except (ValueError, IndexError):
             pass  # its output has the reason

@@ -23,12 +23,11 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape
 from zerotools.io.files.read_json import read_json
 from zerotools.io.files.regular_files import read_user_file
-from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG, TRANSFORMERS_SECONDS
 from zerotools.io.huggingface.model_sidecars import CONFIG
 
 MODEL = "model"
 """The value of `--order` for the order of the model."""
-BUILD_SECONDS = 120.0
 _LONGEST_REASON = 300
 ADVICE = "pass --order FILE, with one name per line in the order of the optimizer"
 
@@ -187,12 +186,14 @@ def _built(config: Path, tree: Mapping[str, Any]) -> Any:
             input=json.dumps(tree),
             text=True,
             capture_output=True,
-            timeout=BUILD_SECONDS,
+            timeout=TRANSFORMERS_SECONDS,
             check=False,
         )
         why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         return json.loads(done.stdout.splitlines()[-1])
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        why = f"it did not answer within {TRANSFORMERS_SECONDS:g} s"
+    except OSError as error:
         why = str(error)
     except (ValueError, IndexError):
         pass  # its standard error has the reason

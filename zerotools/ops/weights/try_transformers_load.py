@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.io.huggingface.config_json import TRANSFORMERS_SECONDS
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import NameFaults
 
-TRIAL_SECONDS = 120.0
 _LONGEST_REASON = 300
 _NEEDED = ("transformers", "torch", "accelerate")
 _ENVIRONMENT = {
@@ -181,11 +181,13 @@ def trial_loads(
             env={**os.environ, **_ENVIRONMENT},
             text=True,
             capture_output=True,
-            timeout=TRIAL_SECONDS,
+            timeout=TRANSFORMERS_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise Unsupported(f"transformers did not answer within {TRIAL_SECONDS:g} s") from None
+        raise Unsupported(
+            f"transformers did not answer within {TRANSFORMERS_SECONDS:g} s"
+        ) from None
     except OSError as error:
         raise Unsupported(f"{python} cannot be started: {error.strerror}") from None
     try:
