@@ -6,6 +6,7 @@ checkpoints stay unchanged:
 - the KEEP newest complete checkpoints, from which the job may resume;
 - NAMED, which the job names in `resume_from`;
 - the checkpoint that `best` names;
+- the checkpoint that is being uploaded, which is thinned after a later save;
 - all that another job of the daemon at SOCKET would resume from. If that daemon does not respond,
   nothing is thinned this time.
 
@@ -29,7 +30,7 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
 
     Raises DaemonError if the daemon does not respond.
     """
-    from zerotools.core.errors import ZerotoolsError
+    from zerotools.core.errors import BadRequest, ZerotoolsError
     from zerotools.core.thinning_changes import Keep
     from zerotools.jobs.client.checkpoints_in_use import ResumePath, needed_paths, refuse_needed
     from zerotools.jobs.client.daemon_client import DaemonClient
@@ -37,17 +38,22 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     from zerotools.ops.thinning.swap_directories import clear_left
     from zerotools.ops.thinning.thin_plan import prepare_thinning
     from zerotools.runs.find_job_checkpoints import BEST, hinted_checkpoint
+    from zerotools.runs.upload_records import checkpoint_in_upload
 
     def needed() -> list[ResumePath]:
         return [need for need in needed_paths(DaemonClient(socket)) if need.job != job]
+
+    def refuse_in_use(path: Path) -> None:
+        refuse_needed(path, needed())
+        if checkpoint_in_upload(output_dir) == output_dir / path.name:
+            raise BadRequest(f"{path} is being uploaded, and is thinned later")
 
     if cleared := clear_left(output_dir):
         print(f"removed files of a killed run: {cleared} bytes")
     status, others = 0, needed()
     for path in older_checkpoints(output_dir, keep):
-        pinned = {
-            p.resolve() for p in (named, hinted_checkpoint(output_dir, BEST)) if p is not None
-        }
+        hints = (named, hinted_checkpoint(output_dir, BEST), checkpoint_in_upload(output_dir))
+        pinned = {hint.resolve() for hint in hints if hint is not None}
         if path.resolve() in pinned or not path.is_dir():  # the ranks delete old ones meanwhile
             continue
         need = next((each for each in others if each.concerns(path)), None)
@@ -56,7 +62,7 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
             continue
         try:
             plan = prepare_thinning(path, Keep.MASTERS)
-            done = carry_out_thinning(plan, permit=lambda subject: refuse_needed(subject, needed()))
+            done = carry_out_thinning(plan, permit=refuse_in_use)
             if done.checked is not None:
                 print(f"thinned {path}: {done.plan.freed} bytes are free")
         except (ZerotoolsError, OSError) as error:

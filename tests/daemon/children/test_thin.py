@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from zerotools.runs import find_job_checkpoints
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.thinning_record import is_thinned, is_workspace, workspace_of
 from zerotools.runs.training_record import read_record, write_record
+from zerotools.runs.upload_records import record_upload
 from zerotoolsd.children import thin
 from zerotoolsd.interface.api_types import JobView
 
@@ -36,19 +37,20 @@ def output(tmp_path: Path) -> Path:
 
 
 class Daemon(FakeService):
-    """A daemon, at `socket`; job 8 comes when it was asked for queued jobs `asks` times."""
+    """A daemon, at `socket`; `happens` is called when it was asked for queued jobs `asks`
+    times."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.socket = directory / "api.sock"
         self.asks = 0
-        self.comes: JobView | None = None
+        self.happens: Callable[[], None] | None = None
 
     async def jobs(self, *, states: Collection[str] | None = None, **keys: Any) -> list[JobView]:
-        if states == ("queued",) and self.comes is not None:
+        if states == ("queued",) and self.happens is not None:
             self.asks -= 1
             if self.asks < 0:
-                self.views[self.comes.id] = self.comes
+                self.happens()
         return await super().jobs(states=states, **keys)
 
 
@@ -122,11 +124,29 @@ def test_the_best_stays_and_what_a_killed_run_left_goes(
     assert not any(map(is_workspace, (path.name for path in output.iterdir())))
 
 
+def test_one_that_is_being_uploaded_stays_until_then(
+    output: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record_upload(output, output / "step-00000006")
+    assert thin.thin_older(output, 1, daemon.socket, 7, None) == 0
+    assert thinned(output) == [3]
+    record_upload(output, None)
+
+    # Between the copy and the exchange.
+    daemon.asks, daemon.happens = 2, lambda: record_upload(output, output / "step-00000006")
+    assert thin.thin_older(output, 1, daemon.socket, 7, None) == 1
+    assert thinned(output) == [3]
+    assert "step-00000006 is being uploaded, and is thinned later" in capsys.readouterr().err
+    find_job_checkpoints.verify_checkpoint_files(output / "step-00000006")
+
+
 def test_a_job_that_comes_meanwhile_keeps_what_it_needs(
     output: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between the copy and the exchange."""
-    daemon.comes, daemon.asks = next_job(output / "step-00000006"), 4  # twice before each of them
+    coming = next_job(output / "step-00000006")
+    # Twice before each of them.
+    daemon.asks, daemon.happens = 4, lambda: daemon.views.update({coming.id: coming})
     assert thin.thin_older(output, 1, daemon.socket, 7, None) == 1
     assert thinned(output) == [3]
     assert "step-00000006 is needed by job 8 (next), which is queued" in capsys.readouterr().err
