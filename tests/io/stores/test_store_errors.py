@@ -26,6 +26,7 @@ class PermissionDeniedError(Exception):
     [
         (PermissionDeniedError, 403, "AccessDenied", BadRequest, "refuses it .403 AccessDenied"),
         (GenericError, 403, "SignatureDoesNotMatch", BadRequest, "403 SignatureDoesNotMatch"),
+        (GenericError, 400, "ExpiredToken", BadRequest, "expired .400 ExpiredToken.; renew"),
         (GenericError, 404, "NoSuchBucket", BadRequest, "s3://b does not exist"),
         (GenericError, 503, "SlowDown", HostUnreachable, "503 SlowDown. It was tried several"),
         (GenericError, 301, "PermanentRedirect", BadRequest, "another region; set AWS_REGION"),

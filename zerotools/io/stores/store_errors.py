@@ -31,6 +31,8 @@ _CAUSES = {
     "URL scheme is not allowed": "its endpoint is http:// and not https://",
 }
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "Failed to get token")
+_EXPIRED = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
+"""Codes with which S3 refuses a session token; their status is 400."""
 CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (aws configure export-credentials "
     "--format env prints those of a profile), or AWS_SKIP_SIGNATURE=true for a public bucket",
@@ -54,6 +56,10 @@ def store_failure(what: str, url: str, error: Exception) -> ZerotoolsError:
         return BadRequest(f"{url} cannot be {what}: no credentials were found{advice}")
     if "NoSuchBucket" in text or "ContainerNotFound" in text:
         return BadRequest(f"{_bucket(url)} does not exist ({said}); check its spelling")
+    if any(code in said for code in _EXPIRED):
+        return BadRequest(
+            f"{url} cannot be {what}: the credentials have expired ({said}); renew them{advice}"
+        )
     if name in ("PermissionDeniedError", "UnauthenticatedError") or said[:3] in ("401", "403"):
         return BadRequest(
             f"{url} cannot be {what}: the store refuses it ({said or 'no rights'}). Ask for the "
