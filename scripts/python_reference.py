@@ -20,11 +20,7 @@ from zerotools.public.command_options.declare_and_bind_options import (
 )
 from zerotools.public.command_options.read_options import ReadingOptions
 from zerotools.public.compare_checkpoints import DiffKeywords
-from zerotools.public.consolidate_reshard_convert import (
-    ConsolidateKeywords,
-    ConvertKeywords,
-    ReshardKeywords,
-)
+from zerotools.public.consolidate_and_convert import ConsolidateKeywords, ConvertKeywords
 from zerotools.public.estimate_memory import Estimate, EstimateKeywords
 from zerotools.public.gather_shards import GatherKeywords, GatherResult
 from zerotools.public.inspect_checkpoint import InspectResult
@@ -34,6 +30,7 @@ from zerotools.public.make_and_apply_deltas import (
     DeltaKeywords,
     DeltaResult,
 )
+from zerotools.public.reshard_checkpoint import ReshardKeywords
 from zerotools.public.run_conversion import ConversionResult
 from zerotools.public.salvage_weights import SalvageKeywords, SalvageResult
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords

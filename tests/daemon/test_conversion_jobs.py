@@ -16,7 +16,7 @@ from zerotools.ops.conversions.conversion import (
     perform_part,
     prove_part,
 )
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 SOURCE = DEEPSPEED / "z3-bf16-w2" / "checkpoint"

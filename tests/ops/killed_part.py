@@ -14,7 +14,7 @@ from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_part, prove_part
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 
 
 def main() -> None:

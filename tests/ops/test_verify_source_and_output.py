@@ -27,6 +27,7 @@ from zerotools.core.flat_ranges import chunk_locations
 from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.dtype_casts import numpy_cast
 from zerotools.io.numeric.torch_float16_cast import torch_cast
+from zerotools.io.output.manifest_path import sidecar_of_path
 from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, convert, reshard
@@ -41,10 +42,7 @@ from zerotools.ops.execution.execute import (
 )
 from zerotools.ops.execution.plan_copies import plan
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
-from zerotools.ops.verification.digest_manifest import (
-    read_digest_manifest,
-    sidecar_of_path,
-)
+from zerotools.ops.verification.digest_manifest import read_digest_manifest
 from zerotools.ops.verification.verification_result import Soundness, Verification
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify
 from zerotools.ops.verify_source_and_output import compare_bytes, prove_source

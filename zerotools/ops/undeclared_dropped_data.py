@@ -11,7 +11,6 @@ from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.output.files_without_tensors import RANDOM_STATE
 from zerotools.io.output.output_marker import MARKER
 from zerotools.runs.optimizer_names_record import NAMED_ORDER
-from zerotools.runs.training_record import RNG_PER_RANK
 
 RANDOM = "random state"
 _MAX_NAMED = 5
@@ -60,7 +59,7 @@ def left_behind(
     random = [name for name in names if RANDOM_STATE.fullmatch(name)]
     rest = [name for name in names if name not in random]
     job = format_of(source, table).job_record(source)
-    per_rank = job is not None and job.rng == RNG_PER_RANK
+    per_rank = job is not None and job.random_states > 0
     why = "it belongs to the ranks that saved it"
     dropped = [Dropped(RANDOM, why)] if random or per_rank else []
     if not rest:

@@ -5,7 +5,8 @@ is imported when one of its names is first used.
 
 lazy_reader                  open, load_state_dict: a thin lazy reader of a checkpoint
 inspect_checkpoint           inspect: the contents of a checkpoint
-consolidate_reshard_convert  consolidate, reshard, convert
+consolidate_and_convert      consolidate, convert: write a checkpoint in another format
+reshard_checkpoint           reshard: write a checkpoint for another number of ranks
 verify_checkpoint            verify: check whether a checkpoint is whole
 compare_checkpoints          diff: compare two checkpoints; diff_series: compare several in order
 make_and_apply_deltas        delta, apply: the difference between two models
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
     from zerotools.jobs.memory_estimates.training_estimate import Estimate
     from zerotools.ops.comparison.diff_result import CheckpointDiff
     from zerotools.public.compare_checkpoints import DiffResult, SeriesDiff, diff, diff_series
-    from zerotools.public.consolidate_reshard_convert import consolidate, convert, reshard
+    from zerotools.public.consolidate_and_convert import consolidate, convert
     from zerotools.public.estimate_memory import estimate
     from zerotools.public.gather_shards import GatherResult, gather
     from zerotools.public.inspect_checkpoint import InspectResult, inspect
     from zerotools.public.lazy_reader import Entry, Reader, load_state_dict, open
     from zerotools.public.make_and_apply_deltas import ApplyResult, DeltaResult, apply, delta
     from zerotools.public.progress import ProgressUpdate
+    from zerotools.public.reshard_checkpoint import reshard
     from zerotools.public.run_conversion import ConversionResult
     from zerotools.public.salvage_weights import SalvageResult, salvage
     from zerotools.public.serve_checkpoint import ServedCheckpoint, serve
@@ -46,7 +48,8 @@ _MODULES = {
     "zerotools.ops.comparison.diff_result": ("CheckpointDiff",),
     "zerotools.public.make_and_apply_deltas": ("ApplyResult", "DeltaResult", "apply", "delta"),
     "zerotools.public.compare_checkpoints": ("DiffResult", "SeriesDiff", "diff", "diff_series"),
-    "zerotools.public.consolidate_reshard_convert": ("consolidate", "convert", "reshard"),
+    "zerotools.public.consolidate_and_convert": ("consolidate", "convert"),
+    "zerotools.public.reshard_checkpoint": ("reshard",),
     "zerotools.public.gather_shards": ("GatherResult", "gather"),
     "zerotools.public.inspect_checkpoint": ("InspectResult", "inspect"),
     "zerotools.public.lazy_reader": ("Entry", "Reader", "load_state_dict", "open"),

@@ -20,7 +20,7 @@ from zerotools.ops.delta.delta_chain import ApplyRequest, DeltaChain, opened_del
 from zerotools.ops.delta.delta_in_parts import make_delta_part
 from zerotools.ops.delta.make_delta import make_delta, plan_delta, written_file
 from zerotools.ops.delta.models_of_delta import ModelNaming, model_of
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.public.command_options.declare_and_bind_options import (
     OUTPUT,
     Option,

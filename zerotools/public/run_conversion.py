@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped
@@ -20,11 +20,14 @@ from zerotools.ops.conversions.conversion import (
     prove_coverage,
     prove_part,
 )
-from zerotools.ops.execution.divide_output import OutputPart, PartPlan
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.write_output import check_write, write_output
 from zerotools.public.command_options.part_and_memory_options import budget_of, chosen_part
 from zerotools.public.progress import ProgressWanted, metering
+
+if TYPE_CHECKING:
+    from zerotools.ops.execution.divide_output import PartPlan
+    from zerotools.ops.execution.output_part import OutputPart
 
 
 @dataclass(frozen=True)

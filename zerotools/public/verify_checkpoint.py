@@ -17,7 +17,7 @@ from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.stores.parse_url import path_of
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.compare_manifest import chosen_reference as compared_with
 from zerotools.ops.verification.digest_manifest import (

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
+from zerotools.core.target import Target
 from zerotools.io.files.regular_files import read_regular
+from zerotools.io.output.files_without_tensors import file_of_bytes
 from zerotools.version import version
 
 NAMED_ORDER = ".zerotools-order.json"
@@ -87,3 +89,16 @@ def read_named_order(directory: Path) -> NamedOrder | None:
         )
     names = [list(map(str, group)) for group in groups if isinstance(group, list)]
     return NamedOrder(str(tree.get("known_by"))[:1000], names)
+
+
+def with_record(target: Target, record: NamedOrder | None) -> Target:
+    """Return `target` with a file that holds `record`. If it is None, return `target` unchanged."""
+    if record is None:
+        return target
+    plan = file_of_bytes(record.to_json().encode())
+    checkpoint = target.checkpoint
+    return replace(
+        target,
+        files={**target.files, NAMED_ORDER: plan},
+        checkpoint=replace(checkpoint, files={**checkpoint.files, NAMED_ORDER: plan.size}),
+    )

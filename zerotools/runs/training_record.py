@@ -202,6 +202,11 @@ class JobRecord:
     torch_version: str | None = None
     zerotools_version: str | None = None
 
+    @property
+    def random_states(self) -> int:
+        """The number of ranks with a file of their random number state: all of them, or 0."""
+        return self.world_size if self.rng == RNG_PER_RANK else 0
+
     def resharded(self, world_size: int) -> JobRecord:
         """Return the record for the same run on another number of ranks. Its random number
         generators will be seeded again.

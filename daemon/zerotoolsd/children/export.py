@@ -79,8 +79,8 @@ def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
 def _write(checkpoint: Path, destination: Path, options: Options, instead: str) -> Path:
     """Write the model directory. If weights do not fit in fp16, the error names the alternative
     `instead`."""
-    from zerotools.ops.conversions.consolidate import prepare_export, refuse_overflow
-    from zerotools.ops.conversions.conversion import perform_conversion
+    from zerotools.ops.conversions.consolidate import prepare_export
+    from zerotools.ops.conversions.conversion import perform_conversion, refuse_overflow
     from zerotools.ops.execution.execute import WriteReport
     from zerotools.ops.execution.tile_workers import MemoryBudget
 

@@ -15,13 +15,11 @@ from tests.forked_programs import forked_programs
 from tests.formats.safetensors.files import entry, file_bytes
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.ops import exports
-from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import read_any
-from zerotools.io.numeric.dtype_casts import Array, LostValues
-from zerotools.ops.conversions.consolidate import Options, prepare_export, refuse_overflow
+from zerotools.io.numeric.dtype_casts import Array
+from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.inspection.next_commands import next_commands
@@ -175,16 +173,6 @@ def test_modes_follow_the_umask(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch()
     assert (tmp_path / "out/model.safetensors").stat().st_mode == plain.stat().st_mode
-
-
-def test_overflow_names_the_tensor_and_the_largest_value() -> None:
-    report = WriteReport(losses={Key("w", "param"): LostValues(overflowed=3, largest=1e6)})
-    with pytest.raises(
-        BadRequest,
-        match=r"values of 1 tensor are too large for .*w has 3 such values, the largest 1e\+06",
-    ):
-        refuse_overflow(report)
-    refuse_overflow(WriteReport(losses={Key("w", "param"): LostValues(nans=1)}))
 
 
 def test_an_output_inside_the_checkpoint_is_refused(tmp_path: Path) -> None:

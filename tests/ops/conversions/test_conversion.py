@@ -17,22 +17,27 @@ from tests.golden_files import DEEPSPEED, JOB
 from tests.ops import killed_part
 from tests.ops.exports import model, noise
 from tests.ops.killed_export import SHARD_BYTES, SMALLEST
+from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import FilePlan
+from zerotools.io.numeric.dtype_casts import LostValues
 from zerotools.io.output.journal import NAME
 from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, reshard
-from zerotools.ops.conversions.consolidate import Options, refuse_overflow
+from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import (
     Conversion,
     perform_conversion,
     perform_part,
     prove_part,
+    refuse_overflow,
 )
 from zerotools.ops.execution import execute_part
-from zerotools.ops.execution.divide_output import OutputPart, PartPlan
+from zerotools.ops.execution.divide_output import PartPlan
+from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.execution.execute_part import PartReport
+from zerotools.ops.execution.output_part import OutputPart
 
 OPTIONS = Options(max_shard_bytes=SHARD_BYTES)
 
@@ -265,3 +270,13 @@ def test_an_overflow_keeps_the_output_from_its_name(tmp_path: Path) -> None:
         with pytest.raises(BadRequest, match="too large for their new dtype"):
             run(index)
     assert not (tmp_path / "out").exists()
+
+
+def test_overflow_names_the_tensor_and_the_largest_value() -> None:
+    report = WriteReport(losses={Key("w", "param"): LostValues(overflowed=3, largest=1e6)})
+    with pytest.raises(
+        BadRequest,
+        match=r"values of 1 tensor are too large for .*w has 3 such values, the largest 1e\+06",
+    ):
+        refuse_overflow(report)
+    refuse_overflow(WriteReport(losses={Key("w", "param"): LostValues(nans=1)}))

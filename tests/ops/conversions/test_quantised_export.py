@@ -18,15 +18,15 @@ from zerotools.ops.conversions.consolidate import (
     Options,
     choose_dtype,
     prepare_export,
-    refuse_overflow,
 )
 from zerotools.ops.conversions.conversion import (
     Conversion,
     perform_conversion,
     perform_part,
     prove_part,
+    refuse_overflow,
 )
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.execution.tile_workers import MIN_TILE_BYTES, MemoryBudget
 from zerotools.ops.quantised.dequantise import refuse_quantised
 from zerotools.ops.quantised.find_quantised import find_quantised

@@ -11,9 +11,9 @@ import zerotools
 from harness.stores.trouble import Call
 from tests.io.stores.far import troubled
 from tests.ops.delta.pairs import loaded, stepped, weights, write_model
+from zerotools.io.output.manifest_path import sidecar_of_path
 from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
-from zerotools.ops.verification.digest_manifest import sidecar_of_path
 from zerotools.public.progress import ProgressUpdate
 
 MODEL = "model.safetensors"

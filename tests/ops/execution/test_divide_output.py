@@ -20,13 +20,13 @@ from zerotools.ops.execution.divide_output import (
     ALIGNMENT,
     ByteRange,
     Extent,
-    OutputPart,
     clip_plan,
     divide_output,
     plan_part,
 )
 from zerotools.ops.execution.execute import Transfer
 from zerotools.ops.execution.execute_part import execute_part
+from zerotools.ops.execution.output_part import OutputPart
 
 MIB = 2**20
 

@@ -32,7 +32,7 @@ from zerotools.io.output.write_to_store import ObjectExists
 from zerotools.io.stores.parse_url import path_of
 from zerotools.io.stores.store_path import put_object
 from zerotools.ops.conversions import consolidate, reshard
-from zerotools.ops.conversions.conversion import Conversion, perform_conversion
+from zerotools.ops.conversions.conversion import Conversion, perform_conversion, refuse_overflow
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.store_output.convert_into_store import file_stream
@@ -269,7 +269,7 @@ def test_losses_are_counted_as_on_a_disk(tmp_path: Path, monkeypatch: pytest.Mon
 
     values = {"w": np.array([1.0, 1e6, np.nan, np.inf], np.float32)}
     save_file(values, tmp_path / "model.safetensors")
-    check: Callable[..., None] = consolidate.refuse_overflow
+    check: Callable[..., None] = refuse_overflow
     with served(monkeypatch) as store:
         said = []
         for out in (tmp_path / "out", far("out")):

@@ -15,7 +15,7 @@ from tests.matrices import FULL
 from tests.ops.verification.damage import SMALL, copy, flip, largest_record
 from tests.ops.verification.forms import made
 from zerotools.core.errors import ZerotoolsError
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.verification.compare_manifest import Against, chosen_reference
 from zerotools.ops.verification.divide_checks import Portion, portion_of, tied_names
 from zerotools.ops.verification.verification_result import Check, Soundness, Verification

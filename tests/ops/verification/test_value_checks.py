@@ -18,7 +18,7 @@ from zerotools.core.errors import BadFile
 from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.consolidate import Options, prepare_export
 from zerotools.ops.conversions.conversion import perform_conversion
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.verification.value_checks import is_exact_in, is_mask
 from zerotools.ops.verification.verify import carry_out_verify, prepare_verify

@@ -20,11 +20,12 @@ from zerotools.cli.options.import_options import config_options
 from zerotools.core.errors import BadRequest
 from zerotools.public import (
     compare_checkpoints,
-    consolidate_reshard_convert,
+    consolidate_and_convert,
     estimate_memory,
     gather_shards,
     inspect_checkpoint,
     make_and_apply_deltas,
+    reshard_checkpoint,
     salvage_weights,
     serve_checkpoint,
     thin_checkpoints,
@@ -48,9 +49,9 @@ from zerotools.public.command_options.declare_and_bind_options import (
 KEYWORDS: dict[str, type] = {
     "inspect": inspect_checkpoint.InspectKeywords,
     "diff": compare_checkpoints.DiffKeywords,
-    "consolidate": consolidate_reshard_convert.ConsolidateKeywords,
-    "reshard": consolidate_reshard_convert.ReshardKeywords,
-    "convert": consolidate_reshard_convert.ConvertKeywords,
+    "consolidate": consolidate_and_convert.ConsolidateKeywords,
+    "reshard": reshard_checkpoint.ReshardKeywords,
+    "convert": consolidate_and_convert.ConvertKeywords,
     "verify": verify_checkpoint.VerifyKeywords,
     "salvage": salvage_weights.SalvageKeywords,
     "thin": thin_checkpoints.ThinKeywords,

@@ -11,7 +11,7 @@ from tests.cli.command_process import zerotools
 from tests.cli.commands.test_checkpoint_commands import refused
 from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import BadRequest
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.public.command_options.part_and_memory_options import part_of
 
 SOURCE = DEEPSPEED / "z2-bf16-w2" / "checkpoint"

@@ -14,7 +14,7 @@ from zerotools.cli.options.click_options import (
     options_of,
 )
 from zerotools.cli.output.convert_and_report import convert_and_report
-from zerotools.public.consolidate_reshard_convert import ConsolidateKeywords, consolidate
+from zerotools.public.consolidate_and_convert import ConsolidateKeywords, consolidate
 
 
 @click.command("consolidate", cls=GroupedCommand)

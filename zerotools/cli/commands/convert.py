@@ -14,7 +14,7 @@ from zerotools.cli.options.click_options import (
     options_of,
 )
 from zerotools.cli.output.convert_and_report import convert_and_report
-from zerotools.public.consolidate_reshard_convert import ConvertKeywords, convert
+from zerotools.public.consolidate_and_convert import ConvertKeywords, convert
 
 
 @click.command("convert", cls=GroupedCommand)

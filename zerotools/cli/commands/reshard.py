@@ -14,7 +14,7 @@ from zerotools.cli.options.click_options import (
     options_of,
 )
 from zerotools.cli.output.convert_and_report import convert_and_report
-from zerotools.public.consolidate_reshard_convert import ReshardKeywords, reshard
+from zerotools.public.reshard_checkpoint import ReshardKeywords, reshard
 
 
 @click.command("reshard", cls=GroupedCommand)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.io.distcp.metadata import Item
-from zerotools.runs.training_record import JobRecord
+
+if TYPE_CHECKING:  # few checkpoints are of a job
+    from zerotools.runs.training_record import JobRecord
 
 
 @dataclass(frozen=True, slots=True)

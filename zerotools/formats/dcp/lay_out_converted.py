@@ -43,7 +43,6 @@ from zerotools.formats.torch_optimizers import (
 from zerotools.io.distcp.lay_out_data_file import archive_of
 from zerotools.io.numeric.scalar_tensors import scalar_bytes
 from zerotools.io.output.files_without_tensors import sidecar_files
-from zerotools.runs.training_record import RNG_PER_RANK
 
 DcpEntries = dict[KeyPath, DcpEntry]
 
@@ -258,7 +257,7 @@ def _dropped(
     if training.client or STATE_ROLE in roles:
         yield Dropped("client", "state that the training program added")
     job = native_of(source).job
-    if job is not None and job.rng == RNG_PER_RANK:
+    if job is not None and job.random_states:
         yield Dropped("random state", f"it belongs to {count_text(job.world_size, 'rank')}")
 
 

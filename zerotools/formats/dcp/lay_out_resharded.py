@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.counts_and_sizes import count_text
@@ -35,7 +36,9 @@ from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES
 from zerotools.io.numeric.scalar_tensors import scalar_bytes
 from zerotools.io.output.files_without_tensors import file_of_bytes, run_sidecars_in, sidecar_files
 from zerotools.runs.job_checkpoint_file_names import DCP, RECORD
-from zerotools.runs.training_record import JobRecord, record_to_json
+
+if TYPE_CHECKING:  # few checkpoints are of a job
+    from zerotools.runs.training_record import JobRecord
 
 
 def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
@@ -163,6 +166,8 @@ def _origin(source: Checkpoint, destination: Path, world_size: int) -> Origin:
 
 
 def _job_files(source: Checkpoint, record: JobRecord) -> dict[str, FilePlan]:
+    from zerotools.runs.training_record import record_to_json
+
     return {RECORD: file_of_bytes(record_to_json(record).encode()), **sidecar_files(source)}
 
 
@@ -197,8 +202,7 @@ def lay_out_job(
     said = replace(record, replicated=numbers)
     files = {
         **laid_out.files,
-        RECORD: file_of_bytes(record_to_json(said).encode()),
-        **sidecar_files(source),
+        **_job_files(source, said),
     }
     checkpoint = Checkpoint(
         root=destination,

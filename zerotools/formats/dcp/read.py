@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem
 from zerotools.core.dtypes import PRECISIONS
@@ -26,9 +27,10 @@ from zerotools.io.distcp.item_chunks import BlobTrees, Items
 from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.files.tolerated_damage import raise_or_record, record_lost_unnamed
 from zerotools.io.huggingface.model_sidecars import model_sidecars
-from zerotools.runs.find_job_checkpoints import DCP, RECORD, JobRecord, read_record, rng_name
-from zerotools.runs.job_checkpoint_file_names import MANIFEST
-from zerotools.runs.manifest import read_manifest, verify_manifest
+from zerotools.runs.job_checkpoint_file_names import DCP, MANIFEST, RECORD
+
+if TYPE_CHECKING:  # few checkpoints are of a job
+    from zerotools.runs.training_record import JobRecord
 
 _MEGATRON = (
     "{path} is a Megatron torch_dist checkpoint, but lacks its common.pt and metadata.json, which "
@@ -112,6 +114,8 @@ def _record(path: Path) -> JobRecord | None:
     """
     try:
         if (path / RECORD).exists():
+            from zerotools.runs.training_record import read_record
+
             return read_record(path)
         if not _had_record(path):
             return None
@@ -126,8 +130,12 @@ def _record(path: Path) -> JobRecord | None:
 
 
 def _had_record(path: Path) -> bool:
+    if not (path / MANIFEST).is_file():
+        return False
+    from zerotools.runs.manifest import read_manifest
+
     try:
-        return (path / MANIFEST).is_file() and RECORD in read_manifest(path)
+        return RECORD in read_manifest(path)
     except BadFile:
         return False
 
@@ -227,9 +235,12 @@ def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -
     """Return a problem for each file that the manifest or record of a job lists, if the file is
     missing or its size differs. No file content is read.
     """
+    from zerotools.runs.find_job_checkpoints import rng_name
+    from zerotools.runs.manifest import verify_manifest
+
     problems = [p for p in verify_manifest(path, digests=False) if p.file not in known]
     said = {problem.file for problem in problems}
-    for rank in range(record.world_size if record.rng == "per-rank" else 0):
+    for rank in range(record.random_states):
         name = rng_name(rank)
         if name not in said and not (path / name).is_file():
             message = (

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
@@ -32,7 +32,9 @@ from zerotools.formats.dcp.name_flat_keys import STATE_ROLE
 from zerotools.formats.dcp.several_directories import is_replicated
 from zerotools.formats.torch_optimizers import optimizer_of, scalars_of
 from zerotools.io.numeric.scalar_tensors import read_scalar
-from zerotools.runs.training_record import JobRecord
+
+if TYPE_CHECKING:  # few checkpoints are of a job
+    from zerotools.runs.training_record import JobRecord
 
 _GROUP = re.compile(r"param_groups\.(?P<name>.+)\.(?P<option>[^.]+)", re.S)
 _STATE = re.compile(r"state\.(?P<name>.+)\.(?P<role>[^.]+)", re.S)

@@ -4,6 +4,7 @@ tensors.
 staging                a directory in which the output is made, until it gets its final name
 write_to_store         makes an output in an object store, which has no rename; removes an output
 output_marker          `.zerotools-output.json`: the files that a command wrote
+manifest_path          the path of the manifest of digests next to an output
 journal                lists the complete files of an unfinished output, for `--resume`
 part_ledger            the journals of runs that write one output together
 advice_to_continue     advice on how to continue an unfinished output

@@ -45,7 +45,6 @@ from zerotools.ops.conversions.quantised_export import (
     with_quantised_config,
 )
 from zerotools.ops.copied_sidecars import lacking_config
-from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.dequantise import refuse_split
 from zerotools.ops.quantised.find_quantised import find_quantised
 from zerotools.ops.quantised.quantise import QUANTISERS
@@ -370,30 +369,6 @@ def kept_note(described: Checkpoint, dtype: DType) -> list[str]:
         return []
     more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
     return [f"not rounded to 16 bits, as in transformers: {kept[0]}{more}"]
-
-
-OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infinities"
-
-
-def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
-    """Refuse an export with weights that became infinite, because they are too large for its dtype.
-
-    Raises:
-        BadRequest: a value became infinite. For each tensor, the message has the number of values
-            that are too large, and the largest of them.
-    """
-    lost = {key: losses for key, losses in report.losses.items() if losses.overflowed}
-    if not lost:
-        return
-    worst = "; ".join(
-        f"{key} has {count_text(losses.overflowed, 'such value')}, the largest {losses.largest:g}"
-        for key, losses in list(lost.items())[:10]
-    )
-    more = f"; and {len(lost) - 10} more tensors" if len(lost) > 10 else ""
-    raise BadRequest(
-        f"values of {count_text(len(lost), 'tensor')} are too large for their new dtype (the "
-        f"largest fp16 is 65504): {worst}{more}; {advice}"
-    )
 
 
 def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> list[str]:

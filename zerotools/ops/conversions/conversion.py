@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Key, Stamp
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.scaled_cast import stored_tensors
@@ -26,28 +28,22 @@ from zerotools.io.numeric.torch_float16_cast import cast_for
 from zerotools.io.output.output_marker import check_replaceable, is_empty
 from zerotools.io.output.part_ledger import check_parts, has_started
 from zerotools.io.output.staging import partial_of
-from zerotools.ops.execution.divide_output import ALIGNMENT, OutputPart, PartPlan, plan_part
 from zerotools.ops.execution.execute import (
     Publication,
     Transfer,
     WriteReport,
     execute,
 )
-from zerotools.ops.execution.execute_part import (
-    PartReport,
-    digest_of,
-    end_complete,
-    execute_part,
-)
 from zerotools.ops.execution.plan_copies import plan, prove_plan
 from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.verify_source_and_output import (
-    OutputProof,
-    check_sidecar,
-    prove_source,
-    put_sidecar,
-)
+from zerotools.ops.verification.manifest_next_to_output import check_sidecar, put_sidecar
+
+if TYPE_CHECKING:  # imported where they are used: by --verify and by --part
+    from zerotools.ops.execution.divide_output import PartPlan
+    from zerotools.ops.execution.execute_part import PartReport
+    from zerotools.ops.execution.output_part import OutputPart
+    from zerotools.ops.verify_source_and_output import OutputProof
 
 _FROM_IT = "use another checkpoint, because the output needs this file"
 
@@ -181,14 +177,19 @@ def perform_conversion(
     sources = Sources(conversion.stamps)
     sources.check()
     prove_coverage(conversion)
-    if verify and not conversion.is_examined:
+    examines = verify and not conversion.is_examined
+    if examines:
         format_of(source, conversion.table).compare_copies(conversion.as_read or source)
     there = allocated_bytes(partial_of(conversion.destination)) if resume else 0
     _check_disk_space(conversion, there)
     cast = cast_for(cast_to_fp16(conversion), budget.workers)
-    proof = OutputProof(source, target, budget, on_bytes, cast, sources, conversion.table)
+    proof: OutputProof | None = None
+    if verify:
+        from zerotools.ops.verify_source_and_output import OutputProof, prove_source
+
+        proof = OutputProof(source, target, budget, on_bytes, cast, sources, conversion.table)
     with conversion.sums():
-        if verify and not conversion.is_examined:
+        if examines:
             prove_source(source, target.checkpoint.tensors, conversion.stamps, budget)
         report = execute(
             plan(source, target.checkpoint),
@@ -199,12 +200,12 @@ def perform_conversion(
                 command=conversion.command,
                 overwrite=overwrite,
                 check=check,
-                read_back=proof if verify else None,
+                read_back=proof,
             ),
             identity=identity_of(source, target, conversion.request, conversion.stamps),
             resume=resume,
         )
-    report.manifest = put_sidecar(proof.manifest, conversion.destination)
+    report.manifest = put_sidecar(proof.manifest if proof else None, conversion.destination)
     return report
 
 
@@ -214,6 +215,30 @@ def cast_to_fp16(conversion: Conversion) -> int:
         tensor.numel
         for key, tensor in conversion.target.checkpoint.tensors.items()
         if tensor.dtype == FLOAT16 and conversion.source.tensors[key].dtype == FLOAT32
+    )
+
+
+OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infinities"
+
+
+def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
+    """Refuse an export with weights that became infinite, because they are too large for its dtype.
+
+    Raises:
+        BadRequest: a value became infinite. For each tensor, the message has the number of values
+            that are too large, and the largest of them.
+    """
+    lost = {key: losses for key, losses in report.losses.items() if losses.overflowed}
+    if not lost:
+        return
+    worst = "; ".join(
+        f"{key} has {count_text(losses.overflowed, 'such value')}, the largest {losses.largest:g}"
+        for key, losses in list(lost.items())[:10]
+    )
+    more = f"; and {len(lost) - 10} more tensors" if len(lost) > 10 else ""
+    raise BadRequest(
+        f"values of {count_text(len(lost), 'tensor')} are too large for their new dtype (the "
+        f"largest fp16 is 65504): {worst}{more}; {advice}"
     )
 
 
@@ -333,17 +358,19 @@ def allocated_bytes(directory: Path) -> int:
 
 
 def prove_part(
-    conversion: Conversion, part: OutputPart, alignment: int = ALIGNMENT
+    conversion: Conversion, part: OutputPart, alignment: int | None = None
 ) -> tuple[int, PartPlan]:
     """Prove that every copy of one part can be made. Return the number of copies, and the plan of
-    the part. `alignment` is passed to `divide_output`.
+    the part. `alignment` is passed to `divide_output`, unless it is None.
 
     Raises:
         As `prove_coverage`, and BadRequest: the conversion cannot be made in parts.
     """
+    from zerotools.ops.execution.divide_output import ALIGNMENT, plan_part
+
     refuse_merging(conversion)
     refuse_damaged(conversion)
-    planned = plan_part(conversion.target, part, alignment)
+    planned = plan_part(conversion.target, part, alignment or ALIGNMENT)
     wanted = replace(conversion.target.checkpoint, tensors=planned.tensors)
     return prove_plan(conversion.source, wanted), planned
 
@@ -393,6 +420,13 @@ def perform_part(
             the same conversion with another number of parts.
         BadFile: the source is incomplete, damaged or changed since it was read.
     """
+    from zerotools.ops.execution.execute_part import (
+        PartReport,
+        digest_of,
+        end_complete,
+        execute_part,
+    )
+
     source, target = conversion.source, conversion.target
     budget = budget.reading(source.root)
     identity = identity_of(source, target, conversion.request, conversion.stamps)

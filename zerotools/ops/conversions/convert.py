@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
@@ -28,13 +28,6 @@ from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.huggingface.model_sidecars import optimizer_files
 from zerotools.io.output.files_without_tensors import carried_file
-from zerotools.maps.hub_tensor_names import FUSED
-from zerotools.maps.map_file import HUB
-from zerotools.maps.transformers_names import MEMORY
-from zerotools.ops.conversions.adapter_export import (
-    AdapterExport,
-    prepare_adapter,
-)
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
 from zerotools.ops.conversions.merged_model import (
     ADAPTER_OPTIONS,
@@ -49,12 +42,12 @@ from zerotools.ops.conversions.missing_optimizer_options import (
     with_missing_options,
 )
 from zerotools.ops.conversions.quantised_export import (
+    KEEP,
     dequantise_if_requested,
     refuse_bare_casts,
     refuse_quantising,
 )
 from zerotools.ops.conversions.reshard import check_world_size, plan_reshard
-from zerotools.ops.conversions.weights_without_optimizer import KEEP, weights_alone
 from zerotools.ops.copied_sidecars import lacking_config, requested_sidecars
 from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.quantised.find_quantised import find_quantised
@@ -65,20 +58,18 @@ from zerotools.ops.resume_from_other_program.name_numbered_state import (
     with_names,
     with_numbered_state,
     with_proved_names,
-    with_record,
     without_optimizer,
 )
-from zerotools.ops.resume_from_other_program.parameter_order_option import (
-    AskedOrder,
-    asked_order,
-    how_to_name,
-)
 from zerotools.ops.undeclared_dropped_data import left_behind, undeclared_dropped_data
-from zerotools.ops.weights.convert_adapter_layout import scale_note
-from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint, mapped_training
-from zerotools.ops.weights.lora_merge import AdapterRequest
-from zerotools.runs.optimizer_names_record import named_order_of
+from zerotools.runs.optimizer_names_record import named_order_of, with_record
 
+if TYPE_CHECKING:  # imported where they are used, because most conversions need none of them
+    from zerotools.ops.resume_from_other_program.parameter_order_option import AskedOrder
+    from zerotools.ops.weights.convert_layout import MapRequest
+    from zerotools.ops.weights.lora_merge import AdapterRequest
+
+JOB = "job"
+"""The name on the command line of the target that `prepare_job` writes."""
 DTYPE, ORDER, WEIGHTS_ONLY = "dtype", "order", "weights_only"
 NO_CHECK, FORCE = "no_check_names", "force"
 
@@ -96,6 +87,8 @@ class _Request:
 
     @property
     def adapter(self) -> AdapterRequest:
+        from zerotools.ops.weights.lora_merge import AdapterRequest
+
         given = self.options.get
         return AdapterRequest(given("base"), given("adapter_config"), given("adapter_name"))
 
@@ -192,6 +185,9 @@ def _prepare(
     run = _named(source, training, request, order)
     source, training, notes = run.checkpoint, run.training, list(run.notes)
     if request.mapping is not None:
+        from zerotools.ops.weights.convert_adapter_layout import scale_note
+        from zerotools.ops.weights.convert_layout import mapped_checkpoint, mapped_training
+
         refuse_quantising(request.options.get(DTYPE, KEEP))
         made = mapped_checkpoint(source, request.mapping, training)
         if made.is_changed:
@@ -236,6 +232,8 @@ def _prepare(
 
 
 def _adapter(source: Checkpoint, request: _Request, config_dir: Path | None) -> Conversion:
+    from zerotools.ops.conversions.adapter_export import AdapterExport, prepare_adapter
+
     options, form = request.options, request.form
     formats.format_of(source, request.table).check_weights(source)
     refuse_with_adapter([name for name in ("max_shard_bytes",) if name in options])
@@ -265,6 +263,9 @@ def _lay_out(
     form, options = request.form, request.writing
     if form.writes_state:
         return form.lay_out(source, training, request.destination, options)
+    from zerotools.maps.map_file import HUB
+    from zerotools.ops.conversions.weights_without_optimizer import weights_alone
+
     dtype = request.options.get(DTYPE, KEEP)
     is_hub = request.mapping is None or request.mapping.to == HUB
     chosen = weights_alone(
@@ -352,6 +353,8 @@ class _Run:
 def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> AskedOrder | None:
     if ORDER not in request.options:
         return None
+    from zerotools.ops.resume_from_other_program.parameter_order_option import asked_order
+
     return asked_order(str(request.options[ORDER]), source, given)
 
 
@@ -406,6 +409,8 @@ def _named(
         source, training = proved.named.checkpoint, proved.named.training
         settled, said = (NUMBERED_STATE,), [proved.known_by]
     elif training.unnamed and _needs_names(source, training, request):
+        from zerotools.ops.resume_from_other_program.parameter_order_option import how_to_name
+
         raise BadRequest(
             f"{how_to_name(source, source.model_sidecars)}; or use --weights-only, to convert "
             "only the weights"
@@ -500,6 +505,10 @@ def _in_memory(
     """Return the checkpoint with its weights in a layout that has the names in `order`, and the
     name of the layout; None if there is no such layout.
     """
+    from zerotools.maps.hub_tensor_names import FUSED
+    from zerotools.maps.transformers_names import MEMORY
+    from zerotools.ops.weights.convert_layout import MapRequest, mapped_checkpoint
+
     weights = {
         key: tensor
         for key, tensor in checkpoint.tensors.items()

@@ -19,6 +19,7 @@ from zerotools.formats.format import option_flag
 from zerotools.formats.torch_optimizers import NUMBERED_STATE, ORDER_UNKNOWN, WEIGHT_ROLES
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.ops.conversions.conversion import Conversion, with_target_sources
+from zerotools.ops.conversions.convert import JOB
 from zerotools.ops.conversions.missing_optimizer_options import (
     NAMES,
     RequestedHyperparameters,
@@ -39,7 +40,6 @@ from zerotools.ops.resume_from_other_program.name_numbered_state import (
     record_of,
     with_names,
     with_proved_names,
-    with_record,
 )
 from zerotools.ops.resume_from_other_program.parameter_order_option import (
     AskedOrder,
@@ -49,11 +49,9 @@ from zerotools.ops.resume_from_other_program.parameter_order_option import (
 from zerotools.ops.resume_from_other_program.rename_to_job import WantedModel
 from zerotools.ops.undeclared_dropped_data import left_behind
 from zerotools.runs.foreign_checkpoint_record import foreign_record
-from zerotools.runs.optimizer_names_record import named_order_of
+from zerotools.runs.optimizer_names_record import named_order_of, with_record
 from zerotools.runs.training_record import RNG_RESEED, JobRecord, ModelRecord
 
-JOB = "job"
-"""The name of this target on the command line."""
 _TAKEN = {*NAMES, "order", "world_size"}
 _KEPT = {"param_groups", "steps", "loss_scale"}
 _WHY = {

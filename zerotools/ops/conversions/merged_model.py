@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerotools.core.adapter_tensor_names import tensor_of_other_kind
 from zerotools.core.checkpoint import Checkpoint, Tensor
@@ -20,10 +21,11 @@ from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.copied_sidecars import with_sidecars
 from zerotools.ops.quantised.quantise import QUANTISERS
-from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters
-from zerotools.ops.weights.merged_config import with_base_config, with_merged_config
 from zerotools.ops.weights.select_and_rename import SIXTEEN_BIT
 from zerotools.ops.weights.tied_weights import with_untied_config
+
+if TYPE_CHECKING:  # imported where they are used, because few models have adapters
+    from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters
 
 ADAPTER_OPTIONS = ("adapter_only", "adapter_config", "adapter_name", "base")
 
@@ -60,6 +62,8 @@ class MergedModel:
             return target
         if self.merged is None:
             return with_untied_config(target, weights)
+        from zerotools.ops.weights.merged_config import with_merged_config
+
         return with_merged_config(target, weights)
 
     def with_sums(self, conversion: Conversion) -> Conversion:
@@ -98,6 +102,8 @@ def merged_model(
     """
     merged, found = None, dict(fallback_sidecars or {})
     if is_merged:
+        from zerotools.ops.weights.lora_merge import merge_adapters
+
         refuse_other_kinds(checkpoint)
         around, _ = with_sidecars(checkpoint, config_dir, found)
         request = replace(request, model_config=around.model_sidecars.get(CONFIG))
@@ -106,6 +112,8 @@ def merged_model(
     checkpoint = checkpoint if merged is None else merged.checkpoint
     checkpoint, notes = with_sidecars(checkpoint, config_dir, found)
     if merged is not None:
+        from zerotools.ops.weights.merged_config import with_base_config
+
         checkpoint, more = with_base_config(checkpoint, merged.base)
         notes += more
     return MergedModel(checkpoint, tuple(notes), merged)

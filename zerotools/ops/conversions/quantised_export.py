@@ -22,7 +22,7 @@ from zerotools.ops.quantised.quantise import QUANTISERS, Quantised, quantise_wei
 from zerotools.ops.quantised.quantised_weights import Quantisation
 from zerotools.ops.weights.select_and_rename import describe_output
 
-AUTO = "auto"
+AUTO, KEEP = "auto", "keep"
 
 
 def dequantise_if_requested(

@@ -20,9 +20,8 @@ from zerotools.ops.conversions.conversion import (
     with_target_sources,
 )
 from zerotools.ops.execution.plan_copies import prove_source
-from zerotools.ops.resume_from_other_program.name_numbered_state import with_record
 from zerotools.ops.undeclared_dropped_data import undeclared_dropped_data
-from zerotools.runs.optimizer_names_record import named_order_of
+from zerotools.runs.optimizer_names_record import named_order_of, with_record
 
 _AS_IS = WriteOptions()
 

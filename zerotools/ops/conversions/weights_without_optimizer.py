@@ -16,6 +16,7 @@ from zerotools.ops.conversions.consolidate import DTYPES, cast_types, choose_dty
 from zerotools.ops.conversions.merged_model import MergedModel
 from zerotools.ops.conversions.quantised_export import (
     AUTO,
+    KEEP,
     quantise_and_describe,
     with_quantised_config,
 )
@@ -37,8 +38,6 @@ from zerotools.ops.weights.select_and_rename import (
     weights_from,
 )
 from zerotools.ops.weights.tied_weights import resolve_aliases
-
-KEEP = "keep"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from zerotools.io.files.exclusive_directory import copy_access
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.journal import Journal
+from zerotools.io.output.manifest_path import sidecar_of_path
 from zerotools.io.output.output_marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.io.output.write_to_store import FarStaging
@@ -32,14 +33,7 @@ from zerotools.ops.delta.delta_file import DeltaTensor
 from zerotools.ops.delta.make_delta import block_workers, in_order
 from zerotools.ops.delta.models_of_delta import is_model_directory
 from zerotools.ops.delta.prove_applied import AppliedProof
-from zerotools.ops.execution.divide_output import (
-    ByteRange,
-    Extent,
-    OutputPart,
-    PartPlan,
-    cut_files,
-    plan_part,
-)
+from zerotools.ops.execution.divide_output import ByteRange, Extent, PartPlan, cut_files, plan_part
 from zerotools.ops.execution.execute import (
     Fill,
     Publication,
@@ -49,6 +43,7 @@ from zerotools.ops.execution.execute import (
     write_target,
 )
 from zerotools.ops.execution.execute_part import PartReport, digest_of, end_complete, write_part
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.serving.byte_source import Note
 from zerotools.ops.store_output.convert_into_store import (
     FileUpload,
@@ -58,8 +53,7 @@ from zerotools.ops.store_output.convert_into_store import (
 )
 from zerotools.ops.store_output.upload_memory import UploadMemory
 from zerotools.ops.thinning.directory_snapshot import Entries
-from zerotools.ops.verification.digest_manifest import sidecar_of_path
-from zerotools.ops.verify_source_and_output import put_sidecar
+from zerotools.ops.verification.manifest_next_to_output import put_sidecar
 from zerotools.runs.job_checkpoint_file_names import MANIFEST
 
 _INDEX = ".index.json"

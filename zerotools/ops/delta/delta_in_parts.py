@@ -38,9 +38,9 @@ from zerotools.ops.delta.make_delta import (
     check_delta_output,
     write_blocks,
 )
-from zerotools.ops.execution.divide_output import OutputPart
 from zerotools.ops.execution.execute import size_of
 from zerotools.ops.execution.execute_part import digest_of, gone_error
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.execution.tile_workers import MemoryBudget
 
 _JOINED = "joined"

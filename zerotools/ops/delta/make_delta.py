@@ -48,7 +48,7 @@ from zerotools.ops.delta.delta_file import (
     is_delta,
 )
 from zerotools.ops.delta.models_of_delta import in_layout, tensors_of
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource

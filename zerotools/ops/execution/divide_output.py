@@ -16,16 +16,15 @@ systems do not support. A file is not cut if such a multiple may lie inside an e
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from zerotools.core.boxes import Box, BoxIndex, boxes_of_range
 from zerotools.core.checkpoint import Chunk, ChunkBox, Key, Tensor
-from zerotools.core.errors import BadRequest
 from zerotools.core.flat_ranges import Range, Ranges
 from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes, Target
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.execution.plan_copies import Copy, RangeCopy
 from zerotools.ops.execution.tiles import split_ranges
 
@@ -37,38 +36,6 @@ _NEAR = 16
 """A cut is moved to the beginning or end of a file if its distance from there is at most 1/16 of a
 share.
 """
-
-
-MOST_PARTS = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class OutputPart:
-    """Part number `index`, from 1, of an output that is divided into `of` parts."""
-
-    index: int
-    of: int
-
-    def __str__(self) -> str:
-        return f"part {self.index} of {self.of}"
-
-
-def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
-    """Parse the number of a part: "3/8" or (3, 8) is the third of eight parts.
-
-    Raises:
-        BadRequest: `given` is not the number of a part.
-    """
-    if isinstance(given, OutputPart):
-        return given
-    text = "/".join(map(str, given)) if isinstance(given, list | tuple) else str(given)
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if found is None:
-        raise BadRequest(f"--part {text!r} is not a part; write 3/8 for the third of eight")
-    index, of = int(found[1]), int(found[2])
-    if not 1 <= of <= MOST_PARTS or not 1 <= index <= of:
-        raise BadRequest(f"--part {text!r}: parts are counted from 1/{of} to {of}/{of}")
-    return OutputPart(index, of)
 
 
 class ByteRange(NamedTuple):

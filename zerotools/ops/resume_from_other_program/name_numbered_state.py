@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.target import Target, optimizer_roles
+from zerotools.core.target import optimizer_roles
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.formats.torch_optimizers import (
@@ -24,7 +25,6 @@ from zerotools.formats.torch_optimizers import (
     names_by_shape,
 )
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.files_without_tensors import file_of_bytes
 from zerotools.ops.resume_from_other_program.match_masters import (
     check_masters,
     fitting_masters,
@@ -32,13 +32,10 @@ from zerotools.ops.resume_from_other_program.match_masters import (
     split_flat_tensors,
     weights_of_model,
 )
-from zerotools.ops.resume_from_other_program.match_parameter_order import (
-    NameOrder,
-    names_of_numbers,
-    state_shapes,
-)
-from zerotools.ops.resume_from_other_program.parameter_order_option import ADVICE, AskedOrder
-from zerotools.runs.optimizer_names_record import NAMED_ORDER, NamedOrder
+from zerotools.runs.optimizer_names_record import NamedOrder
+
+if TYPE_CHECKING:
+    from zerotools.ops.resume_from_other_program.parameter_order_option import AskedOrder
 
 _WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
 
@@ -60,19 +57,6 @@ def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
     return NamedOrder(order.known_by, [group.params for group in training.groups])
 
 
-def with_record(target: Target, record: NamedOrder | None) -> Target:
-    """Return `target` with a file that holds `record`. If it is None, return `target` unchanged."""
-    if record is None:
-        return target
-    plan = file_of_bytes(record.to_json().encode())
-    checkpoint = target.checkpoint
-    return replace(
-        target,
-        files={**target.files, NAMED_ORDER: plan},
-        checkpoint=replace(checkpoint, files={**checkpoint.files, NAMED_ORDER: plan.size}),
-    )
-
-
 def with_names(
     checkpoint: Checkpoint, training: TrainingState, order: AskedOrder
 ) -> NamedCheckpoint:
@@ -82,6 +66,12 @@ def with_names(
         BadRequest: `order` has other names than the weights, does not fit the shapes of the state,
             fits them in several ways, or gives the name of a weight to a master with other values.
     """
+    from zerotools.ops.resume_from_other_program.match_parameter_order import (
+        NameOrder,
+        names_of_numbers,
+        state_shapes,
+    )
+
     path = checkpoint.origin.path
     weights = {
         key.name: tensor.shape
@@ -122,6 +112,8 @@ def _called(
             found = {name: aliases.get(prefix + name, prefix + name) for name in names}
             if weights.keys() >= set(found.values()):
                 return found
+    from zerotools.ops.resume_from_other_program.parameter_order_option import ADVICE
+
     strange = next((name for name in names if name not in known), names[0])
     raise BadRequest(
         f"--order: {order.known_by} has {strange}, which is not a weight of {path}; {ADVICE}"
@@ -146,6 +138,8 @@ def _check_shapes(
     called: Mapping[str, str],
     path: object,
 ) -> None:
+    from zerotools.ops.resume_from_other_program.parameter_order_option import ADVICE
+
     for name, shape in shapes.items():
         if parameters[called[name]] != shape:
             raise BadRequest(
@@ -287,6 +281,8 @@ def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> Proved
 def names_by_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, str]:
     """Return the real name for each numbered parameter, if exactly one weight fits the shapes of
     its optimizer state. The result is empty unless that holds for every parameter."""
+    from zerotools.ops.resume_from_other_program.match_parameter_order import state_shapes
+
     numbers = training.unnamed
     shapes = state_shapes(checkpoint, training)
     state = {number: shapes.get(member, {}) for member, number in numbers.items()}

@@ -44,7 +44,8 @@ from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.serving.byte_source import ByteSource, Note
 from zerotools.ops.store_output.upload_memory import UploadMemory
-from zerotools.ops.verify_source_and_output import OutputProof, prove_source, put_sidecar
+from zerotools.ops.verification.manifest_next_to_output import put_sidecar
+from zerotools.ops.verify_source_and_output import OutputProof, prove_source
 from zerotools.runs.manifest import MANIFEST, ManifestEntry, manifest_text
 
 _LAST = ("latest", "latest_universal")

@@ -19,13 +19,13 @@ from zerotools.io.files.directory_entries import folders_below, stays_below_root
 from zerotools.io.files.metadata_memory_limit import data_of
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.tolerated_damage import raise_or_record
+from zerotools.io.output.manifest_path import SIDECAR_SUFFIX
 from zerotools.io.output.output_marker import is_in_output
 from zerotools.io.torchzip.archive import records_of
 from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.zip_directory import ZipEntry, payload_of
 from zerotools.ops.verification.file_scan import Record, ScannedFile
 
-SIDECAR_SUFFIX = ".zerotools.json"
 _ABOUT_WRITING = ".zerotools-"
 _NO_STATE = (".py", ".md", ".txt", ".png", ".jpg", ".svg")
 _NO_STATE_NAMES = ("LICENSE", "NOTICE", ".gitattributes", ".gitignore")

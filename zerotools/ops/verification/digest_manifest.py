@@ -26,9 +26,10 @@ from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.metadata_memory_limit import DataSize, no_data
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.read_json import read_json
+from zerotools.io.output.manifest_path import sidecar_of_path
 from zerotools.io.output.output_marker import MARKER, read_written, tree_digest
-from zerotools.io.stores.store_path import put_object, remove_objects, writable_store
-from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
+from zerotools.io.stores.store_path import put_object, writable_store
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 from zerotools.ops.verification.tensor_digests import ALGORITHM, TensorDigest
 from zerotools.runs.manifest import write_durably
 from zerotools.runs.thinning_record import is_thinned
@@ -99,17 +100,6 @@ def sidecar_of(files: CheckpointFiles) -> Path:
     return sidecar_of_path(files.subject)
 
 
-def sidecar_of_path(subject: Path) -> Path:
-    """Return the default path of the manifest of `subject`, the directory or file of a checkpoint.
-
-    Links and `.` in the path are resolved, because they may lead to another directory later.
-    """
-    if isinstance(subject, RemotePath) and subject.is_root:
-        return subject / SIDECAR_SUFFIX  # none is written there: it would be in the checkpoint
-    whole = subject.resolve() if subject.is_dir() else subject.absolute()
-    return whole.with_name(whole.name + SIDECAR_SUFFIX)
-
-
 def write_digest_manifest(manifest: DigestManifest, path: Path, files: CheckpointFiles) -> None:
     """Write a manifest to a new file, flush it, and rename it to `path`.
 
@@ -159,14 +149,6 @@ def put_digest_manifest(manifest: DigestManifest, path: Path) -> None:
         put_object(path, text.encode())
     else:
         write_durably(path, text)
-
-
-def remove_digest_manifest(path: Path) -> None:
-    """Remove a manifest, if there is one."""
-    if not isinstance(path, RemotePath):
-        path.unlink(missing_ok=True)
-    elif path.is_file():
-        remove_objects([path])
 
 
 def to_tree(manifest: DigestManifest) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from heapq import heapreplace
 
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 
 _ALL = OutputPart(1, 1)

@@ -16,7 +16,7 @@ from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require
 from zerotools.io.files.source_stamps import Sources, record_source_path, recording_sources
 from zerotools.io.files.tolerated_damage import tolerating_damage
 from zerotools.io.numeric.compare_values import ValueCounts
-from zerotools.ops.execution.divide_output import OutputPart
+from zerotools.ops.execution.output_part import OutputPart
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.inspection.completeness import lost_rank_sidecars
 from zerotools.ops.inspection.inspect import inspect

@@ -254,7 +254,7 @@ def _seconds(given: Any) -> int:
 
 
 def _part(given: Any) -> Any:
-    from zerotools.ops.execution.divide_output import parse_part
+    from zerotools.ops.execution.output_part import parse_part
 
     return parse_part(given)
 

@@ -1,20 +1,19 @@
 """Options of conversions: the weights, their names and types."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
+from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadRequest
-from zerotools.ops.conversions.consolidate import (
-    DTYPES,
-    Options,
-    exported_formats,
-    refuse_overflow,
-)
+from zerotools.formats import FORMATS
+from zerotools.formats.format import format_option
+from zerotools.ops.conversions.conversion import refuse_overflow
 from zerotools.ops.conversions.quantised_export import AUTO
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.quantise import QUANTISERS
-from zerotools.ops.weights.convert_layout import MapRequest
 from zerotools.public.command_options.declare_and_bind_options import (
     NAMES,
     OUTPUT,
@@ -24,6 +23,10 @@ from zerotools.public.command_options.declare_and_bind_options import (
     Size,
     Words,
 )
+
+if TYPE_CHECKING:  # imported where they are used: a conversion may need neither
+    from zerotools.ops.conversions.consolidate import Options
+    from zerotools.ops.weights.convert_layout import MapRequest
 
 
 class RenamingOptions(TypedDict, total=False):
@@ -79,7 +82,7 @@ class ModelOptions(SelectionOptions, total=False):
         Option(
             group=OUTPUT,
             default=AUTO,
-            choices=(AUTO, *DTYPES, *QUANTISERS),
+            choices=(AUTO, *PRECISIONS, *QUANTISERS),
             help="Dtype of the floating-point weights; auto is the 16-bit dtype of the run, and "
             "leaves quantised weights as they are.",
         ),
@@ -174,7 +177,7 @@ class FormatOption(TypedDict, total=False):
         Option(
             group=OUTPUT,
             default="safetensors",
-            choices=tuple(exported_formats()),
+            choices=tuple(format_option(form) for form in FORMATS.values() if form.is_exported),
             help="Format of the weights files; torch writes pytorch_model.bin.",
         ),
     ]
@@ -182,6 +185,8 @@ class FormatOption(TypedDict, total=False):
 
 def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) -> Options:
     """Return the options of an export as `Options` of `zerotools.ops`."""
+    from zerotools.ops.conversions.consolidate import Options
+
     names = [each.name for each in fields(Options) if each.name in given]
     return Options(
         **{name: given[name] for name in names},
@@ -255,6 +260,8 @@ def map_request(given: Mapping[str, Any]) -> MapRequest | None:
             NAME=NUMBER, NAME=true or NAME=false.
     """
     if given["map_to"] is not None:
+        from zerotools.ops.weights.convert_layout import MapRequest
+
         return MapRequest(
             to=given["map_to"],
             source=given["map_from"],

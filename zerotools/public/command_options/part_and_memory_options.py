@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
 from zerotools.core.errors import BadRequest
-from zerotools.ops.execution.divide_output import MOST_PARTS, OutputPart, parse_part
+from zerotools.ops.execution.output_part import MOST_PARTS, OutputPart, parse_part
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.public.command_options.declare_and_bind_options import (
     OUTPUT,

@@ -17,7 +17,6 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.formats.deepspeed.change_stage import COPY, change_stage
-from zerotools.formats.deepspeed.foreign_param_groups import options_from
 from zerotools.formats.deepspeed.mp_rank_logical_state import LogicalState, logical_state_of
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import native_of
@@ -48,9 +47,7 @@ from zerotools.formats.deepspeed.writing.target_layout import (
 from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
 from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
 from zerotools.io.output.files_without_tensors import carried_file, file_of_bytes, run_sidecars_in
-from zerotools.runs.find_job_checkpoints import RECORD, read_record, rng_name
-from zerotools.runs.manifest import MANIFEST
-from zerotools.runs.training_record import record_to_json
+from zerotools.runs.job_checkpoint_file_names import MANIFEST, RECORD
 
 
 def lay_out(
@@ -146,6 +143,8 @@ def _hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[st
     optim = first_of(mp_shard.optim_states)
     if optim.is_rigid:
         return {}
+    from zerotools.formats.deepspeed.foreign_param_groups import options_from
+
     config = settings.ds_config or mp_shard.model.ds_config
     options = options_from(config)
     if options is None:
@@ -302,6 +301,10 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
     """
     if not {RECORD, MANIFEST} <= target.files.keys():
         return target
+    # Here, because few checkpoints are of a job.
+    from zerotools.runs.find_job_checkpoints import read_record, rng_name
+    from zerotools.runs.training_record import record_to_json
+
     before = read_record(source.root.parent)
     same = before.world_size == world_size
     record = before if same else before.resharded(world_size)

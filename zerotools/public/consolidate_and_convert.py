@@ -1,23 +1,20 @@
-"""Functions that write a checkpoint: consolidate, reshard and convert."""
+"""Functions that write a checkpoint in another format: consolidate and convert."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Required, TypedDict, Unpack
+from typing import Annotated, Required, TypedDict, Unpack
 
+from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.naming_styles import STYLES
-from zerotools.formats.deepspeed.schema.ds_config import read_config
-from zerotools.formats.format import ReadOptions, WriteOptions
+from zerotools.formats.format import ReadOptions
 from zerotools.io.stores.parse_url import output_of, path_of
-from zerotools.ops.conversions import consolidate as consolidation
 from zerotools.ops.conversions import convert as converting
-from zerotools.ops.conversions import reshard as resharding
-from zerotools.ops.conversions.conversion import Conversion, Unchanged
-from zerotools.ops.conversions.convert_foreign_to_job import JOB, prepare_job
+from zerotools.ops.conversions.conversion import Conversion, Unchanged, refuse_overflow
 from zerotools.ops.conversions.merged_model import ADAPTER_OPTIONS
-from zerotools.ops.conversions.weights_without_optimizer import KEEP
+from zerotools.ops.conversions.quantised_export import KEEP
 from zerotools.ops.execution.execute import WriteReport
+from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.public.command_options.declare_and_bind_options import (
     OPTIMIZER,
     OUTPUT,
@@ -26,7 +23,6 @@ from zerotools.public.command_options.declare_and_bind_options import (
     PathOption,
     Size,
     StrPath,
-    Switch,
     bind_options,
     takes_options,
 )
@@ -42,43 +38,10 @@ from zerotools.public.command_options.model_output_options import (
     overflow_check,
 )
 from zerotools.public.command_options.part_and_memory_options import PartOptions, WritingOptions
-from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions, TagOption
+from zerotools.public.command_options.read_options import ConfigDirOption, ReadingOptions
 from zerotools.public.progress import ProgressWanted
+from zerotools.public.reshard_checkpoint import ForceOption, ZeroOptions, zero_settings
 from zerotools.public.run_conversion import ConversionResult, carry_out
-
-
-class ZeroOptions(TypedDict, total=False):
-    """Options for the ZeRO settings of the DeepSpeed run that will resume from the output."""
-
-    stage: Annotated[
-        Literal[1, 2, 3] | None,
-        Option(group=TRAINING, help="ZeRO stage to write. Default: as in the source."),
-    ]
-    sub_group_size: Annotated[
-        int | None,
-        Option(
-            group=TRAINING,
-            metavar="N",
-            help="The sub_group_size of stage 3 to write. Default: as in the source.",
-        ),
-    ]
-    round_robin: Annotated[
-        Switch | None,
-        Option(
-            group=TRAINING,
-            help="Write stages 1 and 2 for round_robin_gradients, or not. Default: as in the "
-            "source.",
-        ),
-    ]
-    ds_config: Annotated[
-        PathOption | None,
-        Option(
-            group=TRAINING,
-            metavar="FILE",
-            help="Take the settings of ZeRO and of the optimizer from the DeepSpeed config of "
-            "the run that will resume.",
-        ),
-    ]
 
 
 class LikeOption(TypedDict, total=False):
@@ -130,8 +93,10 @@ def consolidate(
         BadFile: `path` is not a checkpoint, or the weights or their metadata are damaged.
         Unsupported: the format cannot be read.
     """
+    from zerotools.ops.conversions.consolidate import prepare_export
+
     given = bind_options(ConsolidateKeywords, options)
-    prepared = consolidation.prepare_export(
+    prepared = prepare_export(
         path_of(path),
         output_of(out),
         export_options(given, map_request(given)),
@@ -143,55 +108,6 @@ def consolidate(
     return carry_out(prepared, given, "consolidate", progress, overflow_check(given))
 
 
-class ForceOption(TagOption, total=False):
-    """The option to rewrite a checkpoint even if it already has the requested layout."""
-
-    force: Annotated[bool, Option(group=OUTPUT, help="Rewrite even if nothing changes.")]
-
-
-class RanksOption(TypedDict):
-    """The option for the number of ranks."""
-
-    world_size: Required[
-        Annotated[int, Option(group=TRAINING, help="Number of ranks that will load the output.")]
-    ]
-
-
-class ReshardKeywords(
-    RanksOption, ZeroOptions, ForceOption, WritingOptions, PartOptions, total=False
-):
-    """The options of `zerotools reshard`."""
-
-
-@takes_options(ReshardKeywords)
-def reshard(
-    path: StrPath,
-    out: StrPath,
-    *,
-    progress: ProgressWanted = None,
-    **options: Unpack[ReshardKeywords],
-) -> ConversionResult:
-    """Write the checkpoint at `path`, with its optimizer state, for `world_size` ranks into `out`.
-
-    `path` is a checkpoint, or the directory of a run, which stands for its newest checkpoint.
-
-    Raises:
-        BadRequest: `path` does not exist, `out` exists, or an option is wrong.
-        BadFile: `path` is not a checkpoint, or it is damaged.
-        Unsupported: the format has no ranks, or zerotools cannot write it.
-    """
-    given = bind_options(ReshardKeywords, options)
-    prepared = resharding.prepare_reshard(
-        path_of(path),
-        output_of(out),
-        world_size=given["world_size"],
-        options=zero_settings(given),
-        force=given["force"],
-        tag=given["tag"],
-    )
-    return carry_out(prepared, given, "reshard", progress)
-
-
 class TargetOptions(TypedDict, total=False):
     """Options for the format to write."""
 
@@ -200,7 +116,7 @@ class TargetOptions(TypedDict, total=False):
             str,
             Option(
                 group=OUTPUT,
-                choices=(*converting.written_formats(), JOB),
+                choices=(*converting.written_formats(), converting.JOB),
                 help="Format to write; job: a checkpoint that a job of zerotools can resume from.",
             ),
         ]
@@ -217,7 +133,7 @@ class TargetOptions(TypedDict, total=False):
         str | None,
         Option(
             group=OUTPUT,
-            choices=(KEEP, *consolidation.DTYPES, *consolidation.QUANTISERS),
+            choices=(KEEP, *PRECISIONS, *QUANTISERS),
             help="Dtype of the floating-point weights (safetensors, orbax). Default: keep.",
         ),
     ]
@@ -339,7 +255,9 @@ def convert(
     mapping = map_request(given)
     reading = {name: given[name] for name in ("tag", "layout", "section")}
     prepared: Conversion | Unchanged
-    if given["to"] == JOB:
+    if given["to"] == converting.JOB:
+        from zerotools.ops.conversions.convert_foreign_to_job import prepare_job
+
         if mapping is not None:
             raise BadRequest(
                 "--map-to and --to job exclude each other: a job needs the layout of its model; "
@@ -362,19 +280,4 @@ def convert(
 
 
 def _refuse_overflow(report: WriteReport) -> None:
-    consolidation.refuse_overflow(report, "use --dtype bf16 or fp32")
-
-
-def zero_settings(given: Mapping[str, Any]) -> WriteOptions:
-    """Return the settings for the writer of DeepSpeed checkpoints.
-
-    Raises:
-        BadRequest: `ds_config` cannot be read.
-    """
-    config = given["ds_config"]
-    return WriteOptions(
-        stage=given["stage"],
-        sub_group_size=given["sub_group_size"],
-        round_robin=given["round_robin"],
-        ds_config=None if config is None else read_config(config),
-    )
+    refuse_overflow(report, "use --dtype bf16 or fp32")
