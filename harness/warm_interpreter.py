@@ -22,6 +22,7 @@ from uuid import uuid4
 from harness import forked
 
 CLIENT = Path(__file__).with_name("warm_client.py")
+MODULES = ("zerotoolsd.slurm.runner.node",)
 WARM = (
     "trainer/entry.py",
     "trainer/preflight_model_and_data.py",
@@ -34,7 +35,7 @@ LOOK_SECONDS = 0.05
 def interpreter(path: Path, modules: Sequence[str], scripts: Sequence[str] = ()) -> Iterator[Path]:
     """Return a context manager that makes an interpreter at `path`, and yields the path.
 
-    The interpreter runs the scripts `WARM` and `scripts` with `modules` already imported. It works
+    The interpreter runs `WARM`, `MODULES` and the scripts `scripts` with `modules` already imported. It works
     only inside the context.
     """
     address = uuid4().hex
@@ -72,6 +73,8 @@ def _program(arguments: list[str], scripts: Set[str]) -> list[str] | None:
     """
     if arguments[:1] == ["-P"] and arguments[1].endswith(WARM):
         return arguments
+    if arguments[:2] == ["-P", "-m"] and arguments[2] in MODULES:
+        return arguments[1:]
     return ["-P", *arguments] if arguments and arguments[0] in scripts else None
 
 

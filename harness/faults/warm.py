@@ -22,6 +22,8 @@ from harness.patience import Deadline
 
 MODULES = (
     "zerotoolsd.app.run_daemon",
+    "zerotoolsd.slurm.runner.batch",
+    "zerotoolsd.slurm.runner.node",
     "zerotoolsd.supervisor.main",
     "zerotoolsd.supervisor.preloaded.fork_attempts",
     "zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints",

@@ -1,15 +1,21 @@
-"""An allocation without Slurm: `srun` starts all nodes here, and `scontrol` knows one job."""
+"""An allocation without Slurm: `srun` starts all nodes here, and `scontrol` knows one job.
+
+The processes of batch scripts and of nodes are forked: their imports take half a second.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from harness import forked
 from harness.faults import warm
 from harness.forked import Forked
+from harness.warm_interpreter import interpreter
 from tests.daemon.waiting import wait_for
 from tests.jobs.jobfile_tables.test_slurm import job
 from tests.jobs.slurm.fake_programs import calls, programs
@@ -21,8 +27,9 @@ SRUN = """
 nodes=1
 for each in "$@"; do case "$each" in --nodes=*) nodes=${each#--nodes=};; esac; done
 while [ "${1#-}" != "$1" ]; do shift; done
+shift
 node=0
-while [ $node -lt $nodes ]; do SLURM_NODEID=$node "$@" & node=$((node + 1)); done
+while [ $node -lt $nodes ]; do SLURM_NODEID=$node "$NODE_PYTHON" "$@" & node=$((node + 1)); done
 wait
 """
 SCONTROL = """
@@ -32,11 +39,24 @@ case "$*" in
 *"show job"*) cat $0.job;;
 esac
 """
-UNKNOWN = "slurm_load_jobs error: Invalid job id specified"
+
+
+@contextmanager
+def forked_nodes(directory: Path) -> Iterator[None]:
+    """Inside the context, nodes are forked."""
+    with interpreter(directory / "python", warm.MODULES) as python:
+        FakeAllocation.python = python
+        try:
+            yield
+        finally:
+            FakeAllocation.python = Path(sys.executable)
 
 
 class FakeAllocation:
     """The job `command` of the engine script, submitted, and allocated `nodes`."""
+
+    python = Path(sys.executable)
+    """What nodes are run by: see `forked_nodes`."""
 
     def __init__(
         self, directory: Path, command: Sequence[str], nodes: int = 1, **changes: Any
@@ -69,13 +89,13 @@ class FakeAllocation:
         path.write_text(text if state else "")
 
     def begin(self, submission: int = 1) -> Forked:
-        """Slurm starts a copy of the batch script of a submission: forked, as its imports take
-        half a second."""
+        """Slurm starts a copy of the batch script of a submission."""
         root = Path(__file__).resolve().parents[4]
         env = {
             **os.environ,
             "PATH": f"{self._directory / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": f"{root}:{root / 'daemon'}",
+            "NODE_PYTHON": str(self.python),
             "SLURM_JOB_ID": "4711",
             "SLURM_JOB_NODELIST": "n[1-3]",
             "SLURM_JOB_NUM_NODES": str(self._nodes),

@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.daemon.slurm.runner.fake_allocation import FakeAllocation
+from tests.daemon.slurm.runner.fake_allocation import FakeAllocation, forked_nodes
 from tests.daemon.small_disks import SmallDisk
 from zerotoolsd.slurm.runner.run_attempts import is_in_vain
 
@@ -25,6 +26,12 @@ SAVES = [
     "time.sleep(600)",
 ]
 ONCE = ["sh", "-c", "test -e mark && exit 0; touch mark; echo begun; exec sleep 600"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with forked_nodes(tmp_path_factory.mktemp("nodes")):
+        yield
 
 
 def end_of(found: FakeAllocation) -> tuple[object, object]:
