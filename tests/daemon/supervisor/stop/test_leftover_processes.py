@@ -85,6 +85,6 @@ def test_who_reads_from_a_program_that_runs_is_not_waited_for() -> None:
         return [*(() if own is None else (own,)), *children_of(shell.pid)]
 
     wait_for(lambda: [each.name for each in left()] == ["bash", "sleep"], "its program")
-    assert pipes_read(shell.pid)
+    wait_for(lambda: pipes_read(shell.pid), "bash to read what it prints")
     assert passing_on(left()) == []
     shell.end()
