@@ -22,6 +22,7 @@ from typing import IO, Any
 from harness import leftovers
 from harness.patience import Deadline
 from harness.started import END_SECONDS, Started, kill_family
+from zerotoolsd.supervisor.preloaded.run_rank_in_fork import NO_TOKEN, TOKEN
 
 SERVER = Path(__file__).with_name("forkserver.py")
 TORCH = (
@@ -164,7 +165,7 @@ class _Server:
             self._process = Started(
                 [sys.executable, "-P", str(SERVER), str(theirs.fileno()), *modules],
                 kept=True,
-                env={**_without_python_path(), **SAME_FOR_ALL},
+                env={**_without_python_path(), **SAME_FOR_ALL, TOKEN: NO_TOKEN},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )

@@ -12,6 +12,7 @@ import pytest
 from tests.daemon.daemons import Daemon, daemon_in
 from tests.daemon.made_attempts import FAKE_RANK
 from tests.daemon.small_disks import SmallDisk, mounted
+from zerotoolsd.supervisor.preloaded import entry
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -20,9 +21,11 @@ def no_rank_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     and look at a file 200 times a second."""
     yield
     place = f"{tmp_path_factory.getbasetemp()}/"
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cwd", "cmdline"]):
         words = process.info["cmdline"] or ()
-        if str(FAKE_RANK) in words and any(word.startswith(place) for word in words):
+        executed = str(FAKE_RANK) in words and any(word.startswith(place) for word in words)
+        forked = str(entry.__file__) in words and (process.info["cwd"] or "").startswith(place)
+        if executed or forked:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 

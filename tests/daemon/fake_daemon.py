@@ -44,7 +44,8 @@ SAMPLE: dict[str, Any] = {
 
 
 def command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
-    return (sys.executable, "-I", "-S", str(FAKE_RANK), "--run-dir", str(run_dir))
+    """A command that forked supervisors run in a fork: `run_rank_in_fork`."""
+    return (sys.executable, "-P", str(FAKE_RANK), "--run-dir", str(run_dir))
 
 
 async def check_python(python: str, env: Mapping[str, str], needs: Needs, user: object) -> None:

@@ -1,5 +1,5 @@
-"""Supervisors forked from a process that has imported them, which saves each start a tenth of a
-second of processor time.
+"""Supervisors and pretended ranks forked from a process that has imported them, which saves each
+start of an attempt a fifth of a second of processor time.
 
 Those of real daemons, of other users and in control groups of a daemon start anew.
 """
@@ -23,6 +23,7 @@ from zerotoolsd.attempts.backends.fork_server import ForkServer, ServerKind
 from zerotoolsd.attempts.backends.spawn_supervisor import spawn_child
 from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import Process, SpawnChild
 from zerotoolsd.supervisor.preloaded.fork_attempts import AttemptForker, LoadedFiles
+from zerotoolsd.supervisor.preloaded.run_rank_in_fork import NO_TOKEN, TOKEN
 from zerotoolsd.users.start_as_submitter import JobUser
 
 
@@ -64,7 +65,7 @@ def spawn_forked(run_dir: Path, user: JobUser | None, group: Mapping[str, Any] |
 
 @cache
 def _server_of(pid: int) -> ForkServer:
-    server = ForkServer(ServerKind(sys.executable, (), ()), time.monotonic())
+    server = ForkServer(ServerKind(sys.executable, (), ((TOKEN, NO_TOKEN),)), time.monotonic())
     atexit.register(server.end)
     forked.waiting_servers.append(server.pid)
     while not server.is_ready():
