@@ -35,8 +35,8 @@ LOOK_SECONDS = 0.05
 def interpreter(path: Path, modules: Sequence[str], scripts: Sequence[str] = ()) -> Iterator[Path]:
     """Return a context manager that makes an interpreter at `path`, and yields the path.
 
-    The interpreter runs `WARM`, `MODULES` and the scripts `scripts` with `modules` already imported. It works
-    only inside the context.
+    The interpreter runs `WARM`, `MODULES` and the scripts `scripts` with `modules` already
+    imported. It works only inside the context.
     """
     address = uuid4().hex
     words = (sys.executable, "-I", "-S", str(CLIENT), address)

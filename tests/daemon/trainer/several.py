@@ -14,6 +14,9 @@ from zerotools.runs import find_job_checkpoints
 
 SCRIPT = Path(__file__).with_name("rank_runs.py")
 
+BLOCKS = ("num_hidden_layers", "n_layer", "num_layers")
+"""What configs call the number of blocks."""
+
 
 @dataclass(frozen=True)
 class Runs:
@@ -41,6 +44,13 @@ class Runs:
         return self.directory / name / "out" / find_job_checkpoints.directory_name(step)
 
 
+def with_blocks(tree: dict[str, Any], count: int) -> dict[str, Any]:
+    """The job with `count` blocks where its model has two."""
+    config = tree["model"].get("config", {})
+    fewer = {key: count for key in BLOCKS if config.get(key) == 2}
+    return {**tree, "model": {**tree["model"], "config": {**config, **fewer}}} if fewer else tree
+
+
 def run_all(
     directory: Path,
     text: Path,
@@ -49,24 +59,26 @@ def run_all(
     *,
     ends: bool | Collection[str] = True,
     as_told: Collection[str] = (),
-    begins: bool = False,
-    evaluates: bool = False,
+    asked: Collection[str] = (),
+    blocks: int = 1,
 ) -> Runs:
     """Run `jobs` on `ranks` ranks, in one start of the processes. Unless `ends` is True, all but
     those of `as_told` save once, after `checkpoint.every` steps, and those of `ends` at their ends,
-    too: a save takes as long as three steps. `begins` asks for the state before the first step
-    (`begun` and `start`), `evaluates` for the loss of the first batch before it: they take a tenth
-    of the time of a job."""
+    too: a save takes as long as three steps. "begins" in `asked` is for the state before the first
+    step (`begun` and `start`), "evaluates" for the loss of the first batch before it: they take a
+    tenth of the time of a job. Models of two blocks have `blocks`: one saves a fifth of the time,
+    and what a second one adds is in `test_stages` and `test_deepspeed`."""
     runs = directory / "out"
     runs.mkdir(parents=True)
     read = () if isinstance(ends, bool) else ends
     assert jobs.keys() >= {*read, *as_told}
     once = () if ends is True else jobs.keys() - {*as_told}
     (runs / "saves").write_text(json.dumps({name: name in read for name in once}))
-    asked = {"inductor": FULL, "begins": begins, "evaluates": evaluates}
-    for name in (name for name, is_asked in asked.items() if is_asked):
+    for name in (*asked, *(("inductor",) if FULL else ())):
         (runs / name).touch()
     full = {name: job(text, **{"ranks": ranks, **changes}) for name, changes in jobs.items()}
+    if not FULL:
+        full = {name: with_blocks(tree, blocks) for name, tree in full.items()}
     (runs / "runs.json").write_text(
         json.dumps({name: resolved(tree) for name, tree in full.items()})
     )

@@ -62,7 +62,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
             jobs[1 + (name in OVER_RANKS)][f"{name} {chunked}"] = with_loss(way, chunked)
     return {
         ranks: run_all(
-            tmp_path_factory.mktemp("chunked"), text, ranks, each, ends=False, evaluates=True
+            tmp_path_factory.mktemp("chunked"), text, ranks, each, ends=False, asked=("evaluates",)
         )
         for ranks, each in jobs.items()
         if each

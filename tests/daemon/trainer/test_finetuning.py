@@ -122,7 +122,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, Runs
         chosen = jobs(tmp_path_factory.mktemp("data"), directory / "out")
         names = {1: ALIKE, 2: tuple(chosen), 3: FEW}[ranks]
         chosen = {name: chosen[name] for name in names}
-        found[ranks] = run_all(directory, text, ranks, chosen, ends=False, evaluates=True)
+        found[ranks] = run_all(directory, text, ranks, chosen, ends=False, asked=("evaluates",))
         assert list(directory.rglob("*.u32*")) == []  # tokens go with the ranks
     return found
 

@@ -112,7 +112,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     whole = job_of(RESTARTED, directory / "tokens.bin")
     jobs["begun"] = {**whole, "train": {**whole["train"], "steps": BEFORE + 2}}
     jobs["restarted"] = {**whole, "output_dir": str(directory / "out" / "begun" / "out")}
-    return run_all(directory, directory / "tokens.bin", 2, jobs, ends=("begun",))
+    return run_all(directory, directory / "tokens.bin", 2, jobs, ends=("begun",), blocks=2)
 
 
 RESTARTED = "fsdp2-accelerate"

@@ -61,7 +61,7 @@ def runs(
         "adapters": frozen_in_time(prefix, lora={"rank": 2}),
         "fresh": {**frozen_in_time(experts), "model": {"config": MIXTRAL}},
     }
-    return run_all(tmp_path_factory.mktemp("runs"), text, 2, jobs)
+    return run_all(tmp_path_factory.mktemp("runs"), text, 2, jobs, blocks=2)
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def test_a_job_goes_on_from_the_directory_at_any_number_of_ranks(
     runs, directory = trained
     jobs = {f"stage-{n}": lora_job(n, lora={"path": str(directory)}) for n in (1, 3)}
     jobs["anew"] = lora_job(1)
-    after = run_all(tmp_path / "after", text, 2, jobs, evaluates=True)
+    after = run_all(tmp_path / "after", text, 2, jobs, asked=("evaluates",))
     first = runs.losses("first")[0]
     assert after.losses("anew")[0] == pytest.approx(first, rel=CLOSE)
     assert after.report["stage-1"]["evaluated"] < first - 0.01

@@ -147,10 +147,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, Runs
     biased = biased_jobs()
     root = tmp_path_factory.mktemp("routers")
     return {
-        ranks: run_all(
-            root / str(ranks), text, ranks, named | biased[ranks], ends=biased[ranks].keys()
-        )
-        for ranks, named in jobs.items()
+        ranks: run_all(root / str(ranks), text, ranks, every, ends=biased[ranks].keys(), blocks=2)
+        for ranks, every in ((ranks, named | biased[ranks]) for ranks, named in jobs.items())
     }
 
 
@@ -210,7 +208,7 @@ def deepspeed(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     jobs = {f"added-{stage}": by_deepspeed(stage, added) for stage in ADDED}
     jobs["moved"] = by_deepspeed(3, biased(3))
     directory = tmp_path_factory.mktemp("deepspeed") / "runs"
-    return run_all(directory, text, 2, jobs, ends=("moved",))
+    return run_all(directory, text, 2, jobs, ends=("moved",), blocks=2)
 
 
 @pytest.mark.deepspeed

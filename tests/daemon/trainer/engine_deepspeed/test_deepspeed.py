@@ -122,7 +122,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     data = tmp_path_factory.mktemp("data")
     ends = {"z0", "z2", "z3-gpt2", *RESUMED, *(f"resumed-{name}" for name in RESUMED)}
     every = jobs(directory / "out", data)
-    return run_all(directory, text, 2, every, ends=ends, evaluates=True)
+    return run_all(directory, text, 2, every, ends=ends, asked=("evaluates",), blocks=2)
 
 
 def changed(source: Path, out: Path, ranks: int) -> Path:
@@ -144,7 +144,8 @@ def moved(tmp_path_factory: pytest.TempPathFactory, text: Path, runs: Runs) -> R
     model = {"model": {"path": str(weights(runs.checkpoint("z3", 2), directory / "model"))}}
     found["torch"] = {"train": TRAIN, **model}
     found["z3-path"] = of(3, **model)
-    return run_all(directory / "runs", text, 3, found, ends=[f"z{stage}" for stage in RESHARDED])
+    ends = [f"z{stage}" for stage in RESHARDED]
+    return run_all(directory / "runs", text, 3, found, ends=ends, blocks=2)
 
 
 def weights(source: Path, out: Path) -> Path:

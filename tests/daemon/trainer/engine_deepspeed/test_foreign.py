@@ -49,7 +49,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     directory = tmp_path_factory.mktemp("foreign")
     write_tokens(directory / "tokens.bin")
     jobs = {case: of(case, directory / "tokens.bin") for case in CASES}
-    return run_all(directory, directory / "tokens.bin", 2, jobs, ends=False)
+    return run_all(directory, directory / "tokens.bin", 2, jobs, ends=False, blocks=2)
 
 
 @pytest.mark.parametrize("case", CASES)

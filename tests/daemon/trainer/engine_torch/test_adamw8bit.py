@@ -51,7 +51,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
             jobs["adamw"] = job_of(stage, train={"optimizer": "adamw"})
         if ranks == 3:
             jobs["host"] = job_of(stage, offload={"optimizer": "cpu"})
-        found[ranks] = run_all(root / str(ranks), text, ranks, jobs, ends=False, begins=True)
+        found[ranks] = run_all(root / str(ranks), text, ranks, jobs, ends=False, asked=("begins",))
         step = found[ranks].checkpoint(f"whole-{stage}", 2)
         further = {"moved": job_of(stage, resume_from=str(step))}
     return found

@@ -63,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     jobs["too high"] = fp16(Fp16Spec(loss_scale=2.0**40), steps=IN_A_ROW + 1)
     smallest = Fp16Spec(initial_scale_power=40, min_loss_scale=2.0**39, hysteresis=1)
     jobs["at the smallest"] = fp16(smallest)
-    return run_all(directory, text, 2, jobs, ends=("stage-3", "resumed"), begins=True)
+    return run_all(directory, text, 2, jobs, ends=("stage-3", "resumed"), asked=("begins",))
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -116,7 +116,7 @@ def four(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     if FULL:  # groups at stage 2, and on the host, train in `test_train_step`, too
         jobs["host-by-2"] = grouped(3, 2, offload={"optimizer": "cpu"})
         jobs["2-by-2"] = grouped(2, 2)
-    return run_all(directory, text, 4, jobs, ends=False, begins=True)
+    return run_all(directory, text, 4, jobs, ends=False, asked=("begins",))
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -
             jobs["from-groups"] = grouped(1, None, resume_from=str(path))
         if ranks == 1:  # each rank would compile the same, on the same cores
             jobs |= compiled(directory / "out")
-        found[ranks] = run_all(directory, text, ranks, jobs, ends=False, begins=True)
+        found[ranks] = run_all(directory, text, ranks, jobs, ends=False, asked=("begins",))
         jobs = moved(found[ranks], ranks)
     return found
 

@@ -95,7 +95,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, model: Path) 
     for ranks in STAGES_ON:
         directory = root / str(ranks)
         jobs = jobs_on(directory / "out", model, ranks) | further
-        found[ranks] = run_all(directory, text, ranks, jobs, ends=False, begins=True)
+        found[ranks] = run_all(directory, text, ranks, jobs, ends=False, asked=("begins",))
         further = moved(found[ranks], model, ranks)
     return found
 

@@ -141,7 +141,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     if not FULL:  # masters resume in bf16 here, and a scale in `test_fp16`
         del jobs["fp16-none"]["checkpoint"], jobs["fp16-cpu"]["checkpoint"]
         jobs |= elsewhere(directory)  # on other numbers of ranks in `test_stages`
-    return run_all(directory, text, 2, jobs, ends=False, begins=True)
+    return run_all(directory, text, 2, jobs, ends=False, asked=("begins",))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def three(tmp_path_factory: pytest.TempPathFactory, text: Path, two: Runs) -> Ru
     if not FULL:
         return two
     directory, jobs = tmp_path_factory.mktemp("offload") / "3", elsewhere(two.directory.parent)
-    return run_all(directory, text, 3, jobs, ends=False, begins=True)
+    return run_all(directory, text, 3, jobs, ends=False, asked=("begins",))
 
 
 def test_state_is_where_the_job_says(two: Runs) -> None:

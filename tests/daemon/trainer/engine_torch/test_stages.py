@@ -69,7 +69,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
     for ranks in (2, 3, 1):
         directory = root / str(ranks)
         jobs = stage_jobs(directory / "out", ranks) | further
-        asked = {"begins": True, "evaluates": True}
+        asked: dict[str, Any] = {"asked": ("begins", "evaluates"), "blocks": 2}
         found[ranks] = run_all(directory, text, ranks, jobs, ends=False, **asked)
         further = moved(found[ranks], ranks)
     return found

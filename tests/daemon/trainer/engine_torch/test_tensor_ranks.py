@@ -57,7 +57,7 @@ CONTINUED = [mesh for meshes in MESHES.values() for mesh in (meshes if FULL else
 """Those that are resumed, and that go on from another mesh."""
 TOLERANCE = 2e-6
 STEPS, SAVED = 2, 1
-ASKED = {"begins": True, "evaluates": True}
+ASKED = ("begins", "evaluates")
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {"train": {"micro_batch_size": 3, "activation_checkpointing": True}}
 }
@@ -135,16 +135,16 @@ def mesh_jobs(variant: str, directory: Path, ranks: int, before: Path) -> dict[s
 
 def run_meshes(variant: str, root: Path, text: Path) -> Meshes:
     """One rank, then each mesh, which goes on from the one before it, and one rank again."""
-    found = {1: run_all(root / "1", text, 1, {"1": tree(variant, ONE)}, ends=False, **ASKED)}
+    found = {1: run_all(root / "1", text, 1, {"1": tree(variant, ONE)}, ends=False, asked=ASKED)}
     before = found[1].checkpoint("1", SAVED)
     for ranks, meshes in MESHES.items():
         directory = root / str(ranks)
         jobs = mesh_jobs(variant, directory, ranks, before)
-        found[ranks] = run_all(directory, text, ranks, jobs, ends=False, **ASKED)
+        found[ranks] = run_all(directory, text, ranks, jobs, ends=False, asked=ASKED)
         before = found[ranks].checkpoint(str(meshes[-1]), SAVED)
     if FULL:
         back = {"1": tree(variant, ONE, resume_from=str(before))}
-        found[0] = run_all(root / "back", text, 1, back, ends=False, **ASKED)
+        found[0] = run_all(root / "back", text, 1, back, ends=False, asked=ASKED)
     return found
 
 

@@ -143,7 +143,8 @@ def test_what_is_exported_says_what_the_adapted_model_says(
     perform_conversion(
         prepare_export(source, out, Options(dtype="fp32")), budget=MemoryBudget(), overwrite=False
     )
-    adapted = AutoModelForCausalLM.from_config(GPT2Config(**TINY_GPT2))
+    config = runs[1].jobs["gpt2"]["model"]["config"]
+    adapted = AutoModelForCausalLM.from_config(GPT2Config(**config))
     plain = AutoModelForCausalLM.from_pretrained(out).eval()
     spec = LoraSpec(rank=RANK, alpha=ALPHA, target_modules=("c_attn", "c_proj"))
     add_adapters(adapted, spec)
@@ -202,7 +203,7 @@ def halves(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> 
         step = directory / "out" / saved / "out" / find_job_checkpoints.directory_name(2)
         jobs[name] = {**jobs[f"3-{kept}"], "resume_from": str(step), "checkpoint": {}}
     ends = [name for name in jobs if "again" not in name]
-    return run_all(directory, text, 2, jobs, ends=ends, begins=True)
+    return run_all(directory, text, 2, jobs, ends=ends, asked=("begins",))
 
 
 def test_each_rank_holds_what_was_predicted(halves: Runs) -> None:
