@@ -58,7 +58,7 @@ def find_quantised(checkpoint: Checkpoint) -> Quantisation:
     blocks = config.blocks() if config is not None else ()
     of_any_dtype = any(_STATE in key.name for key in tensors)
     for key, tensor in tensors.items():
-        if not _may_be_payload(key, tensor, of_any_dtype=of_any_dtype):
+        if not _may_be_payload(key, tensor, tensors, of_any_dtype=of_any_dtype):
             continue
         # Most checkpoints have no such tensor.
         from zerotools.ops.quantised.bitsandbytes_weights import bits_and_bytes
@@ -121,11 +121,20 @@ def _lies_in(checkpoint: Checkpoint, path: Path) -> bool:
     return path.absolute().is_relative_to(checkpoint.root.absolute())
 
 
-def _may_be_payload(key: Key, tensor: Tensor, *, of_any_dtype: bool) -> bool:
+def _may_be_payload(
+    key: Key, tensor: Tensor, tensors: Collection[Key], *, of_any_dtype: bool
+) -> bool:
     """Return whether a tensor may be the payload of a quantised weight. With `of_any_dtype`, any
-    weight may be: an nf4 weight of bitsandbytes may be stored as bfloat16."""
-    narrow = tensor.dtype in _EIGHT or tensor.dtype in _INTEGERS
-    return narrow or (of_any_dtype and key.name.endswith(".weight"))
+    weight may be: an nf4 weight of bitsandbytes may be stored as bfloat16.
+
+    An integer tensor needs the name of a payload, or scales. Other integers are counts or tables.
+    """
+    if tensor.dtype in _EIGHT or key.name.endswith(_INTEGERS.get(tensor.dtype, ())):
+        return True
+    if of_any_dtype and (tensor.dtype in _INTEGERS or key.name.endswith(".weight")):
+        return True
+    named = (Key(key.name + end, key.role) for end in ("_scale_inv", "_scale"))
+    return tensor.dtype in _INTEGERS and any(scales in tensors for scales in named)
 
 
 def _left_over(
