@@ -40,6 +40,7 @@ class CheckpointMetrics:
     """
 
     _losses: list[float] = field(default_factory=list)
+    _saving: dict[int, list[float]] = field(default_factory=dict)
     _evaluated: tuple[int, float] | None = None
 
     def stepped(self, loss: float) -> None:
@@ -58,14 +59,23 @@ class CheckpointMetrics:
 
         The mapping has `loss`, the average training loss since the last checkpoint, and
         `eval_loss`, if the model was evaluated after `step`. A loss that is not finite is left out.
+        Call `save_ended` when the save of this checkpoint has ended.
         """
         found = {}
         if self._losses:
             found[LOSS] = math.fsum(self._losses) / len(self._losses)
         if self._evaluated is not None and self._evaluated[0] == step:
             found[EVAL_LOSS] = self._evaluated[1]
-        self._losses.clear()
+        self._saving[step], self._losses = self._losses, []
         return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    def save_ended(self, step: int, *, is_saved: bool) -> None:
+        """Forget the training losses of the checkpoint of `step`. If it could not be saved, they
+        count for the next checkpoint.
+        """
+        losses = self._saving.pop(step, [])
+        if not is_saved:
+            self._losses[:0] = losses
 
 
 def lacks_evaluation(spec: JobSpec, record: JobRecord) -> bool:
@@ -128,6 +138,7 @@ class Checkpointing:
 
     def _report_ended(self, must_be: int | None = None) -> None:
         for ended in self.saves.collect_results():
+            self.measured.save_ended(ended.step, is_saved=ended.saved is not None)
             if ended.saved is not None:
                 self.reporter.saved(ended.saved, ended.stall_seconds)
             elif ended.step == must_be:

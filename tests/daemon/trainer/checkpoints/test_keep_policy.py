@@ -132,8 +132,12 @@ def test_the_loss_of_a_checkpoint_is_the_mean_since_the_one_before() -> None:
     measured.stepped(1.0)
     measured.evaluated(2, 1.75)
     assert measured.pop_losses(2) == {"loss": 1.5, "eval_loss": 1.75}
+    measured.save_ended(2, is_saved=True)
     measured.stepped(0.5)
     assert measured.pop_losses(3) == {"loss": 0.5}
+    measured.stepped(1.5)
+    measured.save_ended(3, is_saved=False)  # the disk was full
+    assert measured.pop_losses(4) == {"loss": 1.0}
     assert measured.pop_losses(4) == {}
     measured.stepped(float("inf"))
     assert measured.pop_losses(5) == {}
