@@ -88,16 +88,14 @@ class Rebuild:
         why = dict.fromkeys(others, self.hold or "") | dict(self.unreadable)
         taken = {job.id for job in self.found}
         _hold(sql, append, {job: why[job] for job in why if job not in taken}, now)
-        _reserve_numbers(sql, self.highest_id)
+        reserve_numbers(sql, "job", self.highest_id)
 
 
-def _reserve_numbers(sql: RunSql, highest_id: int) -> None:
-    """Make sure that the next new job gets a number above `highest_id`."""
-    sequence = sql("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
-    if sequence is None:
-        sql("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (highest_id,))
-    elif sequence["seq"] < highest_id:
-        sql("UPDATE sqlite_sequence SET seq = ? WHERE name = 'job'", (highest_id,))
+def reserve_numbers(sql: RunSql, table: str, highest: int) -> None:
+    """Let the next new row of `table`, `job` or `event`, get a number above `highest`."""
+    if sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone() is None:
+        sql("INSERT INTO sqlite_sequence (name, seq) VALUES (?, 0)", (table,))
+    sql("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (highest, table))
 
 
 def _import_job(sql: RunSql, job: FoundJob, hold: str | None) -> None:

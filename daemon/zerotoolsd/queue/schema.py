@@ -436,14 +436,15 @@ def last_change(state_dir: Path) -> int:
     return _read(state_dir / LAST_CHANGE)[0]
 
 
-def newest_job(state_dir: Path) -> int:
-    """Return the highest number of a job in any queue that was ever in this directory; 0 if
-    unknown.
+def highest_numbers(state_dir: Path) -> tuple[int, int]:
+    """Return the highest numbers of a change and of a job in all queues that were ever in this
+    directory; 0 if unknown.
 
     Queues that were renamed count, too (`zerotools.db.before-…`, `zerotools.db.damaged-…`).
     """
     ending = LAST_CHANGE.removeprefix(DATABASE)
-    return max((_read(path)[1] for path in state_dir.glob(f"{DATABASE}*{ending}")), default=0)
+    found = [(0, 0), *map(_read, state_dir.glob(f"{DATABASE}*{ending}"))]
+    return max(change for change, _ in found), max(job for _, job in found)
 
 
 def _read(path: Path) -> tuple[int, int]:
@@ -453,4 +454,4 @@ def _read(path: Path) -> tuple[int, int]:
         found = int(number), int(job or b"0")
     except (OSError, ValueError):
         return 0, 0
-    return found[0], found[1] if 0 <= found[1] < _LARGEST else 0
+    return tuple(number if 0 <= number < _LARGEST else 0 for number in found)  # type: ignore[return-value]

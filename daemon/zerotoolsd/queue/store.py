@@ -21,10 +21,10 @@ from zerotoolsd.queue import clocks
 from zerotoolsd.queue.array_job_files import JOBS, JobFileTable
 from zerotoolsd.queue.database_disk_reserve import DiskReserve
 from zerotoolsd.queue.gpu_fault_fences import Fence
-from zerotoolsd.queue.insert_recovered_jobs import Rebuild
+from zerotoolsd.queue.insert_recovered_jobs import Rebuild, reserve_numbers
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow, Lease, attempt_row, job_row
-from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
+from zerotoolsd.queue.schema import LastChange, highest_numbers, open_database, refuse_older
 from zerotoolsd.queue.sql_values import loaded_row, shortened_reason, sql_value, stored_row
 from zerotoolsd.queue.tables.dependency_table import DependencyTable
 from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
@@ -91,8 +91,12 @@ class Store:
             self._connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             if not rebuild:
                 refuse_older(state_dir, self.last_change)
-            self.noted_id = max(newest_job(state_dir), self.highest_id)
+            highest_change, highest_id = highest_numbers(state_dir)
+            self.noted_id = max(highest_id, self.highest_id)
             self._mark = LastChange(state_dir, self.last_change, self.noted_id)
+            if self.last_change < highest_change:  # clients follow events by their numbers
+                with self._transaction():
+                    reserve_numbers(self._sql, "event", highest_change)
             self.texts.delete_unused()
         except BaseException:  # undone, and raised again
             self.disk_reserve.close()

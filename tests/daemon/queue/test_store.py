@@ -17,6 +17,7 @@ from harness.faults import warm
 from harness.syscalls import IS_SUPPORTED
 from tests.matrices import FULL
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.jobs.client.queue_backup import back_up_queue, restore_queue
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import schema
@@ -367,3 +368,26 @@ def test_a_job_that_was_queued_is_as_it_is_read_again(
     assert [job.array and job.array.id for job in found] == [1, 1]
     ((alone, _),) = store.submit_all([replace(new, array=None, hold=None)])  # type: ignore[misc]
     assert alone == store.job(3)
+
+
+def test_no_number_of_an_event_is_used_twice_after_a_restore(tmp_path: Path) -> None:
+    """A client that follows events would miss those below the number that it knows."""
+    state, copy = tmp_path / "state", tmp_path / "copy"
+    state.mkdir()
+    with closing(Store(state)) as store:
+        submit(store)
+    back_up_queue(state, copy)
+    with closing(Store(state)) as store:
+        for _ in range(5):
+            submit(store)
+        newest = store.last_change
+    restore_queue(copy, state)
+    with closing(Store(state)) as store:
+        assert store.last_change == newest
+        submit(store)
+        assert [event.seq for event in store.events(newest)] == [newest + 1]
+    for path in state.glob("zerotools.db*"):  # lost; only the number of the last change is known
+        if not path.name.endswith(".last-change"):
+            path.unlink()
+    with closing(Store(state, rebuild=True)) as store:
+        assert store.last_change == newest + 1
