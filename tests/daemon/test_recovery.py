@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import leave_attempt, running
 from tests.daemon.made_attempts import make_attempt, own_token, progress_of, supervise
 from tests.daemon.waiting import wait_async, wait_for
+from zerotoolsd.interface.api_types import Unavailable
+from zerotoolsd.interface.start_conditions import QueueTerms
 from zerotoolsd.queue.rows import LAUNCHING
 from zerotoolsd.supervisor.attempt_plan import EXIT_USED
 from zerotoolsd.supervisor.durable_files import write_json
@@ -33,6 +38,31 @@ def test_p2_an_attempt_that_cannot_be_prepared_again_is_fenced_first(tmp_path: P
     # The supervisor that the daemon before this one had spawned comes late.
     late = supervise(run)
     assert late.wait(timeout=10) == EXIT_USED
+
+
+def test_no_attempt_starts_while_the_state_directory_is_elsewhere(tmp_path: Path) -> None:
+    async def story() -> None:
+        state, uid = tmp_path / "state", os.geteuid()
+        async with running(state) as it:
+            spec = make_job("exit=0", max_restarts=0)
+            terms = QueueTerms(hold=True)
+            job, _ = await it.service.submit(spec, uid=uid, idempotency_key=None, terms=terms)
+            state.rename(tmp_path / "moved")
+            with pytest.raises(
+                Unavailable, match=r"zerotools\.db was moved or removed"
+            ):
+                await it.service.submit(spec, uid=uid, idempotency_key=None)
+            await it.service.release(job.id, uid=uid)
+
+            async def waits() -> bool:
+                return "moved or removed" in str((await it.service.job(job.id)).reason)
+
+            await wait_async(waits, "the reason")
+            assert not state.exists()
+            (tmp_path / "moved").rename(state)
+            await it.reach(job.id, "succeeded")
+
+    asyncio.run(story())
 
 
 def test_p5_a_cancel_reaches_a_job_whose_directory_could_not_be_read_at_first(

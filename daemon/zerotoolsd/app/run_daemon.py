@@ -174,7 +174,9 @@ async def _serve(
         people = UserDirectory(lookers.ask)
         page = WebPage(service, config.web, state_dir, rights, people)
         api = make_app(service, None if tcp is None else tcp.tokens, rights, people, page)
-        server = ApiServer(api, listening, None if inherited else path, tcp=tcp)
+        server = ApiServer(
+            api, listening, None if inherited else path, tcp=tcp, state_dir=state_dir
+        )
         await _run(server, page, dispatcher, stop)
     finally:
         await lookers.close()

@@ -159,6 +159,9 @@ class AttemptStarter:
         if why := self._loading.why_not_now(attempt):
             self._pending.wait_for_turn(job.id, why, TURN_SECONDS)
             return
+        if why := self._store.disk_reserve.why_lost():
+            self._pending.put_off(job.id, why)
+            return
         try:
             mounted = self._resources.mounts()
             if missing := what_is_missing(before[-1] if before else None, mounted):
@@ -184,7 +187,7 @@ class AttemptStarter:
             limits = None if user is None else self._cgroup_limits(job)
             self._watcher.start(attempt, user, limits, warm)
         except OSError as error:
-            cause = f"could not be started: {error.strerror}: {error.filename}"
+            cause = f"could not be started: {_error_text(error)}"
             if is_transient(error, own_files=True):
                 self._pending.put_off(job.id, _error_text(error))
                 return

@@ -137,10 +137,28 @@ class DiskReserve:
         self._database = None
 
     def why_full(self) -> str | None:
-        """Return the reason why no job can be queued, if the disk is almost full; None if it
-        has enough free space.
+        """Return the reason why no job can be queued, and what to do. Return None if the disk has
+        enough free space, and the database is in its place.
         """
-        return why_full(self._state_dir)
+        if (lost := self.why_lost()) is not None:
+            return lost
+        full = why_full(self._state_dir)
+        return None if full is None else f"{full}; free some space there"
+
+    def why_lost(self) -> str | None:
+        """Return a sentence if the open database is not the file in the state directory any more.
+
+        Its changes would be lost when the daemon ends.
+        """
+        path = self._state_dir / DATABASE
+        try:
+            if self._database is None or os.path.samestat(os.fstat(self._database), path.stat()):
+                return None
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        return f"{path} was moved or removed; put it back, or start zerotoolsd again"
 
     def handle_error(self, error: BaseException) -> None:
         """Handle `error`, which a change of the queue has raised. If the disk is full, make SQLite

@@ -391,9 +391,11 @@ class JobSubmission:
         )
 
     def _refuse_full(self) -> None:
-        """Raise Unavailable if the disk is nearly full. Queued jobs need the remaining space."""
+        """Raise Unavailable if the disk is nearly full, or the queue was moved away. Queued jobs
+        need the remaining space.
+        """
         if (why := self._dispatcher.store.disk_reserve.why_full()) is not None:
-            raise Unavailable(f"the job cannot be queued: {why}; free some space there")
+            raise Unavailable(f"the job cannot be queued: {why}")
 
     def _refuse_over(self, uid: int, size: int, count: int, own: int | None) -> None:
         """Raise Conflict if `count` more jobs, which have `size` characters in all, exceed the

@@ -66,6 +66,19 @@ def test_a_full_disk_takes_changes_of_jobs_that_are_queued(small_disk: SmallDisk
     store.close()
 
 
+def test_a_queue_that_was_moved_away_takes_no_jobs(tmp_path: Path) -> None:
+    store = queue_of(tmp_path / "state")
+    assert store.disk_reserve.why_lost() is None
+    (tmp_path / "state").rename(tmp_path / "moved")
+    assert "zerotools.db was moved or removed; put it back" in str(store.disk_reserve.why_full())
+    Store(tmp_path / "moved").close()
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "zerotools.db").touch()
+    assert "was moved or removed" in str(store.disk_reserve.why_lost())
+    store.close()
+    assert store.disk_reserve.why_lost() is None
+
+
 def test_without_that_room_they_are_refused(small_disk: SmallDisk) -> None:
     store = queue_of(small_disk.path / "state")
     small_disk.fill()

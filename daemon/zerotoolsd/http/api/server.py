@@ -29,7 +29,8 @@ class ApiServer:
     """Serves the API `app` (`routes.make_app`) at the socket `listening`.
 
     `path` is the path of this socket; None if systemd keeps the socket. `tcp` is the TCP socket;
-    None if the API is not served over TCP.
+    None if the API is not served over TCP. While `state_dir` does not exist, a socket that was
+    removed is not made again.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class ApiServer:
         path: Path | None,
         *,
         tcp: TcpListener | None = None,
+        state_dir: Path | None = None,
         close_seconds: float = CLOSE_SECONDS,
         most: int | None = None,
     ) -> None:
@@ -48,6 +50,7 @@ class ApiServer:
         self._tcp_door: ConnectionAcceptor | None = None
         self._first = listening
         self._path = path
+        self._state_dir = state_dir
         self._most = most
         self._bound: tuple[int, int] | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -56,7 +59,7 @@ class ApiServer:
     @property
     def address(self) -> object:
         """The address at which the server listens."""
-        return self._first.getsockname()
+        return self._path or self._first.getsockname()
 
     async def start(self) -> None:
         """Begin to accept connections."""
@@ -93,6 +96,9 @@ class ApiServer:
         assert self._path is not None
         assert self.door is not None
         if self._bound is not None and _identity(self._path) == self._bound:
+            return
+        if self._state_dir is not None and not self._state_dir.exists():
+            log.warning("%s was moved or removed; put it back", self._state_dir)
             return
         try:
             again = open_socket(self._path)

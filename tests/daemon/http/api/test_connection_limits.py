@@ -302,6 +302,26 @@ def test_a_socket_that_was_removed_is_made_again(tmp_path: Path) -> None:
     tell(tmp_path, story)
 
 
+def test_a_state_directory_that_was_moved_away_is_not_made_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        state = tmp_path / ("deep" * 20) / ("state" * 20)  # longer than an address of a socket
+        path = state / "api.sock"
+        server = ApiServer(
+            make_app(FakeService(tmp_path)), open_socket(path), path, state_dir=state
+        )
+        assert server.address == path
+        await server.start()
+        state.rename(tmp_path / "moved")
+        server.keep_socket()
+        assert not state.exists()
+        (tmp_path / "moved").rename(state)
+        server.keep_socket()
+        assert path.is_socket()
+        await server.close()
+
+    asyncio.run(story())
+
+
 def test_there_is_room_for_a_thousand() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
