@@ -48,9 +48,7 @@ def test_no_attempt_starts_while_the_state_directory_is_elsewhere(tmp_path: Path
             terms = QueueTerms(hold=True)
             job, _ = await it.service.submit(spec, uid=uid, idempotency_key=None, terms=terms)
             state.rename(tmp_path / "moved")
-            with pytest.raises(
-                Unavailable, match=r"zerotools\.db was moved or removed"
-            ):
+            with pytest.raises(Unavailable, match=r"zerotools\.db was moved or removed"):
                 await it.service.submit(spec, uid=uid, idempotency_key=None)
             await it.service.release(job.id, uid=uid)
 

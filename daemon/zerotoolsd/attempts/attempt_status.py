@@ -25,7 +25,7 @@ from zerotoolsd.supervisor.exit_record.keeper_process import KILLED
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.procfs import boot_id
 from zerotoolsd.supervisor.signal_process import open_process
-from zerotoolsd.supervisor.transient_os_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import error_text, is_transient
 from zerotoolsd.users.open_as_user import opened_run_directory, owner_of
 
 RESTARTED = "the machine was restarted"
@@ -96,7 +96,7 @@ def attempt_status(attempt: AttemptRow) -> AttemptStatus:
         with opened_run_directory(run_dir) as base:
             prepared = os.path.lexists(base / ATTEMPT)
     except OSError as error:
-        return Unreadable(f"{error.filename}: {error.strerror}")
+        return Unreadable(error_text(error))
     # The file was written before the attempt was started: if it is gone, someone has removed it.
     return found if prepared else Gone("its run directory was removed")
 

@@ -32,9 +32,11 @@ from zerotoolsd.interface.api_types import (
     Unavailable,
 )
 from zerotoolsd.queue.clocks import SteadyCalendar
+from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.write_rows import Changed
+from zerotoolsd.supervisor.transient_os_errors import error_text
 from zerotoolsd.users.account import user_name
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
@@ -74,6 +76,7 @@ class Cleaner:
         self._turn = asyncio.Lock()
         self._unfinished = remove_job_files.unfinished_removals(state_dir)
         self._being_removed = set(self._unfinished)
+        remove_job_files.reserve_intent(state_dir)
 
     @property
     def _jobs_dir(self) -> Path:
@@ -214,7 +217,7 @@ class Cleaner:
         except TimeoutError:
             raise NotRemovable(f"{self._jobs_dir / str(job.id)} does not respond") from None
         except OSError as error:
-            raise NotRemovable(f"{error.filename}: {error.strerror}") from None
+            raise NotRemovable(error_text(error)) from None
 
     async def _refuse_used(
         self, job: JobRow, files: RemovableFiles, request: CleanRequest, named: NamedPaths
@@ -281,11 +284,11 @@ class Cleaner:
                 remove_job_files.remove_empty(self._jobs_dir, files, outputs=outputs)
             crash_points.crash_at(crash_points.FILES_REMOVED)
             if not request.logs_only:
-                self._forget(job, who)
+                await self._forget(job, who)
         except TimeoutError:
             raise NotRemovable(f"its files do not respond{again}") from None
         except OSError as error:
-            raise NotRemovable(f"{error.filename}: {error.strerror}{again}") from None
+            raise NotRemovable(f"{error_text(error)}{again}") from None
         except (sqlite3.OperationalError, Changed) as error:
             raise NotRemovable(
                 f"its files are removed, but its record could not be removed: {error}{again}"
@@ -294,8 +297,11 @@ class Cleaner:
             if not remove_job_files.is_noted(self._state_dir, job.id):
                 self._being_removed.discard(job.id)
 
-    def _forget(self, job: JobRow, who: str) -> None:
-        self._store.remove(job, time.time(), f"removed by {who}")
+    async def _forget(self, job: JobRow, who: str) -> None:
+        async def remove() -> None:
+            self._store.remove(job, time.time(), f"removed by {who}")
+
+        await when_free(remove)
         crash_points.crash_at(crash_points.RECORD_REMOVED)
         remove_job_files.forget_intent(self._state_dir, job.id)
         log.info("job %d (%s): removed by %s", job.id, job.name, who)

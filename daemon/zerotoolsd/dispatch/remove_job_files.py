@@ -28,9 +28,17 @@ from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.queue.fault_isolation import HELD_LOG
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.attempt_plan import OWN, SLURM_NAME
-from zerotoolsd.supervisor.durable_files import read_json, sync_directory, write_json
+from zerotoolsd.supervisor.durable_files import (
+    REQUEST_BYTES,
+    placeholder_of,
+    read_json,
+    reserve_space,
+    sync_directory,
+    write_reserved,
+)
 
 CLEANING = "cleaning"
+_NEXT = "next"
 _ATTEMPT = re.compile(r"attempt-[0-9]+")
 _PATH = re.compile(r"""(?<![\w./-])/[^\s"'`=:,;|&<>(){}\[\]]+""")
 """Pattern of an absolute path inside of a longer text, such as `--from=PATH`."""
@@ -288,7 +296,17 @@ def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:
     directory = state_dir / CLEANING
     directory.mkdir(exist_ok=True, mode=0o700)
     sync_directory(state_dir)
-    write_json(directory / str(job_id), {"outputs": outputs})
+    intent = directory / str(job_id)
+    with suppress(FileNotFoundError):
+        placeholder_of(directory / _NEXT).rename(placeholder_of(intent))
+    write_reserved(intent, json.dumps({"outputs": outputs}))
+
+
+def reserve_intent(state_dir: Path) -> None:
+    """Reserve disk space for the next intent, so that a job can be removed from a full disk."""
+    with suppress(OSError):
+        (state_dir / CLEANING).mkdir(exist_ok=True, mode=0o700)
+        reserve_space(state_dir / CLEANING / _NEXT, 0, REQUEST_BYTES)
 
 
 def unfinished_removals(state_dir: Path) -> dict[int, bool]:
@@ -314,6 +332,7 @@ def is_noted(state_dir: Path, job_id: int) -> bool:
 def forget_intent(state_dir: Path, job_id: int) -> None:
     """Remove the intent file of a job after its removal has finished. Raises OSError."""
     (state_dir / CLEANING / str(job_id)).unlink(missing_ok=True)
+    reserve_intent(state_dir)
 
 
 def remove_job_files(files: RemovableFiles, *, outputs: bool) -> None:

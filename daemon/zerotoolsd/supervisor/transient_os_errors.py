@@ -32,6 +32,12 @@ def is_transient(error: OSError, *, own_files: bool = False) -> bool:
     return error.errno in _OF_MACHINE or (own_files and error.errno in _OF_ADMINISTRATOR)
 
 
+def error_text(error: OSError) -> str:
+    """Return the file and the reason of the error; only the reason if no file is known."""
+    why = error.strerror or str(error)
+    return why if error.filename is None else f"{error.filename}: {why}"
+
+
 def hang_reason(what: str) -> str:
     """Return a sentence: the attempt waits because the file `what` does not respond."""
     return f"{what} does not answer (check its file system, mount and dmesg), and the job waits"

@@ -32,6 +32,7 @@ from tests.daemon.dispatch.cleaning.ended import (
 )
 from tests.daemon.dispatchers import Running
 from tests.daemon.hung_disks import hung_disk
+from tests.daemon.small_disks import SmallDisk
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.dispatch import remove_job_files
@@ -462,3 +463,15 @@ def test_a_path_that_never_answers_leaves_no_thread_and_no_lock_behind(tmp_path:
         again = os.open(tmp_path / "lock", os.O_RDWR)
         fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(again)
+
+
+def test_a_full_disk_is_cleaned(small_disk: SmallDisk) -> None:
+    async def story(it: Running) -> None:
+        first, second = await over(it), await over(it)
+        assert it.engine.store.disk_reserve.reserve()  # as in each round of the loop
+        small_disk.fill()
+        assert ids(await clean(it)) == [first, second]
+        assert not await is_known(it, first)
+        small_disk.free()
+
+    tell(small_disk.path / "state", story)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.started import Started
+from tests.daemon.small_disks import mounted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.client.queue_backup import (
     DATABASE,
@@ -164,3 +165,14 @@ def test_what_became_the_file_stays(tmp_path: Path) -> None:
         staged.write_bytes(b"whole")
         staged.rename(tmp_path / "copy.db")
     assert [path.name for path in tmp_path.iterdir()] == ["copy.db"]
+
+
+def test_a_copy_on_a_full_disk_names_the_copy(state: Path, tmp_path: Path) -> None:
+    with closing(fill(state)) as database:
+        database.execute("CREATE TABLE big AS SELECT zeroblob(600000) AS data")
+        with mounted(tmp_path / "disk", kib=256) as disk:
+            if disk is None:
+                pytest.skip("this process may not mount a disk")
+            with pytest.raises(BadRequest, match=r"copy\.db cannot be written: the disk is full"):
+                back_up_queue(state, disk.path / "copy.db")
+            assert not list(disk.path.iterdir())

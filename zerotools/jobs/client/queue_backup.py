@@ -139,6 +139,8 @@ def _copy(source: Path, out: Path) -> QueueCopy:
                 new.execute("PRAGMA journal_mode = DELETE")
                 copy = _count_rows(new, out)
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+                raise BadRequest(f"{out} cannot be written: the disk is full") from None
             raise BadFile(f"{source} is not a queue that can be copied: {error}") from None
         sync_file(staged)
         staged.rename(out)

@@ -19,7 +19,7 @@ from zerotoolsd.slurm.runner.run_attempts import SIGNALS, AttemptRunner, allocat
 from zerotoolsd.slurm.runner.slurm_job_record import JobState
 from zerotoolsd.supervisor.spawn_child import handle_until_exit
 from zerotoolsd.supervisor.start_ranks import become_subreaper
-from zerotoolsd.supervisor.transient_os_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import error_text, is_transient
 
 MOST_KILLS = 10
 """The largest number of times that a killed process is replaced."""
@@ -87,7 +87,7 @@ def main(path: str, submission: str) -> int:
     except OSError as error:
         if is_transient(error):  # Slurm may start the job again
             raise
-        _record_end(directory, int(submission), f"{error.strerror}: {error.filename}")
+        _record_end(directory, int(submission), error_text(error))
         raise
 
 

@@ -51,7 +51,7 @@ from zerotoolsd.supervisor.spawn_child import handle_until_exit
 from zerotoolsd.supervisor.start_ranks import become_subreaper
 from zerotoolsd.supervisor.stop.kill_descendants import kill_all
 from zerotoolsd.supervisor.stop.stop_request_file import write_request
-from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY, error_text, is_transient
 
 SETTINGS = "attempt.json"
 """Name of the file in the attempt's directory with the settings that are the same for all
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         return _not_begun(run_dir, lifecycle.BAD_JOB, str(error))
     except OSError as error:
         outcome = NOT_READY if is_transient(error) else lifecycle.CRASHED
-        return _not_begun(run_dir, outcome, f"{error.filename}: {error.strerror}")
+        return _not_begun(run_dir, outcome, error_text(error))
     return NodeRunner(directory, attempt, run_dir, beat).run()
 
 

@@ -37,7 +37,7 @@ from zerotoolsd.supervisor.attempt_plan import EXIT, OWN, SLURM_NAME
 from zerotoolsd.supervisor.exit_record.decide_outcome import EXIT_STOPPED
 from zerotoolsd.supervisor.exit_record.first_failure import EXIT_BAD_JOB, EXIT_NOT_READY
 from zerotoolsd.supervisor.spawn_child import SignalWaker
-from zerotoolsd.supervisor.transient_os_errors import NOT_READY, is_transient
+from zerotoolsd.supervisor.transient_os_errors import NOT_READY, error_text, is_transient
 
 LOOK_SECONDS, MOST_LOOK_SECONDS = 3.0, 30.0
 SPEC = "spec.json"
@@ -61,7 +61,7 @@ def main() -> int:
     except OSError as error:
         if not is_transient(error):
             raise
-        attendant.report_failure(f"{error.strerror}: {error.filename}", kind=NOT_READY)
+        attendant.report_failure(error_text(error), kind=NOT_READY)
         return EXIT_NOT_READY
 
 
@@ -124,7 +124,7 @@ class SlurmWatcher:
         except OSError as error:
             if not is_transient(error):
                 raise
-            self._log_line(f"{error.filename} cannot be written: {error.strerror}")
+            self._log_line(f"a record cannot be written: {error_text(error)}")
             return False
         return True
 

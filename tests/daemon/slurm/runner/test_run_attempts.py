@@ -303,7 +303,7 @@ def test_a_node_without_srun_is_named_as_the_reason(
     monkeypatch.setenv("PATH", str(few))
     assert found.begin().wait(60) == 1, found.log()
     state, reason = end_of(found)
-    assert (state, reason) == ("stopped", "No such file or directory: srun")
+    assert (state, reason) == ("stopped", "srun: No such file or directory")
 
 
 def test_the_time_limit_of_the_job_is_kept_here(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.preflight.tracker_login import is_switched_off, offline_reasons
 from zerotools.jobs.text.mask_secrets import HIDDEN, is_secret_name, mask_tree
+from zerotoolsd.supervisor.transient_os_errors import error_text
 
 PROGRAM = Path(__file__).with_name("tracker_program.py")
 MOST_WAITING = 20_000
@@ -149,7 +150,7 @@ def start_tracking(
         run = tracked_run(output_dir, run_dir.parent, continues=done is not None)
     except OSError as error:
         names = " and ".join(trackers)
-        why = f"{error.filename}: {error.strerror}"
+        why = error_text(error)
         log_line(f"{names}: no steps are logged there ({why}); training continues")
         return []
     return list(_started(spec, output_dir, run.id, (done or 0) + 1, log_line, start))
