@@ -125,7 +125,7 @@ COVERED: dict[str, str] = {
     "test_choose_numa_binding.py test_a_rank_has_all_processors_of_the_node_of_its_gpu",
     "daemon/zerotoolsd/attempts/make_attempt_plan.py rank_environment": f"{OF_ATTEMPTS}/"
     "test_prepare_run_directory.py test_ranks_on_gpus_see_those_of_the_attempt",
-    "daemon/zerotoolsd/queue/resource_request_of_job.py need_of": "tests/daemon/queue/"
+    "daemon/zerotoolsd/queue/request_from_job_file.py need_of": "tests/daemon/queue/"
     "test_schedule_queued_jobs.py "
     "test_a_job_that_made_room_on_a_gpu_in_vain_does_not_share_any_more",
     "daemon/zerotoolsd/queue/schedule_queued_jobs.py QueuePlacement._used_by": ""

@@ -60,7 +60,7 @@ from zerotoolsd.queue.database_disk_reserve import why_low_space
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
-from zerotoolsd.queue.resource_request_of_job import memory_of_machine
+from zerotoolsd.queue.request_from_job_file import memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement, QueueUsers
 from zerotoolsd.queue.store import Store

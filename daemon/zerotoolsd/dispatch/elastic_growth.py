@@ -24,7 +24,7 @@ from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.config.config_tables import ElasticConfig
 from zerotoolsd.queue import clocks, fault_isolation, time_limit
 from zerotoolsd.queue.clocks import seconds_in
-from zerotoolsd.queue.resource_request_of_job import request_of
+from zerotoolsd.queue.request_from_job_file import request_of
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.scheduling.resource_requests import Request
 from zerotoolsd.queue.scheduling.scheduler import Start

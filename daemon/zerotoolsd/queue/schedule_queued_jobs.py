@@ -20,7 +20,7 @@ from zerotoolsd.queue import clocks, fault_isolation, time_limit
 from zerotoolsd.queue.expected_memory import ExpectedOfJobs
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.gpu_fault_fences import with_fences
-from zerotoolsd.queue.resource_request_of_job import WATCHED_PRIORITY, host_bytes_of, request_of
+from zerotoolsd.queue.request_from_job_file import WATCHED_PRIORITY, host_bytes_of, request_of
 from zerotoolsd.queue.rows import JobRow, Lease
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import (
     NOTHING_DECLARED,

@@ -37,7 +37,7 @@ from zerotoolsd.monitoring.notifications.webhooks import why_job_refused
 from zerotoolsd.queue.array_job_files import sliced_texts
 from zerotoolsd.queue.directories_in_use import DirectoryWriters
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
-from zerotoolsd.queue.resource_request_of_job import (
+from zerotoolsd.queue.request_from_job_file import (
     gpu_memory_for,
     memory_of_host,
     memory_of_machine,

@@ -22,7 +22,7 @@ from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.expected_memory import ExpectedMemory
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import EDIT, JobStatus
-from zerotoolsd.queue.resource_request_of_job import gpu_memory_for, need_of
+from zerotoolsd.queue.request_from_job_file import gpu_memory_for, need_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.schedule_queued_jobs import QueuePlacement
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import DeclaredMemory, HostMemoryNow

@@ -7,7 +7,7 @@ authorize                         identifies the caller, and decides with `users
 request_limits                    limits the requests of one user: per second, and at the same time
 aiohttp_app_keys                  defines the keys with which handlers find the service and the page
 request_validation                checks bodies and queries
-jobs, job_outputs, clean_ended_jobs, import_job_file
+jobs, job_outputs, clean_requests, import_job_file
                                   handle the requests for jobs
 machine_and_daemon_requests, events
                                   handle the other requests

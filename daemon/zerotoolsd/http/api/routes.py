@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from zerotoolsd.http.api import (
-    clean_ended_jobs,
+    clean_requests,
     events,
     import_job_file,
     job_outputs,
@@ -71,7 +71,7 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.get("/v1/jobs/{id}/checkpoints", job_outputs.checkpoints), Action.READ_RESULTS),
     (web.get("/v1/jobs/{id}/predictions", job_outputs.predictions), Action.READ_RESULTS),
     (web.get("/v1/jobs/{id}/examples", job_outputs.examples), Action.READ_EXAMPLES),
-    (web.post("/v1/clean", clean_ended_jobs.clean), Action.CLEAN),
+    (web.post("/v1/clean", clean_requests.clean), Action.CLEAN),
     (web.post("/v1/drain", machine_and_daemon_requests.drain), Action.DRAIN),
     (web.post("/v1/undrain", machine_and_daemon_requests.undrain), Action.DRAIN),
     (web.post("/v1/notices/test", machine_and_daemon_requests.test_notices), Action.TEST_NOTICES),
