@@ -24,7 +24,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zerotools.runs.find_job_checkpoints import SkippedCheckpoint
 
 PRIORITY = 10
 MEMORY_BYTES = 128 * 2**20
@@ -79,7 +82,7 @@ def fetch_start_checkpoint(settings: dict[str, Any]) -> int:
     if place is not None:
         mirror = _mirror(settings)
         try:
-            path = mirror.fetch(given)
+            path = mirror.fetch(given, _skipped)
         except ZerotoolsError as error:
             if not mirror.can_go_on():
                 raise
@@ -89,12 +92,17 @@ def fetch_start_checkpoint(settings: dict[str, Any]) -> int:
     if given is not None and (place is None or not lies_in(given, place)):
         source = path_of(given)
         assert isinstance(source, StorePath)
-        path = fetch_start(Path(settings["output_dir"]), source) or path
+        path = fetch_start(Path(settings["output_dir"]), source, _skipped) or path
     if path is not None:
         seconds = time.monotonic() - began
         print(f"fetched {path} in {seconds:.1f} s", flush=True)
         _send_event("fetched", path.name, path=str(path), seconds=seconds)
     return 0
+
+
+def _skipped(copy: SkippedCheckpoint) -> None:
+    print(f"skipped {copy.path}: {_one_line(copy.why)}", flush=True)
+    _send_event("skipped_checkpoint", copy.path.name, path=str(copy.path), why=_one_line(copy.why))
 
 
 def _mirror(settings: dict[str, Any]) -> Any:

@@ -27,7 +27,7 @@ From there on, one message of each kind is stored per second, and ten times fewe
 that the file has doubled its size.
 """
 _KINDS = ("step", "checkpoint", "eval", "phase", "error", "finished")
-BESIDE = ("fetched", "uploaded", "upload_failed")
+BESIDE = ("fetched", "uploaded", "upload_failed", "skipped_checkpoint")
 """Names of events that are reported by processes other than ranks."""
 MAX_RANKS = 2**16
 _CREDENTIALS = struct.Struct("3i")
@@ -175,7 +175,7 @@ class Progress:
                 continue
             if not isinstance(message, dict) or not is_shallow(message):
                 continue
-            if message.get("event") in BESIDE:
+            if message.get("event") in BESIDE and "rank" not in message:
                 self._record_transfer(message)
             elif type(rank := message.get("rank")) is int and 0 <= rank < MAX_RANKS:
                 self._record_report({**message, "clock": time.monotonic()})

@@ -89,6 +89,25 @@ def test_a_start_elsewhere_is_fetched_beside_the_run_s_own(
     assert same(path, tmp_path / "third" / FETCHED)
 
 
+def test_a_copy_that_is_not_whole_is_named_and_the_one_before_it_is_fetched(
+    store: GcsServer, told: socket.socket, tmp_path: Path
+) -> None:
+    run("fetch", tmp_path / "old")
+    for step in (2, 4):
+        save(tmp_path / "old", step)
+    run("upload", tmp_path / "old")
+    del store.objects[store.bucket]["run/step-00000004/config.json"]
+    said(told)
+    elsewhere = {"upload_to": None, "resume_from": str(place())}
+    for name, more in (("new", {}), ("other", elsewhere)):
+        assert run("fetch", tmp_path / name, **more) == 0
+        skipped, fetched = said(told)
+        assert (skipped["event"], skipped["step"]) == ("skipped_checkpoint", 4)
+        assert skipped["path"] == f"{place()}/step-00000004"
+        assert "config.json is missing" in skipped["why"]
+        assert fetched["event"] == "fetched"
+
+
 def test_what_cannot_be_done_is_said_and_is_no_success(
     store: GcsServer,
     told: socket.socket,

@@ -27,7 +27,7 @@ from zerotools.ops.mirroring.list_and_remove_copies import (
 )
 from zerotools.ops.mirroring.send_copy import SentCopy, send_copy
 from zerotools.runs import find_job_checkpoints
-from zerotools.runs.find_job_checkpoints import BEST, LATEST
+from zerotools.runs.find_job_checkpoints import BEST, LATEST, SkippedCheckpoint
 from zerotools.runs.retention import KeepRule
 from zerotools.runs.thinning_record import is_thinned
 from zerotools.runs.upload_records import (
@@ -39,6 +39,12 @@ from zerotools.runs.upload_records import (
 )
 
 OnSent = Callable[[Path, StorePath, SentCopy], None]
+OnSkipped = Callable[[SkippedCheckpoint], None]
+"""A function for each copy that is not fetched, because it is damaged or incomplete."""
+
+
+def _ignore(_: SkippedCheckpoint) -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +128,10 @@ class Mirror:
             return False
         return find_job_checkpoints.newest_valid(self.output_dir, digests=False).path is not None
 
-    def fetch(self, resume_from: str | None) -> Path | None:
+    def fetch(self, resume_from: str | None, skipped: OnSkipped = _ignore) -> Path | None:
         """Claim the prefix, and fetch its newest checkpoint if it is newer than those on the disk.
-        Return the path of the fetched checkpoint, or None if nothing was fetched.
+        Return the path of the fetched checkpoint, or None if nothing was fetched. `skipped` is
+        called for each newer copy that is not complete.
 
         Raises:
             BadRequest: the run has a newer checkpoint than `resume_from`.
@@ -137,7 +144,10 @@ class Mirror:
         if resume_from is not None and lies_in(resume_from, str(self.place)):
             self._check_start(_far(path_of(resume_from)), resume_from, above)
         prefix_owner.claim_prefix(self.place, self.output_dir, self.job, resume_from)
-        found = newest_copy(self.place, above).path
+        choice = newest_copy(self.place, above)
+        for each in choice.skipped:
+            skipped(each)
+        found = choice.path
         if found is None:
             return None
         destination = self.output_dir / found.name
@@ -174,9 +184,12 @@ class Mirror:
             )
 
 
-def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
+def fetch_start(
+    output_dir: Path, resume_from: StorePath, skipped: OnSkipped = _ignore
+) -> Path | None:
     """Fetch the checkpoint `resume_from` to the disk, unless an earlier call did, and return its
-    path. Return None if `output_dir` has a checkpoint of the job already.
+    path. Return None if `output_dir` has a checkpoint of the job already. For `skipped` see
+    `Mirror.fetch`.
 
     Raises:
         BadRequest: `resume_from` is not a job's checkpoint.
@@ -192,13 +205,14 @@ def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
         except BadFile:
             pass
     record_fetched_url(output_dir, None)
-    fetch_copy(_far(start_of(resume_from)), destination)
+    fetch_copy(_far(start_of(resume_from, skipped)), destination)
     record_fetched_url(output_dir, str(resume_from))
     return destination
 
 
-def start_of(resume_from: StorePath) -> Path:
+def start_of(resume_from: StorePath, skipped: OnSkipped = _ignore) -> Path:
     """Return the checkpoint to resume from: `resume_from`, or the newest one in this directory.
+    For `skipped` see `Mirror.fetch`.
 
     Raises:
         BadRequest: `resume_from` has no checkpoint of a job.
@@ -208,6 +222,8 @@ def start_of(resume_from: StorePath) -> Path:
     choice = find_job_checkpoints.resolve_resume_from(
         resume_from, digests=False, structure=refuse_part
     )
+    for each in choice.skipped:
+        skipped(each)
     assert choice.path is not None
     return choice.path
 
