@@ -108,6 +108,8 @@ def test_check_knows_what_a_run_of_megatron_was_started_with(
             2,
             "the map lama does not exist; the nearest is llama",
         ),
+        (("show", "mine.toml", "--config", "{}"), 2, "the file mine.toml does not exist"),
+        (("check", "{}/mine", "--config", "{}"), 2, "mine does not exist"),
         (("show", "llava"), 4, "the map llava changes only names (LLaVA, "),
         (("check", "qwen2_vl", "--config", "{}"), 4, "the map qwen2_vl changes only names"),
         (("show", "llava", "--toml"), 4, "use it with --map-to hf or --map-to memory"),

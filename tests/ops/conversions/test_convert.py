@@ -213,6 +213,17 @@ def test_options_of_the_optimizer_come_from_the_configuration_too(tmp_path: Path
         assert group.options["lr"] == 0.1
 
 
+def test_an_option_of_another_optimizer_is_refused(tmp_path: Path) -> None:
+    adam, sgd = (DEEPSPEED / name / "checkpoint" for name in ("z2-fp32-w2", "z2-bf16-w2-sgd"))
+    with pytest.raises(BadRequest, match="with momentum would keep momentum_buffer; leave --mom"):
+        prepare_convert(adam, tmp_path / "out", "dcp", {"momentum": 0.9})
+    momentum = DEEPSPEED / "z3-fp32-w2-momentum" / "checkpoint"
+    with pytest.raises(BadRequest, match=r"keeps momentum_buffer, and .* leave --betas out"):
+        prepare_convert(momentum, tmp_path / "out", "dcp", {"betas": (0.9, 0.9)})
+    with pytest.raises(BadRequest, match="has momentum in its param groups"):
+        prepare_convert(sgd, tmp_path / "out", "dcp", {"momentum": 0.9})  # it keeps no state
+
+
 def test_an_order_is_for_groups_that_have_none(tmp_path: Path) -> None:
     source = model(tmp_path / "in", {"a": noise(2), "b": noise(2)})
     read = formats.read(source)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.io.ssh.double import SshDouble
 from zerotools.core.errors import BadRequest
 from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.gathering.node_directory import parse_source
-from zerotools.ops.gathering.read_node_files import Listing, list_source
+from zerotools.ops.gathering.read_node_files import CLOSED, Listing, list_source, listing_script
 
 ODD = ["a b", "it's", 'say "no"', "two\nlines", "$(id)", "-rf", "sub/x/y", " ", "é", "*"]
 
@@ -53,6 +54,14 @@ def test_names_and_sizes(ssh: SshDouble, run: Path, tmp_path: Path, kind: str) -
     assert {name: file.size for name, file in found.files.items()} == expected
     assert found.left_out == ()
     assert found.makes_digests is (kind != "busybox")
+
+
+def test_a_directory_in_a_closed_one_is_not_called_absent(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    script = listing_script(f"{tmp_path}/closed/run/", "end")
+    user = 65534 if os.geteuid() == 0 else None  # root enters every directory
+    found = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, cwd="/", user=user)
+    assert found.stdout == f"{CLOSED}\0".encode()
 
 
 def test_a_relative_path_begins_at_the_home(ssh: SshDouble, run: Path) -> None:

@@ -15,12 +15,14 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.core.target import LOOSE, WEIGHTS
+from zerotools.core.target import LOOSE, WEIGHTS, optimizer_roles
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats.format import option_flag
 
 NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")
 # Options of torch's optimizers that a DeepSpeed configuration may have.
+# The state that every optimizer with the option keeps once it has stepped.
+_STATE_OF = {"betas": "exp_avg", "momentum": "momentum_buffer"}
 _CONFIGURED = (*NAMES, "dampening", "nesterov", "alpha", "centered", "amsgrad", "lr_decay")
 
 
@@ -78,9 +80,10 @@ def with_missing_options(
     """Return `training` with the missing options of every param group added, and notes on them.
 
     Raises:
-        BadRequest: the user gave a value that every group already has, or an order that does not
-            fit the parameters.
+        BadRequest: the user gave a value that every group already has, an option of another
+            optimizer, or an order that does not fit the parameters.
     """
+    _refuse_option_of_other_optimizer(source, given)
     if not training.groups:
         return _one_group(source, training, given)
     path = source.origin.path
@@ -100,6 +103,16 @@ def with_missing_options(
         f"sets them: {', '.join(sorted(lacked))}"
     )
     return replace(training, groups=groups), [said] if lacked else []
+
+
+def _refuse_option_of_other_optimizer(source: Checkpoint, given: RequestedHyperparameters) -> None:
+    roles = optimizer_roles(source)
+    for name, role in _STATE_OF.items():
+        if roles and name in given.flags and role not in roles:
+            raise BadRequest(
+                f"the optimizer of {source.origin.path} keeps {', '.join(roles)}, and one with "
+                f"{name} would keep {role}; leave {option_flag(name)} out"
+            )
 
 
 def _ordered(source: Checkpoint, training: TrainingState, order: Sequence[str]) -> TrainingState:

@@ -82,6 +82,10 @@ if ! cd -P "$d" 2>/dev/null; then
     w={ABSENT}
     test -e "$d" && w={FILE}
     test -d "$d" && w={CLOSED}
+    while test "$d" != "${{d%/*}}"; do
+        d=${{d%/*}}
+        test -d "$d" && ! test -x "$d" && w={CLOSED}
+    done
     printf '%s\\0' $w
     exit 0
 fi"""

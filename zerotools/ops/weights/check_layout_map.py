@@ -75,6 +75,8 @@ def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
         if config is None:
             raise BadRequest("name a map or its file, or a model with --config FILE")
         return chosen_map(None, config)
+    if name not in shipped_maps() and not Path(name).exists() and name != Path(name).stem:
+        raise BadRequest(f"the file {name} does not exist; correct the path")
     if name in shipped_maps() or not Path(name).exists():
         return shipped_map(name)
     if is_no_map(name):
