@@ -8,6 +8,7 @@ import pytest
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_files import OpenFiles, sync_directory
+from zerotools.io.files.source_stamps import Sources
 
 
 @pytest.fixture
@@ -63,3 +64,14 @@ def test_a_file_system_that_cannot_flush_a_directory_is_used(
     number = errno.EIO
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         sync_directory(tmp_path)
+
+
+def test_a_file_that_has_changed_is_refused_at_each_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    sources = Sources()
+    sources.record(tmp_path / "a", (tmp_path / "a").stat())
+    (tmp_path / "a").write_bytes(b"newer")
+    with OpenFiles(tmp_path, sources=sources) as files:
+        for _ in range(2):
+            with pytest.raises(BadFile, match="changed while it was read"):
+                files.read_into("a", 0, memoryview(bytearray(3)))

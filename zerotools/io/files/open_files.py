@@ -147,10 +147,14 @@ class OpenFiles:
             ) from None
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
+        try:
+            if self._sources is not None:
+                self._sources.record(path, source.status())
+                self._seen.add(path)
+        except BaseException:  # not kept open: the next read would trust it
+            source.close()
+            raise
         self._open[file] = source
-        if self._sources is not None:
-            self._sources.record(path, source.status())
-            self._seen.add(path)
         return source
 
     def check_sources(self) -> None:
