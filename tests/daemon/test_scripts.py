@@ -311,6 +311,33 @@ def test_the_reason_is_the_program_s_own_error(daemon: Daemon, work: Path) -> No
     assert "bluebananas77" not in str(everything)
 
 
+def test_a_rank_that_exits_with_75_has_failed_and_the_others_are_ended(
+    daemon: Daemon, work: Path
+) -> None:
+    """75 is the status with which a rank of the built-in trainer has stopped on request."""
+    daemon.start()
+    (work / "train.py").write_text(
+        "import os, signal, sys\nsys.exit(75) if os.environ['RANK'] == '1' else signal.pause()\n"
+    )
+    daemon.client.submit(own(work, "", ranks=2, max_restarts=0))
+    job = daemon.wait_for_end(1)
+    assert (job["state"], job["attempt"]["exit_code"]) == ("failed", 75)
+    assert str(job["reason"]).startswith("rank 1 exited with 75")
+
+
+@pytest.mark.parametrize("status", [65, 69, 75])
+def test_statuses_of_the_built_in_trainer_are_crashes_of_a_program(
+    daemon: Daemon, work: Path, status: int
+) -> None:
+    daemon.start()
+    daemon.client.submit(own(work, f"fail={status} steps=1"))
+    job = daemon.wait_for_end(1)
+    assert job["state"] == "succeeded"
+    first, second = job["attempts"]
+    assert str(first["cause"]).startswith(f"rank 0 exited with {status}")
+    assert second["cause"] == "finished after step 1"
+
+
 def test_of_an_array_of_programs_those_that_have_not_succeeded_run_again(
     daemon: Daemon, work: Path
 ) -> None:

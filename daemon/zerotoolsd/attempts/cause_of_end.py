@@ -305,7 +305,7 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
             "try CUDA_LAUNCH_BLOCKING=1 in [env] to see which operation fails",
         ),
         (
-            r"command not found|no such file or directory",
+            r"command not found|: not found$|no such file or directory",
             "try absolute paths: relative paths start in the job's directory",
         ),
     )

@@ -319,7 +319,7 @@ class RankMonitor:
             self._check_start(rank)
             if self._stop.has_begun:
                 continue  # other ranks may be saving, within their grace period
-            if is_abnormal(rank):
+            if is_abnormal(rank, own_program=self.plan.own_program):
                 self._kill_in(SETTLE_SECONDS, f"rank {rank.index} had failed")
             elif not self.plan.own_program:
                 limit = self.plan.straggler_seconds

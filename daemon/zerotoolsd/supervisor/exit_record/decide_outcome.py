@@ -89,9 +89,14 @@ class Judge(Protocol):
     ) -> Verdict: ...
 
 
-def is_abnormal(rank: EndedRank) -> bool:
-    """Return whether `rank` failed by itself: it neither finished nor stopped on request."""
-    return rank.status is not None and not rank.killed and rank.exit_code not in (0, EXIT_STOPPED)
+def is_abnormal(rank: EndedRank, *, own_program: bool = False) -> bool:
+    """Return whether `rank` failed by itself: it neither finished nor stopped on request.
+
+    Only the built-in trainer reports a stop by EXIT_STOPPED, so `own_program`, a program of the
+    user, has failed with this status.
+    """
+    ends = (0,) if own_program else (0, EXIT_STOPPED)
+    return rank.status is not None and not rank.killed and rank.exit_code not in ends
 
 
 def judge_ranks(
@@ -134,13 +139,15 @@ def judge_program(
     that the job is complete. `ranks` has the process of the launcher, or each process of
     `launcher = "plain"`.
     """
-    broken = [rank for rank in ranks if is_abnormal(rank)]
+    broken = [rank for rank in ranks if is_abnormal(rank, own_program=stop is None)]
+    if stop is None and broken:
+        return _blame(_first_failure(ranks, broken, progress), progress.errors, own_program=True)
     if stop is None or any(rank.signal not in (None, signal.SIGTERM) for rank in broken):
         return judge_ranks(ranks, progress, stop=stop, killed_because=killed_because)
     if progress.finished:
         return _finished(progress)
     if broken:
-        verdict = _blame(_first_failure(ranks, broken, progress), progress.errors)
+        verdict = _blame(_first_failure(ranks, broken, progress), progress.errors, own_program=True)
         by_signal = verdict.rank is None or verdict.rank.signal is not None
         return verdict._replace(
             outcome="killed" if by_signal or stop == OUTSIDE else "stopped",
@@ -275,8 +282,12 @@ def _first_failure(
     return first_failed_rank(ranks, broken, progress.errors, progress.awaited)
 
 
-def _blame(found: FirstFailure, errors: Sequence[dict[str, Any]]) -> Verdict:
-    rank, outcomes = found.rank, {EXIT_BAD_JOB: "bad_job", EXIT_BAD_CHECKPOINT: "bad_checkpoint"}
+def _blame(
+    found: FirstFailure, errors: Sequence[dict[str, Any]], *, own_program: bool = False
+) -> Verdict:
+    rank, outcomes = found.rank, {EXIT_BAD_JOB: "bad_job"}
+    if not own_program:
+        outcomes[EXIT_BAD_CHECKPOINT] = "bad_checkpoint"
     outcome = outcomes.get(rank.exit_code or 0, "crashed")
     own = [error for error in errors if error["rank"] == rank.index]
     message = own[-1].get("message") if own else None

@@ -224,7 +224,7 @@ _ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_]
 _LIKE_AN_ERROR = (
     r"(?i)"
     r"\b\w*(?:Error|Exception)\b:?|\b(?:error|fatal|panic|panicked|abort(?:ed|ing)?|assertion|"
-    r"out of memory|segmentation fault|core dumped|terminate called|command not found|"
+    r"out of memory|segmentation fault|core dumped|terminate called|not found|"
     r"no such file|permission denied|cannot|can't|could not|unable to|invalid)\b"
 )
 _OF_LAUNCHERS = (

@@ -312,6 +312,7 @@ ACCELERATE = traceback(OOM) + "\n" + traceback("subprocess.CalledProcessError: C
             "step 1\nbash: line 1: trian: command not found",
             "bash: line 1: trian: command not found",
         ),
+        ("sh: 1: trian: not found", "sh: 1: trian: not found"),
         ("\x1b[31mfatal: \x1b[1mno data\x1b[0m\n", "fatal: no data"),
         ("loss 3.2\rloss 3.1\rError: the disk is gone\n", "Error: the disk is gone"),
         (GROUP, "ExceptionGroup: many (2 sub-exceptions)"),
