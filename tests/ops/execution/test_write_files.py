@@ -16,6 +16,7 @@ from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.io.files.crc32 import of_zeros
 from zerotools.ops.execution.write_files import (
     ChecksummedRange,
+    UnflushedBytes,
     checksum_bytes,
     fallocate,
     file_system_type,
@@ -142,3 +143,22 @@ def test_errors_of_the_system_are_raised(tmp_path: Path) -> None:
     finally:
         os.close(descriptor)
     assert file_system_type(descriptor) == 0
+
+
+def test_files_that_are_written_in_turn_are_flushed_in_turn() -> None:
+    unflushed, flushed = UnflushedBytes(), []
+    for number in range(64):
+        unflushed.add(f"file {number % 4}", 2)
+        if (file := unflushed.take(least=16)) is not None:
+            flushed.append(file)
+    assert flushed == [f"file {number % 4}" for number in range(8)]
+
+
+def test_a_finished_file_is_not_flushed_early() -> None:
+    unflushed = UnflushedBytes()
+    unflushed.add("finished", 100)
+    assert unflushed.take(least=101) is None
+    unflushed.remove("finished")
+    unflushed.add("other", 1)
+    assert unflushed.take(least=101) == "other"
+    assert unflushed.take(least=1) is None

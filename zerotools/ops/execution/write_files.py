@@ -80,7 +80,7 @@ class Writer:
         self._crcs: dict[str, list[ChecksummedRange]] = {}
         self._losses: dict[str, dict[Key, LostValues]] = {}
         self._finishing: list[Future[None]] = []
-        self._unflushed = 0
+        self._unflushed = UnflushedBytes()
         self._blocks = SharedBlocks()
         self.bytes_shared = 0
 
@@ -147,17 +147,20 @@ class Writer:
             self._flush_early(file, written.length)
 
     def _flush_early(self, file: str, length: int) -> None:
-        """Note that `length` more bytes were written. If enough bytes wait, start to flush them, so
-        that the final flush takes less time."""
-        self._unflushed += length
-        if self._unflushed < FLUSH_BYTES or (self._finishing and not self._finishing[-1].done()):
+        """Note that `length` more bytes of `file` were written. If enough bytes wait, start to
+        flush some of them, so that the final flush takes less time."""
+        self._unflushed.add(file, length)
+        if self._finishing and not self._finishing[-1].done():
             return
-        self._unflushed = 0
-        # Its result counts: a disk reports an error to the first flush after it, and only to that.
-        self._finishing.append(self._workers.aside(partial(self._writes.sync, file)))
+        file_to_flush = self._unflushed.take(FLUSH_BYTES)
+        if file_to_flush is not None:
+            # Its result counts: a disk reports an error to the first flush after it, and only to
+            # that.
+            self._finishing.append(self._workers.aside(partial(self._writes.sync, file_to_flush)))
 
     def _finish(self, file: str) -> None:
         """Finish `file` after its last tensor: add the checksums, flush it, and record it."""
+        self._unflushed.remove(file)
         lost = self._losses.pop(file, {})
         noted: Any = [[key.name, key.role, *astuple(losses)] for key, losses in lost.items()]
         if file in self._cut:
@@ -178,6 +181,31 @@ class Writer:
         parts += known_parts(plan, partial(crc_of, self._writes, file))
         for offset, data in checksum_bytes(plan.checksums, parts):
             self._writes.write_at(file, offset, data)
+
+
+class UnflushedBytes:
+    """The number of bytes in each file that were written since it was last flushed."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, int] = {}
+        self._since_take = 0
+
+    def add(self, file: str, length: int) -> None:
+        self._bytes[file] = self._bytes.get(file, 0) + length
+        self._since_take += length
+
+    def remove(self, file: str) -> None:
+        self._bytes.pop(file, None)
+
+    def take(self, least: int) -> str | None:
+        """Remove the file with the most bytes, and return it. Return None until `least` bytes were
+        added to all files since the last call that returned a file."""
+        if self._since_take < least or not self._bytes:
+            return None
+        self._since_take = 0
+        fullest = max(self._bytes, key=self._bytes.__getitem__)
+        del self._bytes[fullest]
+        return fullest
 
 
 def shared_note(nbytes: int) -> tuple[str, ...]:
