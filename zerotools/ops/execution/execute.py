@@ -30,7 +30,6 @@ from zerotools.io.output.staging import PROBE, Staging
 from zerotools.ops.execution.plan_copies import Copy, RangeCopy
 from zerotools.ops.execution.tile_workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write_files import Writer, create_file, shared_note
-from zerotools.runs.manifest import write_manifest
 
 
 @dataclass
@@ -186,6 +185,8 @@ def write_target(
         finally:
             journal.close()
         if target.with_manifest:
+            from zerotools.runs.manifest import write_manifest
+
             write_manifest(directory)
         read_back = publication.read_back
         found = ReadBack(0) if read_back is None else read_back(directory)

@@ -21,7 +21,6 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable, UnfinishedCheckpoint, detect, format_of, read
 from zerotools.formats.detect import UNFINISHED, formats_in
-from zerotools.formats.safetensors.header import read_header
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.huggingface.model_index import readable_index, refuse_missing, set_of
 from zerotools.io.torchzip.file_range import SUFFIXES
@@ -139,6 +138,8 @@ def _damage_of_file(path: Path) -> Iterator[str]:
     if path.stat().st_size == 0:
         yield f"{path} is empty; copy or download it again"
     elif path.name.endswith(_TENSORS):
+        from zerotools.formats.safetensors.header import read_header
+
         try:
             read_header(path)
         except BadFile as error:

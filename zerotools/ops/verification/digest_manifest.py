@@ -28,10 +28,8 @@ from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.read_json import read_json
 from zerotools.io.output.manifest_path import sidecar_of_path
 from zerotools.io.output.output_marker import MARKER, read_written, tree_digest
-from zerotools.io.stores.store_path import put_object, writable_store
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 from zerotools.ops.verification.tensor_digests import ALGORITHM, TensorDigest
-from zerotools.runs.manifest import write_durably
 from zerotools.runs.thinning_record import is_thinned
 from zerotools.version import version
 
@@ -131,6 +129,8 @@ def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
                 "another file"
             ) from None
     if isinstance(path, RemotePath):
+        from zerotools.io.stores.store_path import writable_store
+
         writable_store(path)
         return
     if not path.parent.is_dir():
@@ -146,8 +146,12 @@ def put_digest_manifest(manifest: DigestManifest, path: Path) -> None:
     tree = to_tree(manifest)
     text = json.dumps({**tree, "digest": tree_digest(tree)}, indent=1) + "\n"
     if isinstance(path, RemotePath):
+        from zerotools.io.stores.store_path import put_object
+
         put_object(path, text.encode())
     else:
+        from zerotools.runs.manifest import write_durably
+
         write_durably(path, text)
 
 

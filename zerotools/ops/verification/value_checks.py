@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from zerotools.core import quantisation_schemes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
@@ -183,22 +182,21 @@ def _has_odd_scales(checkpoint: Checkpoint, weight: QuantisedWeight, opened: Ope
 
 def _factors(scheme: Scheme, inputs: Mapping[str, Tensor]) -> set[str]:
     """Return the names of the inputs that are factors of the elements."""
-    indices = {quantisation_schemes.PAYLOAD}
-    if isinstance(scheme, quantisation_schemes.CodedFourBit) and scheme.nested_block:
-        indices.add(quantisation_schemes.SCALES)
+    from zerotools.core.quantisation_schemes import PAYLOAD, SCALES, CodedFourBit
+
+    indices = {PAYLOAD}
+    if isinstance(scheme, CodedFourBit) and scheme.nested_block:
+        indices.add(SCALES)
     return inputs.keys() - indices
 
 
 def _is_odd(scheme: Scheme, name: str, part: Array) -> bool:
-    if (
-        isinstance(scheme, quantisation_schemes.BlockScaled | quantisation_schemes.PackedFourBit)
-        and scheme.is_exponent
-    ):
+    from zerotools.core.quantisation_schemes import BlockScaled, CodedFourBit, PackedFourBit
+
+    if isinstance(scheme, BlockScaled | PackedFourBit) and scheme.is_exponent:
         return bool((part.view(np.uint8) == _NAN_EXPONENT).any())
     sizes = np.abs(np.asarray(part, np.float32))
-    if isinstance(
-        scheme, quantisation_schemes.CodedFourBit
-    ):  # a code has a 0, and so has a block of zeros
+    if isinstance(scheme, CodedFourBit):  # a code has a 0, and so has a block of zeros
         return not np.isfinite(sizes).all()
     return not bool(((sizes > _SMALL) & (sizes < np.inf)).all())
 

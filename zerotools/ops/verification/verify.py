@@ -56,7 +56,7 @@ from zerotools.ops.verification.values_stored_twice import (
     differing_weights,
 )
 from zerotools.ops.verification.verification_result import Check, Comparison, Finding, Verification
-from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
+from zerotools.runs.job_checkpoint_file_names import MANIFEST
 
 DEFAULT_MEMORY = 256 * 2**20
 
@@ -471,6 +471,8 @@ class AllChecks:
                 (directory / MANIFEST).is_file()
             ):
                 continue
+            from zerotools.runs.manifest import read_manifest, verify_manifest
+
             self._add(Check.BYTES, verify_manifest(directory, only=partial(self._has, directory)))
             vouched.add(self._files.name_of(directory / MANIFEST))
             try:

@@ -11,20 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.tensor_parallel_placement import (
-    PlacedBlock,
-    Replicated,
-    place_chunk,
-    shard_placements,
-    whole_shape,
-)
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
-from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import ShardingRules
 from zerotools.formats.deepspeed.schema.tag_file_names import TagListing
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record, record_lost_tensor
+
+if TYPE_CHECKING:  # most checkpoints have no tensor-parallel ranks
+    from zerotools.core.tensor_parallel_placement import PlacedBlock
+    from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import ShardingRules
 
 
 @dataclass(frozen=True)
@@ -111,6 +108,8 @@ def _shard(mp_shard: MpShard, key: Key) -> Tensor | None:
 def _joined(
     key: Key, shards: Sequence[Tensor], stage: Sequence[MpShard], rules: ShardingRules
 ) -> Tensor:
+    from zerotools.core.tensor_parallel_placement import Replicated, shard_placements, whole_shape
+
     shapes = [shard.shape for shard in shards]
     # Moments are split like their parameter. A buffer is whole on every rank unless a rule says
     # otherwise.
@@ -126,6 +125,8 @@ def _joined(
 
 
 def _placed(shards: Sequence[Tensor], placed: Sequence[Sequence[PlacedBlock]]) -> list[Chunk]:
+    from zerotools.core.tensor_parallel_placement import place_chunk
+
     return [
         there
         for shard, blocks in zip(shards, placed, strict=True)

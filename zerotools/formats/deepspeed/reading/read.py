@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.thinning_changes import Keep
 from zerotools.formats.deepspeed.partitioning.assemble_mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.kept_for_writer import DeepSpeedNative
 from zerotools.formats.deepspeed.partitioning.read_nvme_swap_files import swap_files
@@ -31,11 +31,6 @@ from zerotools.formats.deepspeed.reading.missing_layers_and_experts import lost_
 from zerotools.formats.deepspeed.reading.training_state import origin_of, present_optim_states
 from zerotools.formats.deepspeed.schema.find_tag import open_tag
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import (
-    ShardingRules,
-    parse_rules,
-    read_layout,
-)
 from zerotools.formats.deepspeed.schema.state_dict_keys import TENSOR_PARALLEL_INFO
 from zerotools.formats.deepspeed.schema.tag_file_names import (
     TagListing,
@@ -47,6 +42,9 @@ from zerotools.io.files.source_stamps import record_source_path
 from zerotools.io.files.tolerated_damage import is_tolerated, raise_or_record
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.thinning_record import read_thinned
+
+if TYPE_CHECKING:  # most checkpoints have no tensor-parallel ranks
+    from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import ShardingRules
 
 
 def read(
@@ -74,6 +72,8 @@ def read(
     if weights_alone:
         listing = replace(listing, optim_files={})
     elif thinned is not None:
+        from zerotools.core.thinning_changes import Keep
+
         weights_alone = thinned.keep == Keep.WEIGHTS
     problems: list[Problem] = []
     expected = with_lost_models(listing) if is_tolerated() else listing
@@ -249,16 +249,18 @@ def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | Non
     None.
     """
     if layout is not None:
+        from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import read_layout
+
         return read_layout(layout)
-    for mp_shard in mp_shards:
-        if TENSOR_PARALLEL_INFO in mp_shard.model.fields:
-            return parse_rules(
-                mp_shard.model.file.path, mp_shard.model.fields.tree[TENSOR_PARALLEL_INFO]
-            )
-    for optim in present_optim_states(mp_shards):
-        if TENSOR_PARALLEL_INFO in optim.fields:
-            return parse_rules(optim.file.path, optim.fields.tree[TENSOR_PARALLEL_INFO])
-    return None
+    saved = [(shard.model.file.path, shard.model.fields) for shard in mp_shards]
+    saved += [(optim.file.path, optim.fields) for optim in present_optim_states(mp_shards)]
+    found = next((each for each in saved if TENSOR_PARALLEL_INFO in each[1]), None)
+    if found is None:
+        return None
+    from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import parse_rules
+
+    path, fields = found
+    return parse_rules(path, fields.tree[TENSOR_PARALLEL_INFO])
 
 
 def _sizes(directory: Path, listing: TagListing, mp_shards: list[MpShard]) -> dict[str, int]:
