@@ -22,7 +22,9 @@ from zerotools.formats import FORMATS
 from ..golden_files import DEEPSPEED
 
 GOLDEN = Path(__file__).with_name("cli.txt")
-INSPECT = ("inspect", str(DEEPSPEED / "z3-fp32-w2" / "checkpoint"))
+CHECKPOINT = str(DEEPSPEED / "z3-fp32-w2" / "checkpoint")
+INSPECT = ("inspect", CHECKPOINT)
+RESHARD = ("reshard", CHECKPOINT, "no-such-output", "--world-size", "3", "--dry-run")
 
 
 def surface() -> Iterator[str]:
@@ -80,9 +82,9 @@ def test_every_command_can_print_json(name: str) -> None:
 
 @cache
 def modules_after() -> Mapping[tuple[str, ...], set[str]]:
-    """What a process has imported after `zerotools --help`, the help of each command, and `inspect`
-    of a checkpoint. Each is forked from one process that has imported what all begin with."""
-    runs = [("--help",), *((name, "--help") for name in COMMANDS), INSPECT]
+    """What a process has imported after `zerotools --help`, the help of each command, `inspect`
+    and `reshard`. Each is forked from one process that has imported what all begin with."""
+    runs = [("--help",), *((name, "--help") for name in COMMANDS), INSPECT, RESHARD]
     script = (
         "import contextlib, io, json, os, sys\n"
         "from zerotools.cli.main import build, run\n"
@@ -135,6 +137,19 @@ def test_inspect_imports_neither_numpy_nor_another_format() -> None:
         (name, "format") for name in FORMATS if name not in ("deepspeed", "universal")
     }
     assert not loaded & (HEAVY | {"numpy", "ml_dtypes", "concurrent.futures"})
+
+
+def test_reshard_imports_neither_weights_nor_the_checks_of_verify() -> None:
+    packages = ("maps", "ops.quantised", "ops.resume_from_other_program", "ops.weights")
+    unused = tuple(f"zerotools.{package}." for package in packages)
+    loaded = modules_after()[RESHARD]
+    assert not [name for name in loaded if name.startswith(unused)]
+    assert not loaded & {
+        "zerotools.core.tensor_parallel_placement",
+        "zerotools.ops.execution.execute_part",
+        "zerotools.ops.verify_source_and_output",
+        "zerotools.runs.training_record",
+    }
 
 
 @pytest.mark.parametrize("name", [n for n, e in COMMANDS.items() if e.section != "Checkpoints"])
