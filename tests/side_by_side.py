@@ -135,11 +135,11 @@ class SideBySide:
         """
         if session.testsfailed:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        self._share()  # which import while this process does
         gc.disable()
         for name in self._preloaded:
             if find_spec(name.partition(".")[0]) is not None:
                 import_module(name)
-        self._share()
         gc.enable()
         gc.freeze()
         self._base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
@@ -161,7 +161,8 @@ class SideBySide:
         tree."""
         if len(self._files) <= FEW:
             return
-        if "torch" in sys.modules and any(dearness(file.path)[1] for file in self._files):
+        has_torch = find_spec("torch") is not None
+        if has_torch and any(dearness(file.path)[1] for file in self._files):
             forked.share(forked.TORCH)
             if find_spec("deepspeed") is not None:
                 forked.share(forked.DEEPSPEED)
