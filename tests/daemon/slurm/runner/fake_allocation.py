@@ -27,6 +27,7 @@ SRUN = """
 nodes=1
 for each in "$@"; do case "$each" in --nodes=*) nodes=${each#--nodes=};; esac; done
 while [ "${1#-}" != "$1" ]; do shift; done
+[ "$1" = "$BATCH_PYTHON" ] || exit 9
 shift
 node=0
 while [ $node -lt $nodes ]; do SLURM_NODEID=$node "$NODE_PYTHON" "$@" & node=$((node + 1)); done
@@ -95,6 +96,7 @@ class FakeAllocation:
             **os.environ,
             "PATH": f"{self._directory / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": f"{root}:{root / 'daemon'}",
+            "BATCH_PYTHON": sys.executable,
             "NODE_PYTHON": str(self.python),
             "SLURM_JOB_ID": "4711",
             "SLURM_JOB_NODELIST": "n[1-3]",

@@ -20,7 +20,7 @@ from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.runs import find_job_checkpoints
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(25, "a model learns a sentence by heart")]
-LEARNED = 50
+LEARNED = 40
 HALF_WAY = LEARNED // 2
 SCORES = ("rouge1", "rouge2", "rougeL", "bleu")
 MORE: dict[str, tuple[int, dict[str, Any]]] = {
