@@ -89,6 +89,8 @@ def _check_order(calls: list[str]) -> None:
     assert max(writes, default=0) < exchange
     flushed = [n for n, call in enumerate(calls) if call == "fsync"]
     assert any(max(writes) < n < exchange for n in flushed)
+    made = calls[:exchange].count("ftruncate")  # beside them the record, and directories
+    assert sum(n < exchange for n in flushed) > made + 1
     removed = next(n for n, call in enumerate(calls) if n > exchange and "unlink" in call)
     assert any(exchange < n < removed for n in flushed)
 
