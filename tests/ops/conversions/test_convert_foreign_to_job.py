@@ -78,6 +78,15 @@ def test_state_by_number_needs_the_names_in_order(tmp_path: Path) -> None:
         prepare_job(NUMBERED, tmp_path / "out", {"order": order})
 
 
+@pytest.mark.torch
+def test_state_of_experts_gets_the_names_of_the_model_in_memory(tmp_path: Path) -> None:
+    done = written(FOREIGN / "hf-trainer-experts" / "checkpoint", tmp_path / "out", order="model")
+    assert any("the weights get the layout hf-fused" in note for note in done.notes)
+    found = formats.read(tmp_path / "out")
+    key = Key("model.layers.1.mlp.experts.gate_up_proj", "exp_avg")
+    assert found.tensors[key].shape == found.tensors[Key(key.name, "param")].shape
+
+
 @pytest.mark.parametrize(
     ("path", "options", "said"),
     [

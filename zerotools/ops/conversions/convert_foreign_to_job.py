@@ -19,7 +19,7 @@ from zerotools.formats.format import option_flag
 from zerotools.formats.torch_optimizers import NUMBERED_STATE, ORDER_UNKNOWN, WEIGHT_ROLES
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.ops.conversions.conversion import Conversion, with_target_sources
-from zerotools.ops.conversions.convert import JOB
+from zerotools.ops.conversions.convert import JOB, with_names_of_model
 from zerotools.ops.conversions.missing_optimizer_options import (
     NAMES,
     RequestedHyperparameters,
@@ -38,7 +38,6 @@ from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read
 from zerotools.ops.resume_from_other_program.name_numbered_state import (
     NamedCheckpoint,
     record_of,
-    with_names,
     with_proved_names,
 )
 from zerotools.ops.resume_from_other_program.parameter_order_option import (
@@ -141,7 +140,8 @@ def _named(
         return run, None, []
     if "order" in options:
         order = asked_order(str(options["order"]), run.checkpoint, given)
-        return _with(run, with_names(run.checkpoint, run.training, order)), order, []
+        named, notes = with_names_of_model(run.checkpoint, run.training, order)
+        return _with(run, named), order, notes
     proved = with_proved_names(run.checkpoint, run.training)
     if proved is None:
         raise BadRequest(how_to_name(run.checkpoint, given))
