@@ -122,7 +122,7 @@ CASES = (
     Case(
         "a state that BUILD sets on a function",
         pickled(REBUILD + b"}" + TEXT + b"K\x01sb."),
-        "it sets a state that a Global cannot have",
+        "it sets the state of a Global twice, or to a value",
     ),
     Case(
         "an attribute of a name that is known",

@@ -160,8 +160,8 @@ class MemoryLayout:
         nothing offloaded, they are also separate in these cases:
 
         - at ZeRO stage 1;
-        - if frozen weights have 16 or 4 bits: FSDP2 gathers weights of one dtype (its first
-          versions accept no others);
+        - if frozen weights have 16 or 4 bits, because FSDP2 gathers weights of one dtype together
+          (early versions refuse weights of several dtypes);
         - on a single rank, if a step has one micro batch and the model has no adapters: separate
           masters then need no more memory than FSDP2's 16-bit copies.
         """

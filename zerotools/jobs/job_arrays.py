@@ -133,9 +133,10 @@ def _known_keys() -> Mapping[str, object]:
 
 
 def check_key(key: str, what: str, own: frozenset[str]) -> None:
-    """Raise BadRequest if an option must not set the key `key`: it is in `own`, the keys that the
-    command itself sets, or job files do not have it. `what` is the name of the option in the
-    message.
+    """Raise BadRequest if an option must not set the key `key`.
+
+    This is the case if job files do not have the key, or if it is in `own`, the keys that the
+    command itself sets. The message names the option as `what`.
     """
     known = _known_keys()
     if key.startswith(_ENV) and len(key) > len(_ENV):

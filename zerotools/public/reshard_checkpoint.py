@@ -44,8 +44,8 @@ class ZeroOptions(TypedDict, total=False):
         Switch | None,
         Option(
             group=TRAINING,
-            help="Write stages 1 and 2 for round_robin_gradients, or not. Default: as in the "
-            "source.",
+            help="Order the parameters of stages 1 and 2 as round_robin_gradients does. Default: "
+            "as in the source.",
         ),
     ]
     ds_config: Annotated[

@@ -62,8 +62,8 @@ def _torchrun(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _accelerate(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """Return accelerate's command, with all settings given that it would otherwise read from
-    default_config.yaml.
+    """Return accelerate's command with options for all settings, so that accelerate reads none of
+    them from default_config.yaml.
 
     The user's default_config.yaml may name the GPUs of another job, the address of another machine,
     or a launcher over ssh.

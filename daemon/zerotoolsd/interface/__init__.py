@@ -1,5 +1,5 @@
-"""Types and functions that several packages of the daemon share. Of the other packages, the modules
-import only `users`.
+"""Types and functions that several packages of the daemon share. They import no other
+package except `users`.
 
 api_types         defines arguments, results and errors of requests
 start_conditions  defines when a waiting job may start: priority, hold, begin time, dependencies

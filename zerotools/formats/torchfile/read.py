@@ -143,10 +143,9 @@ def _read_file(path: Path) -> Checkpoint:
         own = [group for group in groups if path.name in group.files.values()]
     if not own and SINGLE.fullmatch(path.name):
         raise BadFile(
-            f"{path} holds only one rank's part instead of a whole model: with FULL_STATE_DICT "
-            "older releases of accelerate save only rank 0's part of an adapter in FSDP2. Take "
-            "adapter_model.safetensors next to it, or a checkpoint saved with "
-            "SHARDED_STATE_DICT"
+            f"{path} holds only one rank's part of an adapter: old releases of accelerate write "
+            "no other part if they use FSDP2 and FULL_STATE_DICT. Take adapter_model.safetensors "
+            "next to it, or save with SHARDED_STATE_DICT"
         )
     if not own:
         raise Unsupported(

@@ -228,7 +228,8 @@ def _build(machine: PickleMachine, at: int) -> int:
         target.attributes = state
     else:
         raise BadFile(
-            f"it sets a state that a {type(target).__name__} cannot have, or sets it twice"
+            f"it sets the state of a {type(target).__name__} twice, or to a value that this type "
+            "cannot have"
         )
     return at
 

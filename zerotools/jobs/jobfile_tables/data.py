@@ -200,8 +200,9 @@ class DataSpec:
         minimum=1,
     )
     truncation: str = key(
-        'How an example that is too long is cut. `"prompt_first"`: to `sequence_length` in all; '
-        "first the prompt is cut, and then the response, but not the end of the response. "
+        'How an example that is too long is cut. `"prompt_first"`: prompt and response together '
+        "are cut to `sequence_length`: first the prompt, then the response, which keeps its end "
+        "token. "
         '`"separate"` (as in version 0.2): the prompt is cut to `max_source_length`, and the '
         "response to `max_target_length`; both must be set. With a chat template, a response that "
         "is cut loses its end.",

@@ -203,8 +203,8 @@ def _check_roles(run: ForeignRun, kind: str, state: Mapping[str, Mapping[str, Te
             raise BadRequest(
                 f"resume_from = {run.path}: its optimizer stores {_listed(sorted(roles))} for "
                 f'{name}, but "{kind}" stores '
-                f"{' or '.join(', '.join(each) for each in known if each)}: it is another "
-                "optimizer, or has an option that the job's optimizer does not have"
+                f"{' or '.join(', '.join(each) for each in known if each)}; set "
+                "train.optimizer to the optimizer of that run (amsgrad is not supported)"
             )
     for group in run.training.groups:
         for option in ("amsgrad", "maximize", "nesterov", "dampening"):

@@ -155,7 +155,10 @@ def entries_of(root: Path) -> Entries:
     for name, status in found.items():
         _check_kind(root, name, status)
         if status.st_dev != device:
-            raise Unsupported(f"{root / name} is on another file system than {root}; move it there")
+            raise Unsupported(
+                f"{root / name} and {root} are on two file systems; move the former to the file "
+                "system of the latter"
+            )
     return Entries(root, found)
 
 

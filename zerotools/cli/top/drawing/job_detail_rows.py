@@ -246,7 +246,10 @@ def _doing(job: Job, now: float, *, reason: bool) -> list[tuple[int, Line]]:
 
 
 def _speed(job: Job) -> list[tuple[int, Line]]:
-    """Return figures of the last step as parts for `flowing`, the most important figure first."""
+    """Return the numbers of the last step, such as tokens per second, the most important first.
+
+    The result is the parts that `flowing` takes.
+    """
     record = dict(job["progress"] or {})
     if is_stalled(job) or has_old_step(job):  # the speed of its last steps is no more
         record |= dict.fromkeys(("tokens_per_second", "mfu", "step_seconds"))

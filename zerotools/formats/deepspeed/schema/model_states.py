@@ -141,8 +141,10 @@ def parse_model(file: TorchFile) -> ModelStates:
 
 
 def as_listed(module: Mapping[str, Value], listed: Iterable[str]) -> dict[str, Value]:
-    """Return the state dict `module`, with the parameter names that the file's lists (`listed`)
-    use."""
+    """Return the state dict `module` with the names in `listed`, the parameter lists of the file.
+
+    Only the part of a name that activation checkpointing adds may differ.
+    """
     names = {name.replace(CHECKPOINTED, ""): name for name in listed if CHECKPOINTED in name}
     return {names.get(name, name): value for name, value in module.items()}
 
