@@ -31,9 +31,9 @@ from zerotools.ops.comparison.pair_tensors import (
     propose,
     renamed_sides,
 )
-from zerotools.ops.comparison.read_two_tensors import Adapted, tolerance_of_sums, with_adapter
+from zerotools.ops.comparison.read_two_tensors import Adapted, with_adapter
 from zerotools.ops.comparison.tensor_diff import bytes_of, compare_tensors
-from zerotools.ops.comparison.tolerance import Tolerance, parse_tolerance
+from zerotools.ops.comparison.tolerance import Tolerance, parse_tolerance, tolerance_of_sums
 from zerotools.ops.comparison.training_and_config_diff import compare_runs, training_or_note
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.weights.select_and_rename import parse_rule

@@ -20,7 +20,7 @@ import numpy as np
 from zerotools.core.adapter_tensor_names import DEFAULT, adapter_tensors
 from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
 from zerotools.core.checkpoint import Checkpoint, ChunkBox, Key
-from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.flat_ranges import Range, covering_ranges
 from zerotools.formats import FORMATS, FormatTable, read_any
 from zerotools.io.files.open_files import ThreadFiles
@@ -143,10 +143,6 @@ class TwoTensors:
         return found
 
 
-# The widest step between two numbers of a type, relative to them.
-_STEP = {BFLOAT16: 2.0**-7, FLOAT16: 2.0**-10}
-
-
 @dataclass(frozen=True, slots=True)
 class Adapted:
     """The changes that adapters make to one weight. `halves` has the two low-rank matrices of each
@@ -214,14 +210,3 @@ def with_adapter(
     changes = {key: Adapted(each, model.halves) for key, each in model.changes.items()}
     made = model.weights  # and the values of B for the run
     return replace(made, origin=base.origin, native=base.native, state=base.state), changes
-
-
-def tolerance_of_sums(merged: Checkpoint) -> str:
-    """Return the tolerance for comparing a merged model with the sum of base model and adapter.
-
-    It allows one rounding step of the narrowest dtype in the merged model, and the effect of the
-    order of summation in fp32.
-    """
-    types = {t.dtype for key, t in merged.tensors.items() if key.role in ("param", "param16")}
-    steps = [_STEP[dtype] for dtype in types if dtype in _STEP]
-    return f"abs=1e-06,rel={max(steps, default=1e-5):g}"

@@ -6,10 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TypeVar
 
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.dtypes import (
+    BFLOAT16,
     COMPLEX64,
     COMPLEX128,
     FLOAT8_E8M0FNU,
+    FLOAT16,
     FLOAT32,
     FLOAT64,
     INT64,
@@ -20,6 +23,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.numeric.compare_values import NOTHING, Allowance
 
 _COMPLEX = (COMPLEX64, COMPLEX128)
+# The widest step between two numbers of a type, relative to them.
+_STEP = {BFLOAT16: 2.0**-7, FLOAT16: 2.0**-10}
 Number = TypeVar("Number", int, float)
 
 
@@ -59,6 +64,17 @@ def parse_tolerance(text: str) -> Tolerance:
         f"--tolerance {text!r} is not bits, cast, ulp=N or abs=X,rel=Y; write for example ulp=2 "
         "or abs=1e-6,rel=1e-3"
     )
+
+
+def tolerance_of_sums(merged: Checkpoint) -> str:
+    """Return the tolerance for comparing a merged model with the sum of base model and adapter.
+
+    It allows one rounding step of the narrowest dtype in the merged model, and the effect of the
+    order of summation in fp32.
+    """
+    types = {t.dtype for key, t in merged.tensors.items() if key.role in ("param", "param16")}
+    steps = [_STEP[dtype] for dtype in types if dtype in _STEP]
+    return f"abs=1e-06,rel={max(steps, default=1e-5):g}"
 
 
 def _at_least_0(number: Number) -> Number:
