@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from benchmarks.loss.live_bytes import LiveBytes
-from zerotools.core.loss_chunks import LossSize
+from zerotools.core.loss_chunk_sizes import LossSize
 from zerotools.ops.estimate.state_memory import loss_bytes
 from zerotoolsd.trainer.allocate_tensors import TORCH_DTYPES
 from zerotoolsd.trainer.engine.chunked_loss import LossParts, SummedLoss, summed_cross_entropy

@@ -38,12 +38,12 @@ from zerotools.runs.training_record import (  # noqa: E402
     OptimizerGroup,
     OptimizerRecord,
 )
+from zerotoolsd.trainer.checkpoints.choose_checkpoints_to_keep import KeepPolicy  # noqa: E402
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (  # noqa: E402
     Committer,
     check_structure,
     clear_leftovers,
 )
-from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 
 EXIT_STOPPED, EXIT_BAD_CHECKPOINT, EXIT_NOT_SAVED = 75, 65, 1

@@ -22,7 +22,7 @@ from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.sensors.numa import NumaTopology, ReadTopology
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts import recover_lost_attempts
-from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.make_attempt_plan import LaunchSettings, RankCommand
 from zerotoolsd.attempts.start_attempt import HostReaders
 from zerotoolsd.config.config_tables import GpusConfig, LimitsConfig

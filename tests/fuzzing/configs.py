@@ -18,7 +18,7 @@ from zerotools.formats.deepspeed.schema.ds_config import read_config
 from zerotools.formats.deepspeed.schema.read_tensor_sharding_rules import read_layout
 from zerotools.jobs.imports.combine_configs import JobFile, import_configs
 from zerotools.jobs.imports.reading.import_report import report_lines
-from zerotools.jobs.imports.reading.job_keys import set_key
+from zerotools.jobs.imports.reading.look_up_job_keys import set_key
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
 from zerotools.jobs.text.config_document import Document

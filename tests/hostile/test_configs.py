@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.imports.combine_configs import Imported, JobFile, import_configs
 from zerotools.jobs.imports.reading.import_report import report_lines
-from zerotools.jobs.imports.reading.job_keys import job_keys, set_key
+from zerotools.jobs.imports.reading.look_up_job_keys import job_keys, set_key
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS

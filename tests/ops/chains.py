@@ -21,7 +21,7 @@ from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.inspection.checkpoint_summary import json_value
+from zerotools.ops.inspection.training_summary import json_value
 
 WEIGHTS = ("param", "buffer")
 LOOSE = "state"  # tensors of the client's own

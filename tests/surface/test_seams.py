@@ -48,7 +48,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "daemon/service/test_make_job_view.py": frozenset(
         {"last_report.last_report", "it.engine.why_it_waits"}
     ),
-    "daemon/trainer/engine_deepspeed/test_operator_builds.py": frozenset(
+    "daemon/trainer/engine_deepspeed/test_operator_build_directory.py": frozenset(
         {"cpp_extension.FileBaton"}
     ),
     "daemon/trainer/engine_torch/test_save_and_load_shards.py": frozenset({"of_torch.Metadata"}),

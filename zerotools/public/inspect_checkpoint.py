@@ -16,10 +16,10 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats.list_run_checkpoints import RunListing, find_run_listing
 from zerotools.io.files.source_stamps import recording_sources
 from zerotools.io.stores.parse_url import path_of
-from zerotools.ops.inspection.checkpoint_summary import json_value, scaler_to_json
 from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
 from zerotools.ops.inspection.inspect import inspect as carry_out
 from zerotools.ops.inspection.next_commands import next_commands
+from zerotools.ops.inspection.training_summary import json_value, scaler_to_json
 from zerotools.public.command_options.declare_and_bind_options import (
     OUTPUT,
     Option,

@@ -15,7 +15,7 @@ from zerotools.io.stores.parse_url import output_of, path_of
 from zerotools.ops.conversions.conversion import prove_coverage
 from zerotools.ops.salvage.examine_damage import read_remaining
 from zerotools.ops.salvage.fill_holes import Part
-from zerotools.ops.salvage.holes import Holes
+from zerotools.ops.salvage.find_holes import Holes
 from zerotools.ops.salvage.prepare_salvage import prepare_salvage, to_json
 from zerotools.ops.salvage.salvage_plan import Salvage
 from zerotools.ops.salvage.salvage_plan import SalvageOptions as PlanOptions

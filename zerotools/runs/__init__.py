@@ -5,7 +5,7 @@ base_model_record          the files of the base model, for checkpoints of adapt
 foreign_checkpoint_record  the job record of a checkpoint that another program saved
 manifest                   MANIFEST.json: size and SHA-256 of every file
 find_job_checkpoints       directory names, the checkpoint to resume from, the `latest` hint
-retention                  checkpoints that may be deleted, and those that unfinished jobs need
+deletable_checkpoints      checkpoints that may be deleted, and those that unfinished jobs need
 upload_records             records of the copies of checkpoints in an object store
 thinning_record            the record of the parts that thinning dropped
 optimizer_names_record     names for an optimizer's numbered parameters

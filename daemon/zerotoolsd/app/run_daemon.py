@@ -22,13 +22,13 @@ from zerotools.cli.output.messages import print_error
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.core.errors import EXIT_SYSTEM, BadFile, BadRequest, DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.daemon_address import default_socket, default_state_dir
-from zerotools.sensors.gpu_choice import GpuChoice
+from zerotools.sensors.excluded_and_preferred_gpus import GpuChoice
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.app import systemd
 from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.app.state_directory import lock_state_dir
 from zerotoolsd.attempts import recover_lost_attempts
-from zerotoolsd.attempts.backends.choose_backend import select_backend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import select_backend
 from zerotoolsd.attempts.backends.spawn_supervisor import spawn_child
 from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import SpawnChild
 from zerotoolsd.attempts.make_attempt_plan import LaunchSettings, RankCommand, trainer_command

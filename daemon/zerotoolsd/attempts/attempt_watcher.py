@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.attempts import attempt_status, last_report, orphan_processes
-from zerotoolsd.attempts.backends.choose_backend import CHILDREN
+from zerotoolsd.attempts.backends.choose_systemd_or_child import CHILDREN
 from zerotoolsd.attempts.backends.fork_server import WarmSupervisor
 from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import Spawned, SupervisorSpawner
 from zerotoolsd.attempts.delay_starts import StartBackoff

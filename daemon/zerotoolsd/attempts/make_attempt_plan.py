@@ -18,7 +18,7 @@ from zerotools.jobs.jobfile_tables.script import MODEL
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.jobfile_tables.stall import limits_of
 from zerotools.runs.upload_records import FETCHED
-from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.backends.spawn_supervisor import spawn_child
 from zerotoolsd.attempts.backends.start_by_systemd_or_as_child import SpawnChild
 from zerotoolsd.attempts.choose_numa_binding import RankBindings

@@ -9,7 +9,7 @@ from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.jobfile_tables.limits import SIZES, LimitsSpec
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import LaunchBackend
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.supervisor import attempt_cgroup
 from zerotoolsd.supervisor.attempt_cgroup import (

@@ -109,7 +109,7 @@ def _mirror(settings: dict[str, Any]) -> Any:
     from zerotools.io.stores.parse_url import path_of
     from zerotools.io.stores.store_path import StorePath
     from zerotools.ops.mirroring.checkpoint_mirror import Mirror
-    from zerotools.runs.retention import KeepRule
+    from zerotools.runs.deletable_checkpoints import KeepRule
 
     place = path_of(settings["upload_to"])
     assert isinstance(place, StorePath)

@@ -3,7 +3,8 @@ they delete old checkpoints.
 
 The checkpoints that a job needs are published before the job is checked. So a checkpoint that
 exists during the check is not deleted before the job has begun. The pins
-(`zerotools.runs.retention`) are not flushed to the disk, because the next daemon writes them again.
+(`zerotools.runs.deletable_checkpoints`) are not flushed to the disk, because the next daemon writes
+them again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from zerotools.jobs import states
-from zerotools.runs.retention import DIRECTORY, STEP, directory_of_user
+from zerotools.runs.deletable_checkpoints import DIRECTORY, STEP, directory_of_user
 from zerotoolsd.dispatch.remove_job_files import NamedPath, texts_of
 from zerotoolsd.queue.store import Store
 from zerotoolsd.users.open_as_user import let_through, make_owned, opened_run_directory

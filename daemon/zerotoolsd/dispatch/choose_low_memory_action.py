@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from zerotoolsd.config.config_tables import NOTHING, SAVE, STOP, WAIT
-from zerotoolsd.dispatch.memory_forecast import (
+from zerotoolsd.dispatch.forecast_memory_exhaustion import (
     LATELY_SECONDS,
     GpuOutlook,
     MemorySample,

@@ -25,7 +25,7 @@ from zerotoolsd.dispatch.choose_low_memory_action import (
     why_scarce,
 )
 from zerotoolsd.dispatch.end_jobs_for_memory import MemoryPreemption
-from zerotoolsd.dispatch.memory_forecast import (
+from zerotoolsd.dispatch.forecast_memory_exhaustion import (
     GpuCurve,
     GpuSample,
 )

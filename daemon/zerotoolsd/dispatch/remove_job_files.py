@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zerotools.runs.retention import is_within
+from zerotools.runs.deletable_checkpoints import is_within
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.prepare_run_directory import BEFORE, BEGUN
 from zerotoolsd.interface.api_types import CleanRequest

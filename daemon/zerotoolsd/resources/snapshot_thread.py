@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from zerotools.sensors.excluded_and_preferred_gpus import GpuChoice
 from zerotools.sensors.foreign_gpu_memory import is_in_first_pid_namespace, unaccounted_bytes
-from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.host_sensor import HostSensor
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
 from zerotools.sensors.xids import GpuXid

@@ -8,6 +8,6 @@ explain_job                       explains why a job waits, was restarted or end
 make_job_view                     makes the views of jobs that clients see
 downsample_curves                 computes curves of a job and of the jobs that it continues
 read_checkpoints_and_predictions  reads checkpoints and predictions, in a child process
-evaluation_jobs                   makes and finds jobs that evaluate the checkpoints of another job
+queue_evaluation_jobs             makes and finds jobs that evaluate checkpoints of another job
 user_lookup                       looks up the names of users, in a child process
 """

@@ -66,7 +66,7 @@ from zerotoolsd.service.admission.memory_check import (
 from zerotoolsd.service.admission.preflight_files import too_large
 from zerotoolsd.service.admission.run_file_checks import Survey, survey_job_files, survey_of
 from zerotoolsd.service.admission.run_rank_checks import run_rank_checks
-from zerotoolsd.service.evaluation_jobs import evaluation_of, refuse_many_evaluations
+from zerotoolsd.service.queue_evaluation_jobs import evaluation_of, refuse_many_evaluations
 from zerotoolsd.service.read_checkpoints_and_predictions import RESULT_LOOKS
 from zerotoolsd.service.user_lookup import uid_of, who_is
 from zerotoolsd.supervisor.transient_os_errors import is_transient

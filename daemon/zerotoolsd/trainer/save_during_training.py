@@ -21,8 +21,8 @@ import torch
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.runs import find_job_checkpoints
 from zerotools.runs.training_record import JobRecord
+from zerotoolsd.trainer.checkpoints.choose_checkpoints_to_keep import KeepPolicy
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import Committer
-from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy
 from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved, SaveFailed, Saver
 from zerotoolsd.trainer.engine.engine_interface import CopyingEngine, Engine, StepResult
 from zerotoolsd.trainer.model import rng_state

@@ -14,7 +14,7 @@ from zerotools.cli.main import build, run
 from zerotools.cli.output.language import columns_of, has_wide
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
-from zerotools.jobs.imports.reading.job_keys import look_up
+from zerotools.jobs.imports.reading.look_up_job_keys import look_up
 from zerotools.jobs.jobfile.parse import parse_job
 
 CONFIGS = Path(__file__).parents[2] / "jobs" / "imports" / "configs"

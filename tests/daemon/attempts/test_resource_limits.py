@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.supervisor.cgroups.trees import FakeTree
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.limits import LimitsSpec
-from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.resource_limits import attempt_limits, declared_limits, why_refused
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.supervisor import attempt_cgroup

@@ -14,7 +14,7 @@ from tests.daemon.dispatchers import Running, running
 from tests.runs.test_find_job_checkpoints import make
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs.retention import DIRECTORY, NeededCheckpoint, read_needed
+from zerotools.runs.deletable_checkpoints import DIRECTORY, NeededCheckpoint, read_needed
 from zerotoolsd.dispatch import checkpoint_pins
 from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins
 from zerotoolsd.queue.store import Store

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.daemon.dispatch.test_memory_forecast import GIB, TOTAL, curve
+from tests.daemon.dispatch.test_forecast_memory_exhaustion import GIB, TOTAL, curve
 from zerotoolsd.dispatch.choose_low_memory_action import (
     CALM_SECONDS,
     HURRY_SECONDS,
@@ -27,7 +27,7 @@ from zerotoolsd.dispatch.choose_low_memory_action import (
     why_asked,
     why_scarce,
 )
-from zerotoolsd.dispatch.memory_forecast import GpuOutlook, MemorySample
+from zerotoolsd.dispatch.forecast_memory_exhaustion import GpuOutlook, MemorySample
 
 
 def holder(job_id: int, **changes: object) -> MemoryHolder:

@@ -17,7 +17,7 @@ import pytest
 
 from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatch.test_memory_forecast import GIB, TOTAL
+from tests.daemon.dispatch.test_forecast_memory_exhaustion import GIB, TOTAL
 from tests.daemon.dispatchers import CONFIG, Running, leave_attempt, running
 from tests.daemon.made_attempts import own_token
 from tests.daemon.waiting import wait_async

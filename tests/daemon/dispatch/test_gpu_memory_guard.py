@@ -12,7 +12,7 @@ import pytest
 
 from harness.fake_gpu_probe import FakeProbe, fake_gpu
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatch.test_memory_forecast import GIB
+from tests.daemon.dispatch.test_forecast_memory_exhaustion import GIB
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.queue.scheduling.deciding import seen
 from tests.daemon.waiting import wait_async

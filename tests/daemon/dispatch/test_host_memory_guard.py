@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from harness.kernel.memory_limits import NoLimit, limited
-from tests.daemon.dispatch.test_memory_forecast import GIB
+from tests.daemon.dispatch.test_forecast_memory_exhaustion import GIB
 from tests.daemon.made_attempts import an_attempt_row
 from zerotools.sensors.cgroup_allowance import CgroupMemory
 from zerotools.sensors.snapshot import Host, Pressure, Stall
 from zerotoolsd.dispatch.choose_low_memory_action import EscalationStep, wanted_level
+from zerotoolsd.dispatch.forecast_memory_exhaustion import MemorySample
 from zerotoolsd.dispatch.host_memory_guard import (
     AGE_SECONDS,
     HostMemoryReader,
@@ -20,7 +21,6 @@ from zerotoolsd.dispatch.host_memory_guard import (
     HostReading,
     group_of_units,
 )
-from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryNow
 from zerotoolsd.resources.check_gpu_use_of_jobs import Owner

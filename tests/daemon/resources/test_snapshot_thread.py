@@ -13,7 +13,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.doctor.gpus import check_gpus
-from zerotools.sensors.gpu_choice import GpuChoice
+from zerotools.sensors.excluded_and_preferred_gpus import GpuChoice
 from zerotools.sensors.host_sensor import HostSensor
 from zerotools.sensors.run_nvml_probe import GpuReading
 from zerotools.sensors.snapshot import Snapshot

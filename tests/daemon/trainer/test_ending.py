@@ -8,7 +8,7 @@ import pytest
 from harness.launching import TINY_GPT2, TINY_LLAMA, job, run, start
 from tests.daemon.trainer.interruptions.compared import measured
 from zerotools.runs import find_job_checkpoints
-from zerotoolsd.trainer.checkpoints.keep_policy import late_evaluations
+from zerotoolsd.trainer.checkpoints.choose_checkpoints_to_keep import late_evaluations
 from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_CHECKPOINT, EXIT_BAD_JOB, EXIT_STOPPED
 
 pytestmark = pytest.mark.torch

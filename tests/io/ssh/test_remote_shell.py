@@ -7,7 +7,7 @@ import pytest
 from tests.io.ssh.double import SshDouble
 from zerotools.core.errors import BadFile, HostUnreachable
 from zerotools.io.ssh.remote_shell import FarShell, OpenShells
-from zerotools.io.ssh.ssh_host import SshHost
+from zerotools.io.ssh.ssh_command_line import SshHost
 
 BOX = SshHost("box")
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.io.ssh.double import SshDouble
 from zerotools.core.errors import BadRequest, DaemonUnreachable
-from zerotools.io.ssh.ssh_host import SshHost
+from zerotools.io.ssh.ssh_command_line import SshHost
 from zerotools.jobs.client.daemon_address import Address, machine_behind, shown_socket
 from zerotools.jobs.client.ssh_tunnel import SshTunnel, is_complete, parse_host, read_answer
 

@@ -13,7 +13,7 @@ from tests.jobs.imports.jobs import BASE, CONFIGS, JOB, a_job, ds, ds_text, outc
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.imports.combine_configs import Imported, JobFile, hidden_size, import_configs
 from zerotools.jobs.imports.reading.import_report import report_lines
-from zerotools.jobs.imports.reading.job_keys import accepts_value, look_up
+from zerotools.jobs.imports.reading.look_up_job_keys import accepts_value, look_up
 from zerotools.jobs.jobfile.parse import parse_job, read_tree
 from zerotools.jobs.text.json_parser import parse_json
 from zerotools.jobs.text.toml_writer import to_toml

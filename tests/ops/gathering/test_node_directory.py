@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.ssh.ssh_host import SshHost
+from zerotools.io.ssh.ssh_command_line import SshHost
 from zerotools.ops.gathering.node_directory import NodeSource, parse_source
 
 

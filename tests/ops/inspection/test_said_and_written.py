@@ -18,8 +18,8 @@ from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.conversions.convert import prepare_convert
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.inspection.checkpoint_summary import json_value
 from zerotools.ops.inspection.inspect import inspect, to_json
+from zerotools.ops.inspection.training_summary import json_value
 
 CHECKPOINTS = every_checkpoint()
 """Every second of those of each program always; all in the full matrix."""

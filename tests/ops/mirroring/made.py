@@ -12,8 +12,8 @@ from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.mirroring.checkpoint_mirror import Mirror
 from zerotools.runs import find_job_checkpoints
+from zerotools.runs.deletable_checkpoints import KeepRule
 from zerotools.runs.manifest import write_manifest
-from zerotools.runs.retention import KeepRule
 from zerotools.runs.training_record import read_record, write_record
 
 BUDGET = MemoryBudget(128 * 2**20, 2)

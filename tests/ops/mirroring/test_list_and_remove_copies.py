@@ -18,7 +18,7 @@ from zerotools.ops.mirroring.list_and_remove_copies import (
     remove_old,
 )
 from zerotools.ops.mirroring.send_copy import send_copy
-from zerotools.runs.retention import KeepRule
+from zerotools.runs.deletable_checkpoints import KeepRule
 
 
 @pytest.fixture

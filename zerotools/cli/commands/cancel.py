@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import print_changed, request_each
 from zerotools.cli.job_actions.job_reference import jobs_argument, jobs_client
+from zerotools.cli.job_actions.send_job_requests import print_changed, request_each
 from zerotools.cli.job_actions.wait_for_jobs import Poller
 from zerotools.cli.job_views.describe_job import (
     Job,

@@ -26,7 +26,7 @@ from zerotools.cli.options.submission_options import dependencies, time_of
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.imports.reading.job_keys import job_keys
+from zerotools.jobs.imports.reading.look_up_job_keys import job_keys
 from zerotools.jobs.job_arrays import values_of
 
 _HIDDEN = ("env", "captured_env")

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import print_changed, request_each
 from zerotools.cli.job_actions.job_reference import jobs_argument
+from zerotools.cli.job_actions.send_job_requests import print_changed, request_each
 from zerotools.cli.job_actions.wait_for_jobs import EndingWatch, Poller, waits_for_user
 from zerotools.cli.job_views.describe_job import (
     Job,

@@ -31,9 +31,9 @@ from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES, ZerotoolsError
 from zerotools.core.layer_names import in_order_of_numbers
 from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
-from zerotools.ops.inspection.checkpoint_summary import CheckpointSummary, json_value
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
+from zerotools.ops.inspection.training_summary import CheckpointSummary, json_value
 from zerotools.public.inspect_checkpoint import InspectKeywords, InspectResult, inspect
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import print_changed, request_each
 from zerotools.cli.job_actions.job_reference import one_job_argument
+from zerotools.cli.job_actions.send_job_requests import print_changed, request_each
 from zerotools.cli.job_views.describe_job import title
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.jobs.client.daemon_client import DaemonClient

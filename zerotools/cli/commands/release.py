@@ -6,8 +6,12 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import print_changed, release_sentence, request_each
 from zerotools.cli.job_actions.job_reference import jobs_argument
+from zerotools.cli.job_actions.send_job_requests import (
+    print_changed,
+    release_sentence,
+    request_each,
+)
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.jobs.client.daemon_client import DaemonClient
 

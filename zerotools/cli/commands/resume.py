@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import continue_job, refuse_nodes, release_sentence
 from zerotools.cli.job_actions.job_reference import find_job, job_argument, jobs_client
+from zerotools.cli.job_actions.send_job_requests import continue_job, refuse_nodes, release_sentence
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.options.submission_options import nodes_of, nodes_option
 from zerotools.cli.output import render

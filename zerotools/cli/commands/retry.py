@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import continue_job, restart_words
 from zerotools.cli.job_actions.job_reference import array_member, find_job, job_argument
+from zerotools.cli.job_actions.send_job_requests import continue_job, restart_words
 from zerotools.cli.job_views.describe_job import title
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.options.submission_options import nodes_of, nodes_option

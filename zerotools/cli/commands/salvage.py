@@ -23,7 +23,7 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.salvage.fill_holes import Part
-from zerotools.ops.salvage.holes import boxes_text
+from zerotools.ops.salvage.find_holes import boxes_text
 from zerotools.ops.salvage.salvage_plan import Salvage
 from zerotools.public.salvage_weights import SalvageKeywords, SalvageResult, salvage
 

@@ -57,7 +57,7 @@ from zerotools.jobs.client.daemon_address import RemoteMachine, machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.submission_conflicts import Submission
 from zerotools.jobs.imports.combine_configs import CONFIG
-from zerotools.jobs.imports.reading.job_keys import look_up
+from zerotools.jobs.imports.reading.look_up_job_keys import look_up
 from zerotools.jobs.job_arrays import members_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_from_tree, job_to_dict
 from zerotools.jobs.jobfile_tables.check_store_urls import in_store

@@ -7,7 +7,7 @@ slurm_submission       submit jobs to Slurm, without a daemon
 conversion_submission  make the job of `submit --convert`
 follow_progress        follow one job until it ends
 wait_for_jobs          poll the daemon, and wait until jobs end
-change_jobs            send one request for each of several jobs; run jobs again
+send_job_requests      send one request for each of several jobs; run jobs again
 
 Imports `cli.job_views`, `cli.options` and `cli.output`.
 """

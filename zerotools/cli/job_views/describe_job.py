@@ -474,7 +474,7 @@ def keys_set_by_author(job: Job) -> dict[str, Any]:
     An older daemon does not report these keys. Then return the keys with a value other than the
     default, and keys that this version does not know.
     """
-    from zerotools.jobs.imports.reading.job_keys import default_of, job_keys
+    from zerotools.jobs.imports.reading.look_up_job_keys import default_of, job_keys
 
     known = job_keys()
     set_keys = job.get("set_keys")

@@ -34,7 +34,7 @@ from zerotools.jobs.imports.reading.import_report import (
     next_steps,
     report_lines,
 )
-from zerotools.jobs.imports.reading.job_keys import look_up
+from zerotools.jobs.imports.reading.look_up_job_keys import look_up
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed_release
 from zerotools.jobs.launcher_keys.program_keys import TRL_PRESETS

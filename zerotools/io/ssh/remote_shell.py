@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import IO
 
 from zerotools.core.errors import BadFile, HostUnreachable
-from zerotools.io.ssh.ssh_host import (
+from zerotools.io.ssh.ssh_command_line import (
     LOGIN_SECONDS,
     OPTIONS,
     SshHost,

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonUnreachable
-from zerotools.io.ssh.ssh_host import (
+from zerotools.io.ssh.ssh_command_line import (
     LOGIN_SECONDS,
     OPTIONS,
     SshHost,

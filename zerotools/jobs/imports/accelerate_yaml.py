@@ -19,8 +19,8 @@ from zerotools.jobs.imports.reading.check_deepspeed_keys import (
 )
 from zerotools.jobs.imports.reading.config_reader import ConfigReading, read_compile
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, add_repairs
-from zerotools.jobs.imports.reading.job_keys import JobTree, set_key
 from zerotools.jobs.imports.reading.key_claims import Claims
+from zerotools.jobs.imports.reading.look_up_job_keys import JobTree, set_key
 from zerotools.jobs.launcher_keys.accelerate_keys import (
     DEEPSPEED,
     FEATURES,

@@ -31,7 +31,8 @@ from zerotools.jobs.imports.programs.trainer_arguments import (
 from zerotools.jobs.imports.reading.batch_size import JOB_TOTAL, STEPS
 from zerotools.jobs.imports.reading.config_reader import ConfigReading
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
-from zerotools.jobs.imports.reading.job_keys import (
+from zerotools.jobs.imports.reading.key_claims import Claim, Claims, claims_of_job
+from zerotools.jobs.imports.reading.look_up_job_keys import (
     JobTree,
     accepts_value,
     in_order,
@@ -40,7 +41,6 @@ from zerotools.jobs.imports.reading.job_keys import (
     look_up,
     set_key,
 )
-from zerotools.jobs.imports.reading.key_claims import Claim, Claims, claims_of_job
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
 from zerotools.jobs.jobfile_tables.complete_deepspeed_config import completed_config
 from zerotools.jobs.jobfile_tables.data import STREAM_LENGTH

@@ -22,14 +22,14 @@ from zerotools.jobs.imports.reading.batch_size import (
 from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue, read_known_keys
 from zerotools.jobs.imports.reading.config_reader import ConfigReading, read_compile_section
 from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, add_repairs
-from zerotools.jobs.imports.reading.job_keys import (
+from zerotools.jobs.imports.reading.key_claims import Claims
+from zerotools.jobs.imports.reading.look_up_job_keys import (
     JobTree,
     deepspeed_names,
     drop_key,
     look_up,
     set_key,
 )
-from zerotools.jobs.imports.reading.key_claims import Claims
 from zerotools.jobs.launcher_keys.config_key import KeyAction, is_off
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, NEVER_TAKEN
 from zerotools.jobs.launcher_keys.deepspeed_releases import (

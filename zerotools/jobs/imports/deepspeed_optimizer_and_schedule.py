@@ -11,7 +11,7 @@ from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.imports.reading.check_deepspeed_keys import AUTO, ConfigValue
 from zerotools.jobs.imports.reading.config_reader import TRAINER, ConfigReading
 from zerotools.jobs.imports.reading.import_report import KeyOutcome
-from zerotools.jobs.imports.reading.job_keys import job_key_of
+from zerotools.jobs.imports.reading.look_up_job_keys import job_key_of
 from zerotools.jobs.launcher_keys.deepspeed_keys import (
     CLIPS_ELSEWHERE,
     MUON_DEFAULTS,

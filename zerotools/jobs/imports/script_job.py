@@ -11,7 +11,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.imports.combine_configs import Imported, JobFile, problem_of
 from zerotools.jobs.imports.programs.run_settings import Program, RunSettings
 from zerotools.jobs.imports.reading.import_report import Findings
-from zerotools.jobs.imports.reading.job_keys import JobTree, in_order, look_up, set_key
+from zerotools.jobs.imports.reading.look_up_job_keys import JobTree, in_order, look_up, set_key
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.launcher_keys.launcher_flags import STARTED_BY
 

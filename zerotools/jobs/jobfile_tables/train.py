@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from zerotools.core.loss_chunks import CUT
+from zerotools.core.loss_chunk_sizes import CUT
 from zerotools.jobs.binding.bind import format_value
 from zerotools.jobs.binding.declaration import key
 

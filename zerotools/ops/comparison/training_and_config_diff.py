@@ -18,7 +18,7 @@ from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.comparison.diff_result import RunComparison, RunDifference
 from zerotools.ops.comparison.pair_tensors import Side
-from zerotools.ops.inspection.checkpoint_summary import json_value, scaler_to_json
+from zerotools.ops.inspection.training_summary import json_value, scaler_to_json
 
 _ABSENT = object()
 _OF_THE_WRITER = ("_name_or_path", "transformers_version")

@@ -35,7 +35,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, gcd
 
-from zerotools.core.loss_chunks import LossSize
+from zerotools.core.loss_chunk_sizes import LossSize
 from zerotools.core.training_memory_layout import ITEM_BYTES
 from zerotools.ops.estimate.model_families import HEAD, LAYER, RMS_FP32, Architecture
 from zerotools.ops.estimate.state_memory import loss_bytes

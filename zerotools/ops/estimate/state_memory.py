@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
-from zerotools.core.loss_chunks import LossSize
+from zerotools.core.loss_chunk_sizes import LossSize
 from zerotools.core.training_memory_layout import (
     DEVICE,
     DISK,

@@ -12,7 +12,7 @@ from typing import TypeVar
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.io.ssh.remote_shell import OpenShells
-from zerotools.io.ssh.ssh_host import SCHEME, SshHost, parse_login, parse_url
+from zerotools.io.ssh.ssh_command_line import SCHEME, SshHost, parse_login, parse_url
 from zerotools.io.stores.parse_url import is_url, path_of
 
 _HOME = "~/"

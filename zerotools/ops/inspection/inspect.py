@@ -13,7 +13,7 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.list_run_checkpoints import RunListing
 from zerotools.ops.execution.plan_copies import prove_source, stored_elements
-from zerotools.ops.inspection.checkpoint_summary import (
+from zerotools.ops.inspection.training_summary import (
     CheckpointSummary,
     summarize,
     training_to_json,

@@ -27,8 +27,8 @@ from zerotools.ops.mirroring.list_and_remove_copies import (
 )
 from zerotools.ops.mirroring.send_copy import SentCopy, send_copy
 from zerotools.runs import find_job_checkpoints
+from zerotools.runs.deletable_checkpoints import KeepRule
 from zerotools.runs.find_job_checkpoints import BEST, LATEST, SkippedCheckpoint
-from zerotools.runs.retention import KeepRule
 from zerotools.runs.thinning_record import is_thinned
 from zerotools.runs.upload_records import (
     FETCHED,

@@ -14,8 +14,8 @@ from zerotools.io.output.store_write_record import WRITING, is_written
 from zerotools.io.output.write_to_store import ForeignObjects, remove_output
 from zerotools.io.stores.store_path import StorePath, forget_path, put_object
 from zerotools.runs import find_job_checkpoints
+from zerotools.runs.deletable_checkpoints import KeepRule
 from zerotools.runs.find_job_checkpoints import BEST, LATEST, ResumeChoice
-from zerotools.runs.retention import KeepRule
 
 
 def newest_copy(place: Path, above: int = -1) -> ResumeChoice:

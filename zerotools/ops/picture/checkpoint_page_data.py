@@ -15,10 +15,10 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.layer_names import layers_in_order, place_of
 from zerotools.formats import files_written_apart
 from zerotools.io.files.source_stamps import WrittenApart
-from zerotools.ops.inspection.checkpoint_summary import frozen_weights, json_value
 from zerotools.ops.inspection.completeness import CheckpointFault, grouped_faults
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.loss_curves import loss_curves
+from zerotools.ops.inspection.training_summary import frozen_weights, json_value
 from zerotools.ops.weights.merged_config import HEADS, is_token_embedding, model_config
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from zerotools.ops.execution.tile_workers import MemoryBudget
 from zerotools.ops.salvage.examine_damage import ToExamine, examine_files, read_remaining
 from zerotools.ops.salvage.exported_weights import Naming, Weights, tied_to, weights_of
 from zerotools.ops.salvage.fill_holes import FilledWeight, fill_weight, with_absolute_names
-from zerotools.ops.salvage.holes import sound_tensor
+from zerotools.ops.salvage.find_holes import sound_tensor
 from zerotools.ops.weights.lora_merge import AdapterRequest
 
 _MOST_NAMED = 5

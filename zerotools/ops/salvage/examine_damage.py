@@ -22,7 +22,7 @@ from zerotools.io.distcp.item_chunks import ItemChunks
 from zerotools.io.files.source_stamps import record_source_path, recording_sources
 from zerotools.io.files.tolerated_damage import Damage, tolerating_damage
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
+from zerotools.ops.salvage.find_holes import Holes, holes_of, sound_tensor
 from zerotools.ops.salvage.undamaged_bytes import (
     SoundFile,
     SoundFiles,

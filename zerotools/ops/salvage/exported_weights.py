@@ -23,7 +23,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.hub_layout import HubLayout
 from zerotools.formats import FormatTable, format_of
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES
-from zerotools.ops.salvage.holes import holes_of
+from zerotools.ops.salvage.find_holes import holes_of
 from zerotools.ops.weights.adapted_model import plain_weights
 from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters
 from zerotools.ops.weights.restore_hub_layout import hub_layout_of, on_hub_note, restore_hub_layout

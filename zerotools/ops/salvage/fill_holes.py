@@ -23,7 +23,7 @@ from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import Range, Ranges, ranges_of
 from zerotools.core.target import Target
 from zerotools.core.tensor_parallel_placement import PlacedBlock, place_chunk
-from zerotools.ops.salvage.holes import Holes, holes_of
+from zerotools.ops.salvage.find_holes import Holes, holes_of
 
 
 @dataclass(frozen=True)

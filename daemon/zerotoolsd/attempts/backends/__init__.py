@@ -1,7 +1,7 @@
 """Starts the supervisor of a prepared attempt: as a child of the daemon, by systemd, or by a fork
 server that has imported torch already.
 
-choose_backend                decides between child and systemd
+choose_systemd_or_child       decides whether systemd or the daemon starts supervisors
 spawn_supervisor              makes the command of a supervisor, and starts a supervisor as a child
 start_transient_unit          starts a supervisor as a systemd service, with `systemd-run`
 start_by_systemd_or_as_child  starts a supervisor by systemd; if that fails, as a child

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import LaunchBackend
 from zerotoolsd.attempts.backends.spawn_supervisor import open_log, supervisor_environment
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.attempt_plan import Plan

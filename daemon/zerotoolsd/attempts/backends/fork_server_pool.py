@@ -17,7 +17,7 @@ from typing import Any
 from zerotools.core.counts_and_sizes import bytes_of
 from zerotools.jobs.binding.durations import duration_text, seconds_of
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import LaunchBackend
 from zerotoolsd.attempts.backends.fork_server import (
     ForkServer,
     NoServer,

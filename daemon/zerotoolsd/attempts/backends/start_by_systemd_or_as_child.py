@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.attempts.backends.choose_backend import CHILD, SYSTEMD, LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import CHILD, SYSTEMD, LaunchBackend
 from zerotoolsd.attempts.backends.fork_server import WarmSupervisor
 from zerotoolsd.attempts.backends.spawn_supervisor import spawn_child
 from zerotoolsd.attempts.backends.start_transient_unit import UnitRequest, request_unit

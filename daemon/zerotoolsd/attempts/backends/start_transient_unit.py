@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import LaunchBackend
 from zerotoolsd.attempts.backends.spawn_supervisor import (
     SUPERVISOR_LOG,
     open_log,

@@ -15,13 +15,13 @@ Two rules limit reservations:
 
 A pass checks only a few jobs, but has the same result as checking every job in order. During a
 pass, the resources available to a job only decrease, because free GPUs only become ours
-(`gpu_pass_state`). So after one job has to wait, every later job with the same need has to wait
-too, unless it can borrow because it ends sooner. Checking the later job would change nothing for
-other jobs: either the first job has reserved all free resources for that need; or it could reserve
-nothing, and then the later job cannot either, because the sum of free resources and resources of
-our jobs stays the same. So for each need, only the jobs that may start and the first job that waits
-are checked. The reasons why other jobs wait are computed on request, from the state in which these
-jobs would have been checked.
+(`reserve_and_assign_gpus`). So after one job has to wait, every later job with the same need has to
+wait too, unless it can borrow because it ends sooner. Checking the later job would change nothing
+for other jobs: either the first job has reserved all free resources for that need; or it could
+reserve nothing, and then the later job cannot either, because the sum of free resources and
+resources of our jobs stays the same. So for each need, only the jobs that may start and the first
+job that waits are checked. The reasons why other jobs wait are computed on request, from the state
+in which these jobs would have been checked.
 
 An elastic job may have several sizes. It takes the largest size that is available, but it waits and
 reserves resources only for its smallest size. For later jobs, this is like a job of the smallest
@@ -40,10 +40,10 @@ from types import MappingProxyType
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation, GpuAllocationView
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import HostMemoryPass, free_shared_memory
 from zerotoolsd.queue.scheduling.pass_input import PassInput
 from zerotoolsd.queue.scheduling.pending_queue import Group, PendingQueue
+from zerotoolsd.queue.scheduling.reserve_and_assign_gpus import GpuAllocation, GpuAllocationView
 from zerotoolsd.queue.scheduling.resource_requests import (
     Request,
     ResourceNeed,

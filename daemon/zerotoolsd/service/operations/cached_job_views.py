@@ -25,7 +25,6 @@ from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.event_loop_slice import TimeSlice
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.evaluation_jobs import newest_evaluation
 from zerotoolsd.service.make_job_view import (
     RelatedJobs,
     ShownSpec,
@@ -36,6 +35,7 @@ from zerotoolsd.service.make_job_view import (
     set_key_steps,
     spec_steps,
 )
+from zerotoolsd.service.queue_evaluation_jobs import newest_evaluation
 from zerotoolsd.service.read_checkpoints_and_predictions import thinned_sentence
 from zerotoolsd.users.served_users import ServedUsers
 

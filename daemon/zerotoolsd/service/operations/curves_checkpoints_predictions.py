@@ -18,8 +18,8 @@ from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import CheckedJob, Unavailable
 from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 from zerotoolsd.service.downsample_curves import read_run
-from zerotoolsd.service.evaluation_jobs import evaluations_of
 from zerotoolsd.service.operations.priority_and_array_changes import FindJob
+from zerotoolsd.service.queue_evaluation_jobs import evaluations_of
 from zerotoolsd.service.read_checkpoints_and_predictions import (
     checkpoint_picture,
     checkpoint_tree,

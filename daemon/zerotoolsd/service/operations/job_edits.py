@@ -30,8 +30,8 @@ from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.write_rows import Changed, JobParts
 from zerotoolsd.service.admission.dependency_check import refuse_past, refuse_ring
-from zerotoolsd.service.evaluation_jobs import evaluations_of
 from zerotoolsd.service.operations.priority_and_array_changes import FindJob
+from zerotoolsd.service.queue_evaluation_jobs import evaluations_of
 from zerotoolsd.service.submission import JobSubmission
 from zerotoolsd.users.account import user_name
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 
 from zerotoolsd.supervisor.procfs import Process, children_of, read_process
-from zerotoolsd.supervisor.stop import pipe_ends
+from zerotoolsd.supervisor.stop import keep_pipes_open
 from zerotoolsd.supervisor.stop.kill_descendants import in_words
 from zerotoolsd.supervisor.stop.process_kinds import is_filter
 
@@ -36,7 +36,7 @@ def passing_on(left: Sequence[Process]) -> list[Process]:
     finds the end of the pipe, and ends. A filter whose pipe has other writers, such as a program in
     the background, is in the result until it has read everything.
     """
-    ends = {process.pid: pipe_ends.ends_of(process.pid) for process in left}
+    ends = {process.pid: keep_pipes_open.ends_of(process.pid) for process in left}
     above = {process.pid: process.parent for process in left}
     chosen = {pid for pid, (reads, _) in ends.items() if reads}
     while True:
@@ -83,6 +83,6 @@ def _is_busy(process: Process) -> bool:
     state = read_process(process.pid)
     if state is None or state.is_over:
         return False
-    reads, _ = pipe_ends.ends_of(process.pid)
-    has_unread = any(pipe_ends.has_unread(process.pid, number) for number in reads.values())
+    reads, _ = keep_pipes_open.ends_of(process.pid)
+    has_unread = any(keep_pipes_open.has_unread(process.pid, number) for number in reads.values())
     return bool(reads) and (has_unread or state.state != "S")

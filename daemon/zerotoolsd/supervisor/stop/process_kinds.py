@@ -23,7 +23,7 @@ from zerotoolsd.supervisor.procfs import (
     read_process,
     ticks_now,
 )
-from zerotoolsd.supervisor.stop.pipe_ends import pipes_read, pipes_written
+from zerotoolsd.supervisor.stop.keep_pipes_open import pipes_read, pipes_written
 
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "yash", "zsh"})
 RUNNERS = SHELLS | {

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence, Set
 
 from zerotoolsd.supervisor.procfs import Process, children_of, read_process
-from zerotoolsd.supervisor.stop import pipe_ends
+from zerotoolsd.supervisor.stop import keep_pipes_open
 from zerotoolsd.supervisor.stop import process_kinds as kinds
 
 DRAIN_SECONDS = 5.0
@@ -41,8 +41,8 @@ class Flow:
         key = (process.pid, process.start_ticks)
         if key not in self._passing:
             self._passing[key] = (
-                pipe_ends.pipes_read(process.pid).keys(),
-                pipe_ends.pipes_written(process.pid),
+                keep_pipes_open.pipes_read(process.pid).keys(),
+                keep_pipes_open.pipes_written(process.pid),
             )
 
     def of(self, written: Iterable[Set[str]]) -> Set[str]:
@@ -79,9 +79,9 @@ class Readers:
             return kept.keys()  # the new pipe is of a $(date)
         if kinds.is_named_runner(process):
             self._shells.add(key)
-        for pipe, number in pipe_ends.pipes_read(process.pid).items():
+        for pipe, number in keep_pipes_open.pipes_read(process.pid).items():
             if pipe not in kept:
-                kept[pipe] = pipe_ends.keep_open(process.pid, number)
+                kept[pipe] = keep_pipes_open.keep_open(process.pid, number)
                 self._kept[key] = kept
         return kept.keys()
 
@@ -103,7 +103,7 @@ class Readers:
         if not kinds.is_named_runner(process):
             return children
         read = self._kept.get((process.pid, process.start_ticks), {}).keys()
-        return [child for child in children if pipe_ends.pipes_written(child.pid) & read]
+        return [child for child in children if keep_pipes_open.pipes_written(child.pid) & read]
 
     def must_continue(self, process: Process, flow: Set[str]) -> bool:
         """Return whether `process` must continue: it does nothing but read from a pipe in `flow`,
@@ -132,7 +132,9 @@ class Readers:
         if fed_at is not None and not is_fed and not does_more and now < fed_at + DRAIN_SECONDS:
             state = read_process(process.pid)
             is_busy = bool(children) or state is None or state.state != "S"
-            if is_busy or not all(fd is None or pipe_ends.is_empty(fd) for fd in kept.values()):
+            if is_busy or not all(
+                fd is None or keep_pipes_open.is_empty(fd) for fd in kept.values()
+            ):
                 return True
         self._fed_at.pop(key, None)
         return False
@@ -149,7 +151,7 @@ class Readers:
         commands = [
             child
             for child in kinds.not_filters(children)
-            if not pipe_ends.pipes_written(child.pid) & read
+            if not keep_pipes_open.pipes_written(child.pid) & read
             and kinds.is_command(child, shell, children)
         ]
         return any(not is_fed or kinds.process_age(child) >= _SHORT_SECONDS for child in commands)
@@ -180,4 +182,6 @@ def only_feed(children: Sequence[Process], read: Set[str]) -> bool:
 
     A shell can wait for a child that has just ended. It then has no children, and reads next.
     """
-    return bool(children) and all(pipe_ends.pipes_written(child.pid) & read for child in children)
+    return bool(children) and all(
+        keep_pipes_open.pipes_written(child.pid) & read for child in children
+    )

@@ -34,7 +34,7 @@ from collections.abc import Collection, Iterator, Set
 from zerotoolsd.supervisor.procfs import Process, children_of, read_process, zombie_status
 from zerotoolsd.supervisor.rank_log import log_line
 from zerotoolsd.supervisor.signal_process import open_process, send_signal
-from zerotoolsd.supervisor.stop import pipe_ends
+from zerotoolsd.supervisor.stop import keep_pipes_open
 from zerotoolsd.supervisor.stop import process_kinds as kinds
 from zerotoolsd.supervisor.stop.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
 from zerotoolsd.supervisor.stop.runners_that_read_output import DRAIN_SECONDS, Flow, Key, Readers
@@ -260,7 +260,7 @@ class Stop:
                     late.append((process, above))
                 else:
                     waiting += self._suspend(process, above)
-            elif kinds.effect_of(process.pid) is TermEffect.DIES and pipe_ends.pipes_read(
+            elif kinds.effect_of(process.pid) is TermEffect.DIES and keep_pipes_open.pipes_read(
                 process.pid
             ):
                 late.append((process, above))
@@ -292,7 +292,7 @@ class Stop:
                     return []
             return self._suspend(process, above)
         saving = self._flow.of(self._outputs)
-        if pipe_ends.pipes_read(process.pid).keys() & saving:
+        if keep_pipes_open.pipes_read(process.pid).keys() & saving:
             self._flow.add_filter(process)
             self._drain(process)
         else:
@@ -350,7 +350,7 @@ class Stop:
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
             return []
-        held = _SuspendedRunner(process, above, fd, pipe_ends.pipes_written(process.pid))
+        held = _SuspendedRunner(process, above, fd, keep_pipes_open.pipes_written(process.pid))
         try:
             send_signal(fd, signal.SIGSTOP)
         except PermissionError:  # of another user, as with sudo: processes below it may be ours
@@ -377,7 +377,7 @@ class Stop:
         `is_runner` is True if it is a runner that handles SIGTERM.
         """
         key = (process.pid, process.start_ticks)
-        writes = pipe_ends.pipes_written(process.pid)
+        writes = keep_pipes_open.pipes_written(process.pid)
         saves = kinds.effect_of(process.pid) is TermEffect.HANDLES
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
@@ -426,7 +426,7 @@ class Stop:
     def _let_drain(self, process: Process) -> None:
         """Make the stop wait for the end of `process`, if it is a reader or a filter of a pipe."""
         key = (process.pid, process.start_ticks)
-        if key in self._readers or (is_filter(process) and pipe_ends.pipes_read(process.pid)):
+        if key in self._readers or (is_filter(process) and keep_pipes_open.pipes_read(process.pid)):
             self._drain(process)
 
     def _drain(self, process: Process) -> None:
@@ -443,7 +443,7 @@ class Stop:
         """
         saving = self._flow.of(self._outputs)
         for process in filters:
-            if pipe_ends.pipes_read(process.pid).keys() & saving:
+            if keep_pipes_open.pipes_read(process.pid).keys() & saving:
                 self._drain(process)
 
     def _status_below(self, key: Key) -> int:

@@ -22,7 +22,10 @@ from zerotools.runs.manifest import write_manifest
 from zerotools.runs.training_record import JobRecord
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.supervisor.transient_os_errors import is_transient
-from zerotoolsd.trainer.checkpoints.keep_policy import KeepPolicy, add_late_evaluation
+from zerotoolsd.trainer.checkpoints.choose_checkpoints_to_keep import (
+    KeepPolicy,
+    add_late_evaluation,
+)
 from zerotoolsd.trainer.rank.rank_errors import MachineNotReady
 
 

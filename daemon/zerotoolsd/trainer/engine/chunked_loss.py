@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from zerotools.core.errors import Unsupported
-from zerotools.core.loss_chunks import LossSize
+from zerotools.core.loss_chunk_sizes import LossSize
 from zerotools.jobs.jobfile_tables.data import longest_sequence
 from zerotools.jobs.jobfile_tables.job_rules import why_loss_is_whole
 from zerotools.jobs.jobfile_tables.spec import JobSpec

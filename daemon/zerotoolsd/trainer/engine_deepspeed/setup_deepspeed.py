@@ -28,7 +28,7 @@ from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 from zerotools.jobs.jobfile_tables.deepspeed import ADAMS, config_value, device_of
 from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU, JobSpec
 from zerotools.jobs.preflight import async_io
-from zerotoolsd.trainer.engine_deepspeed.operator_builds import (
+from zerotoolsd.trainer.engine_deepspeed.operator_build_directory import (
     BUILDS,
     BuildReporter,
     install_batons,

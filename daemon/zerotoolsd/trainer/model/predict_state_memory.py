@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerotools.core.loss_chunks import LossSize
+from zerotools.core.loss_chunk_sizes import LossSize
 from zerotools.core.training_memory_layout import DEVICE, DISK, HOST, MemoryLayout
 from zerotools.ops.estimate.state_memory import (
     Parameter,

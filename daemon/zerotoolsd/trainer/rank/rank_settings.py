@@ -15,7 +15,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.stored_job import read_stored
 from zerotools.jobs.jobfile_tables.elastic_world_sizes import at_size
 from zerotools.jobs.jobfile_tables.spec import JobSpec
-from zerotools.runs.retention import DIRECTORY, directory_of_user
+from zerotools.runs.deletable_checkpoints import DIRECTORY, directory_of_user
 
 SPEC = "spec.json"
 STOP = "stop"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import LaunchBackend
 
 _PROGRAM = r"""#!/bin/sh
 here=${0%/*}

@@ -29,7 +29,7 @@ from tests.daemon.made_attempts import (
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends import fork_server as servers
-from zerotoolsd.attempts.backends.choose_backend import CHILDREN, LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.backends.fork_server import ForkServer, NoServer, kind_of, why_cold
 from zerotoolsd.supervisor.attempt_plan import Plan
 from zerotoolsd.supervisor.durable_files import read_json

@@ -19,7 +19,7 @@ from tests.daemon.made_attempts import FAKE_RANK, an_attempt_row
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.attempts.backends import fork_server
-from zerotoolsd.attempts.backends.choose_backend import CHILDREN
+from zerotoolsd.attempts.backends.choose_systemd_or_child import CHILDREN
 from zerotoolsd.attempts.backends.fork_server import (
     ForkServer,
     NoServer,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotoolsd.attempts.backends.choose_backend import LaunchBackend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import LaunchBackend
 from zerotoolsd.attempts.backends.start_transient_unit import is_in_unit, unit_command, unit_name
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 

@@ -19,7 +19,7 @@ from tests.daemon.queue.scheduling.deciding import (
     started,
     wants,
 )
-from zerotools.sensors.gpu_choice import GpuChoice
+from zerotools.sensors.excluded_and_preferred_gpus import GpuChoice
 from zerotools.sensors.snapshot import GpuProcess, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.scheduling.resource_requests import CapabilityNeed, Request, ResourceNeed

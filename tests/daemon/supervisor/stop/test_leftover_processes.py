@@ -13,8 +13,8 @@ from harness.started import Started
 from tests.daemon.made_attempts import finish, make_attempt, supervise
 from tests.daemon.waiting import wait_for
 from zerotoolsd.supervisor.procfs import Process, children_of, read_process
+from zerotoolsd.supervisor.stop.keep_pipes_open import pipes_read
 from zerotoolsd.supervisor.stop.leftover_processes import passing_on
-from zerotoolsd.supervisor.stop.pipe_ends import pipes_read
 
 SLOW = """
 import sys, time

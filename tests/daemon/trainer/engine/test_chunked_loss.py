@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zerotools.core.errors import Unsupported
-from zerotools.core.loss_chunks import LossSize
+from zerotools.core.loss_chunk_sizes import LossSize
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

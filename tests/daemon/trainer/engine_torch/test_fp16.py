@@ -19,7 +19,7 @@ from zerotools.jobs.jobfile_tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform_conversion
 from zerotools.ops.execution.tile_workers import MemoryBudget
-from zerotools.ops.inspection.checkpoint_summary import summarize, training_to_json
+from zerotools.ops.inspection.training_summary import summarize, training_to_json
 from zerotools.runs import find_job_checkpoints
 from zerotoolsd.trainer.engine.nan_and_loss_scale import initial_loss_scale, loss_scale_after
 

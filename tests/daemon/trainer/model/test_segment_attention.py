@@ -92,7 +92,7 @@ def test_losses_and_gradients_are_those_of_a_mask(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["llama", "window"])
 def test_the_loss_may_be_computed_in_parts(kind: str) -> None:
     """Which is tried on the first tokens, of which a segment may go on behind them."""
-    from zerotools.core.loss_chunks import LossSize
+    from zerotools.core.loss_chunk_sizes import LossSize
     from zerotoolsd.trainer.engine.chunked_loss import ChunkedLoss
     from zerotoolsd.trainer.model.segment_attention import SEGMENTED
 

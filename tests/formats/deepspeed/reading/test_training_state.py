@@ -12,7 +12,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.training_state import Scalar
 from zerotools.formats import read, training_of
-from zerotools.ops.inspection.checkpoint_summary import json_value
+from zerotools.ops.inspection.training_summary import json_value
 
 CASES = sorted(
     path.parent

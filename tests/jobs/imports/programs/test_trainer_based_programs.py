@@ -14,7 +14,7 @@ from tests.jobs.imports.programs.told import of
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.programs.run_settings import Program
-from zerotools.jobs.imports.reading.job_keys import look_up
+from zerotools.jobs.imports.reading.look_up_job_keys import look_up
 from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR
 
 SCRIPTS = {

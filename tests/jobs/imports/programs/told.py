@@ -9,7 +9,7 @@ from zerotools.jobs.imports.combine_configs import Imported, import_configs
 from zerotools.jobs.imports.programs.launcher_options import with_launch_options
 from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.programs.run_settings import RunSettings
-from zerotools.jobs.imports.reading.job_keys import look_up
+from zerotools.jobs.imports.reading.look_up_job_keys import look_up
 from zerotools.jobs.text.config_document import Document
 
 

@@ -19,8 +19,8 @@ from zerotools.jobs.imports.reading.import_report import (
     ReportRow,
     ResolvedAuto,
 )
-from zerotools.jobs.imports.reading.job_keys import default_of, job_keys
 from zerotools.jobs.imports.reading.key_claims import Claims
+from zerotools.jobs.imports.reading.look_up_job_keys import default_of, job_keys
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 
 TRAINER: Mapping[str, Any] = {

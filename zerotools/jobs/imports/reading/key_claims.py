@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.jobs.binding.bind import format_value
-from zerotools.jobs.imports.reading.job_keys import accepts_value, job_keys, look_up
+from zerotools.jobs.imports.reading.look_up_job_keys import accepts_value, job_keys, look_up
 
 
 def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:

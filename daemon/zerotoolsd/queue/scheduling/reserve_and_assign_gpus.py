@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs.jobfile_tables.spec import MOST_RANKS
-from zerotools.sensors.gpu_choice import by_preference, preference_rank
+from zerotools.sensors.excluded_and_preferred_gpus import by_preference, preference_rank
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed

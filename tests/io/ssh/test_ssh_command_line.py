@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.ssh.ssh_host import (
+from zerotools.io.ssh.ssh_command_line import (
     OPTIONS,
     SshHost,
     connection_failure,

@@ -12,10 +12,10 @@ from harness.fake_gpu_probe import fake_gpu
 from tests.daemon.queue.scheduling.deciding import LIMITS, decide, gpus, seen, started, wants
 from tests.daemon.queue.scheduling.test_memory_left_for_jobs import MEMORY, share
 from tests.matrices import examples
-from zerotools.sensors.gpu_choice import GpuChoice
+from zerotools.sensors.excluded_and_preferred_gpus import GpuChoice
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation
 from zerotoolsd.queue.scheduling.memory_left_for_jobs import GIB, DeclaredMemory, free_shared_memory
+from zerotoolsd.queue.scheduling.reserve_and_assign_gpus import GpuAllocation
 from zerotoolsd.queue.scheduling.resource_requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import PassDecisions
 from zerotoolsd.queue.scheduling.suitable_gpus import occupied_gpus, usable_gpus

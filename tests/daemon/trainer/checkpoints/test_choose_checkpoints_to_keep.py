@@ -6,11 +6,15 @@ import pytest
 
 from tests.runs.test_find_job_checkpoints import make
 from zerotools.runs import find_job_checkpoints
+from zerotoolsd.trainer.checkpoints.choose_checkpoints_to_keep import (
+    EVALUATIONS,
+    KeepPolicy,
+    late_evaluations,
+)
 from zerotoolsd.trainer.checkpoints.commit_and_delete_checkpoints import (
     Committer,
     do_nothing,
 )
-from zerotoolsd.trainer.checkpoints.keep_policy import EVALUATIONS, KeepPolicy, late_evaluations
 from zerotoolsd.trainer.save_during_training import CheckpointMetrics
 
 

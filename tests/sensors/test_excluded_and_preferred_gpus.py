@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from harness.fake_gpu_probe import fake_gpu
-from zerotools.sensors.gpu_choice import Entry, GpuChoice, by_preference, matches_gpu
+from zerotools.sensors.excluded_and_preferred_gpus import (
+    Entry,
+    GpuChoice,
+    by_preference,
+    matches_gpu,
+)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.layouts import partitions, shapes, slices
 from zerotools.core.boxes import Box, boxes_of_range
-from zerotools.ops.salvage.holes import uncovered_boxes, uncovered_ranges
+from zerotools.ops.salvage.find_holes import uncovered_boxes, uncovered_ranges
 
 
 @given(st.data())

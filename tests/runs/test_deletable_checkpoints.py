@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.runs.retention import KeepRule, NeededCheckpoint, first_need
+from zerotools.runs.deletable_checkpoints import KeepRule, NeededCheckpoint, first_need
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from tests.ops.exports import BF16, model, noise
 from zerotools import formats
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import FLOAT16
-from zerotools.ops.inspection.checkpoint_summary import json_value
 from zerotools.ops.inspection.inspect import inspect, to_json
+from zerotools.ops.inspection.training_summary import json_value
 
 DEEPSPEED = GOLDEN / "deepspeed-0.19.8"
 # One model-parallel rank, ZeRO 1 to 3, optimizer groups with names.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotoolsd.dispatch.memory_forecast import (
+from zerotoolsd.dispatch.forecast_memory_exhaustion import (
     GpuCurve,
     GpuSample,
     MemorySample,

@@ -17,7 +17,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotoolsd.interface.api_types import Conflict, JobView
 from zerotoolsd.interface.start_conditions import Dependency, JobEdit, QueueTerms
-from zerotoolsd.service.evaluation_jobs import evaluations_of
+from zerotoolsd.service.queue_evaluation_jobs import evaluations_of
 
 
 def evaluated(fake: str, place: Path, **changes: Any) -> JobSpec:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.runs import find_job_checkpoints
-from zerotools.runs.retention import KeepRule, NeededCheckpoint, first_need, read_needed
+from zerotools.runs.deletable_checkpoints import KeepRule, NeededCheckpoint, first_need, read_needed
 from zerotools.runs.upload_records import checkpoint_in_upload
 
 EVALUATIONS = "evaluations.json"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.started import Started
-from zerotoolsd.trainer.engine_deepspeed.operator_builds import (
+from zerotoolsd.trainer.engine_deepspeed.operator_build_directory import (
     BUILDS,
     TURN,
     Baton,
@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[4]
 COMPILES = """
 import sys, time
 from pathlib import Path
-from tests.daemon.trainer.engine_deepspeed.test_operator_builds import Said
-from zerotoolsd.trainer.engine_deepspeed.operator_builds import Baton
+from tests.daemon.trainer.engine_deepspeed.test_operator_build_directory import Said
+from zerotoolsd.trainer.engine_deepspeed.operator_build_directory import Baton
 Baton(Path(sys.argv[1]), uses_kernel_lock=True, teller=Said()).try_acquire()
 print("compiling", flush=True)
 time.sleep(60)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.attempts.backends.choose_backend import select_backend
+from zerotoolsd.attempts.backends.choose_systemd_or_child import select_backend
 
 UNIT = {"SYSTEMD_EXEC_PID": str(os.getpid()), "NOTIFY_SOCKET": "/run/systemd/notify"}
 OF_USER = {**UNIT, "MANAGERPID": "7", "XDG_RUNTIME_DIR": "/run/user/1000"}
