@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.job_arrays import INDEX_VARIABLE
 from zerotools.jobs.jobfile.derive_evaluation_job import count_jobs, is_evaluated
 from zerotools.jobs.jobfile_tables.spec import JobSpec
 from zerotools.jobs.memory_estimates.training_estimate import kernels_of
@@ -84,6 +85,7 @@ _LAST_REHEARSED = 16
 Their submit does not repeat the dry run.
 """
 
+_CheckedPython = tuple[str, Mapping[str, str], Needs]
 InterpreterCheck = Callable[[str, Mapping[str, str], Needs, JobUser | None], Awaitable[None]]
 """Function of (interpreter, environment, requirements, user); raises BadRequest."""
 Rehearsal = Callable[[JobSpec, str, Mapping[str, str], JobUser | None, int], Awaitable[CheckedJob]]
@@ -212,10 +214,10 @@ class JobSubmission:
         if not known:
             terms = self._allowed_terms(uid, terms, count=count_jobs(spec for spec, _ in members))
         async with AsyncExitStack() as stack:
-            looked = list[_CheckedJob]()
+            looked, pythons = list[_CheckedJob](), list[_CheckedPython]()
             for spec, _ in members:
                 parts, first = await _parts_of(spec), not looked
-                one = self._checked(parts, uid, look=not known, rehearse=first)
+                one = self._checked(parts, uid, look=not known, rehearse=first, pythons=pythons)
                 looked.append(await stack.enter_async_context(one))
             labels = [label for _, label in members]
             each_terms = of_each or [terms] * len(labels)
@@ -328,9 +330,18 @@ class JobSubmission:
 
     @asynccontextmanager
     async def _checked(
-        self, parts: JobParts, uid: int, *, look: bool = True, rehearse: bool = True
+        self,
+        parts: JobParts,
+        uid: int,
+        *,
+        look: bool = True,
+        rehearse: bool = True,
+        pythons: list[_CheckedPython] | None = None,
     ) -> AsyncIterator[_CheckedJob]:
         """Check the files of a job, and yield the checked job for the queue.
+
+        `pythons` are interpreters that were checked for other jobs of the array; the interpreter of
+        this job is added.
 
         Without `look` nothing is checked. This is for a job that an earlier request with the same
         key has queued, because its files may be gone since then.
@@ -340,7 +351,7 @@ class JobSubmission:
         with self._dispatcher.needed.pin_submitted(text, uid) as coming:
             seen: Survey | None = None
             if look:
-                seen = await self._check(spec, text, user)
+                seen = await self._check(spec, text, user, [] if pythons is None else pythons)
                 coming.add_resolved_paths(seen.named)
                 if rehearse and seen.asked and (user, text) not in self._rehearsed:
                     await self._ask_interpreter(spec, user)
@@ -455,7 +466,7 @@ class JobSubmission:
         self._checked_terms(terms, uid)
         text = (await _parts_of(spec)).full_text
         user = self._dispatcher.users.of(uid)
-        seen = await self._check(spec, text, user)
+        seen = await self._check(spec, text, user, [])
         self._writers.refuse_used(spec, seen.place)
         foreseen = [*seen.notes, *(await self._memory_notes(spec, seen) if model else [])]
         if spec.engine == "script" or not (model or seen.asked):
@@ -473,7 +484,9 @@ class JobSubmission:
         kernels = None if snapshot is None else kernels_of(spec, snapshot)
         return [note_of(spec, seen.memory, memory), *([] if kernels is None else [kernels])]
 
-    async def _check(self, spec: JobSpec, text: str, user: JobUser | None) -> Survey:
+    async def _check(
+        self, spec: JobSpec, text: str, user: JobUser | None, pythons: list[_CheckedPython]
+    ) -> Survey:
         environment = job_environment(spec, user)
         for refusal in too_large(spec, environment):
             raise BadRequest(refusal)
@@ -502,7 +515,10 @@ class JobSubmission:
             await self._note_earlier(spec)
         if seen.needs is not None:
             python = spec.python or sys.executable
-            await self._check_python(python, environment, seen.needs, user)
+            shared = {name: environment[name] for name in environment if name != INDEX_VARIABLE}
+            if (python, shared, seen.needs) not in pythons:
+                await self._check_python(python, environment, seen.needs, user)
+                pythons.append((python, shared, seen.needs))
         return seen
 
     async def examples(self, spec: JobSpec, uid: int, show: int) -> CheckedJob:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from harness.fake_gpu_probe import FakeProbe, fake_gpu
+from tests.daemon.asking import ask_thread
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
+from tests.daemon.fake_daemon import rehearse
 from tests.daemon.queue.test_schedule_queued_jobs import queue_one
 from tests.daemon.service.test_answer_requests import ME, refusal, submit, tell
 from tests.ops.estimate.tiny_configs import config
@@ -22,8 +25,10 @@ from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.start_conditions import Dependency, QueueTerms
 from zerotoolsd.queue.array_job_files import SLICE_CHARACTERS
 from zerotoolsd.queue.store import Store
+from zerotoolsd.service.admission.interpreter_check import Needs
 from zerotoolsd.service.admission.memory_check import MachineMemory, estimate_job_memory
 from zerotoolsd.service.admission.run_file_checks import Survey
+from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.users.served_users import OWN_ONLY
 from zerotoolsd.users.user_limits import LimitsOfUsers
 
@@ -257,3 +262,23 @@ def test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit(tmp_pa
             assert [note.partition(":")[0] for note in notes] == kinds
 
     tell(tmp_path / "state", story, FakeProbe([fake_gpu(0, total_gib=8)]))
+
+
+def test_an_interpreter_is_checked_once_for_an_array(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        asked = list[str]()
+
+        async def check(python: str, env: Mapping[str, str], needs: Needs, user: object) -> None:
+            asked.append(python)
+
+        service = JobRequests(it.engine, check_python=check, rehearse=rehearse, ask=ask_thread)
+        jobs = [
+            (replace(spec, captured_env={"ZEROTOOLS_ARRAY_INDEX": str(index), **more}), label)
+            for index, (spec, label) in enumerate(members(tmp_path / "runs", 4))
+            for more in [{"A": "b"} if index == 3 else {}]
+        ]
+        terms = QueueTerms(hold=True)
+        await service.submit_array(jobs, uid=ME, idempotency_key=None, terms=terms)
+        assert len(asked) == 2
+
+    tell(tmp_path / "state", story)
