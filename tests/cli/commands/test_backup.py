@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ def test_what_was_copied_is_said(capsys: pytest.CaptureFixture[str], tmp_path: P
     out, also = tmp_path / "copy.db", tmp_path / "also.db"
     done = zerotools("backup", str(out), "--state-dir", str(tmp_path))
     assert done == (0, f"{out}: 2 jobs, 1 of them unfinished\n", "")
+    one = tmp_path / "one"
+    one.mkdir()
+    with closing(fill(one)) as database:
+        database.execute("DELETE FROM job WHERE id = 2")
+    done = zerotools("backup", str(one / "copy.db"), "--state-dir", str(one))
+    assert done.out.endswith("copy.db: 1 job, 0 of them unfinished\n")
     done = zerotools("backup", str(also), "--state-dir", str(tmp_path), "--json")
     told = json.loads(done.out)["copy"]
     assert told | {"size_bytes": 0} == {

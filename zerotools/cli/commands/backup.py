@@ -9,6 +9,7 @@ import click
 
 from zerotools.cli.options.click_options import json_option, state_dir_option
 from zerotools.cli.output import render
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs.client import queue_backup
 from zerotools.jobs.client.daemon_address import default_state_dir
 
@@ -27,4 +28,4 @@ def command(out: Path, state_dir: Path | None, as_json: bool) -> None:
     if as_json:
         render.print_json({"copy": asdict(copy)})
     else:
-        click.echo(f"{out}: {copy.jobs} jobs, {copy.unfinished} of them unfinished")
+        click.echo(f"{out}: {count_text(copy.jobs, 'job')}, {copy.unfinished} of them unfinished")

@@ -9,6 +9,7 @@ import click
 
 from zerotools.cli.options.click_options import json_option, state_dir_option
 from zerotools.cli.output import render
+from zerotools.core.counts_and_sizes import count_text
 from zerotools.jobs.client import queue_backup
 from zerotools.jobs.client.daemon_address import default_state_dir
 
@@ -36,6 +37,8 @@ def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) 
     if as_json:
         render.print_json({"copy": asdict(copy), "kept": kept})
         return
-    click.echo(f"the queue has {copy.jobs} jobs, {copy.unfinished} of them unfinished")
+    click.echo(
+        f"the queue has {count_text(copy.jobs, 'job')}, {copy.unfinished} of them unfinished"
+    )
     for path in kept:
         click.echo(f"kept: {path}")
