@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import Unsupported
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.numeric.scalar_tensors import scalars_below
 
@@ -165,7 +167,25 @@ def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
     """Return the name of the torch class that has the options of these param groups (`AdamW`,
     `Adam` or `SGD`), or None if the options do not identify a class.
     """
-    options = next((group.options for group in groups if group.options), {})
+    return _class_name(next((group.options for group in groups if group.options), {}))
+
+
+def refuse_several_classes(path: Path, groups: Iterable[ParamGroup]) -> None:
+    """Raise Unsupported if the param groups of the checkpoint `path` belong to optimizers of
+    different torch classes. No single optimizer can load them.
+
+    One Adam may have groups with and without decoupled weight decay.
+    """
+    names = {_class_name(group.options) for group in groups}
+    if "SGD" in names and names & {"Adam", "AdamW"}:
+        found = " and ".join(sorted(name for name in names if name is not None))
+        raise Unsupported(
+            f"{path} has the state of several optimizers ({found}), and an output has one: pass "
+            "--weights-only to convert only the weights"
+        )
+
+
+def _class_name(options: Mapping[str, Any]) -> str | None:
     decoupled = options.get("decoupled_weight_decay")
     if {"betas", "amsgrad"} <= options.keys() and type(decoupled) is bool:
         return "AdamW" if decoupled else "Adam"

@@ -444,3 +444,28 @@ def test_a_step_that_the_run_does_not_count_is_left_out(tmp_path: Path) -> None:
 def test_reshard_names_the_command_that_changes_the_stage(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=r"use zerotools convert --to deepspeed --stage 1"):
         reshard.prepare_reshard(DEEPSPEED / BF16 / "checkpoint", tmp_path / "out", world_size=3)
+
+
+@pytest.mark.parametrize("target", ["torch", "universal", "deepspeed"])
+def test_two_optimizers_of_different_classes_become_no_single_one(
+    tmp_path: Path, target: str
+) -> None:
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    optimizers = {
+        "opt_a": torch.optim.AdamW(model[0].parameters()),
+        "opt_b": torch.optim.SGD(model[1].parameters(), lr=0.1, momentum=0.9),
+    }
+    model(torch.ones(2, 4)).sum().backward()
+    for each in optimizers.values():
+        each.step()
+    states = {name: get_optimizer_state_dict(model, each) for name, each in optimizers.items()}
+    saved = tmp_path / "saved"
+    with pytest.warns(UserWarning, match=r"torch\.distributed is disabled"):
+        dcp.save({"model": model.state_dict(), **states}, checkpoint_id=saved, no_dist=True)
+    with pytest.raises(Unsupported, match=r"several optimizers \(AdamW and SGD\)"):
+        prepare_convert(saved, tmp_path / "out", target, {})
+    assert prepare_convert(saved, tmp_path / "out", "torch", {"weights_only": True})

@@ -23,6 +23,7 @@ from zerotools.formats.torch_optimizers import (
     WEIGHT_ROLES,
     Shape,
     names_by_shape,
+    refuse_several_classes,
 )
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.resume_from_other_program.match_masters import (
@@ -214,8 +215,10 @@ def with_numbered_state(
 
     Raises:
         BadFile: the state is damaged.
-        Unsupported: the state is divided among several model-parallel ranks.
+        Unsupported: the state is divided among several model-parallel ranks, or `known` is the
+            state of several optimizers.
     """
+    refuse_several_classes(weights.origin.path, known.groups)
     named = optimizer_roles(weights)
     found = None if named else format_of(weights, table).numbered_state(weights)
     if found is None:
