@@ -124,7 +124,7 @@ def test_memory_does_not_grow_with_the_size_of_a_file(tmp_path: Path) -> None:
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-    assert peaks[2] < peaks[1] + (4 << 20), peaks
+    assert peaks[2] < peaks[1] + (16 << 20), peaks  # four blocks in flight, of 48 MiB more
 
 
 def test_any_range_of_a_file_is_read(chain: tuple[Path, list[Path]], tmp_path: Path) -> None:
