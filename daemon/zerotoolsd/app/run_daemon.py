@@ -51,6 +51,7 @@ from zerotoolsd.service.admission.run_rank_checks import run_rank_checks
 from zerotoolsd.service.answer_requests import JobRequests
 from zerotoolsd.service.submission import LOOKS, InterpreterCheck, Rehearsal
 from zerotoolsd.service.user_lookup import UserDirectory
+from zerotoolsd.supervisor.transient_os_errors import error_text
 from zerotoolsd.users.open_as_user import drop_groups, let_through
 from zerotoolsd.users.rights import Rights
 from zerotoolsd.users.served_users import ServedUsers, why_alone
@@ -102,9 +103,7 @@ def main(
         # A transient error (disk, descriptors): the service manager must not take it for permanent.
         if options.debug:
             raise
-        why = str(error)
-        if isinstance(error, OSError) and error.filename is not None:
-            why = f"{error.filename}: {error.strerror}"
+        why = error_text(error) if isinstance(error, OSError) else str(error)
         print_error(
             f"the operating system refuses an operation: {why}; start with --debug to see where"
         )

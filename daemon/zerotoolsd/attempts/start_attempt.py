@@ -32,7 +32,7 @@ from zerotoolsd.queue.lifecycle import Admit, Started
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.supervisor.attempt_plan import ATTEMPT, Plan
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.transient_os_errors import is_transient
+from zerotoolsd.supervisor.transient_os_errors import error_text, is_transient
 from zerotoolsd.users.account import NameLookupTimeout, UnknownAccount
 from zerotoolsd.users.open_as_user import opened_run_directory
 from zerotoolsd.users.served_users import ServedUsers
@@ -187,9 +187,9 @@ class AttemptStarter:
             limits = None if user is None else self._cgroup_limits(job)
             self._watcher.start(attempt, user, limits, warm)
         except OSError as error:
-            cause = f"could not be started: {_error_text(error)}"
+            cause = f"could not be started: {error_text(error)}"
             if is_transient(error, own_files=True):
-                self._pending.put_off(job.id, _error_text(error))
+                self._pending.put_off(job.id, error_text(error))
                 return
             failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
             return
@@ -255,11 +255,6 @@ class AttemptStarter:
             if attempt.state == LAUNCHING or later:
                 change.attempt_started(number, began)
         self._transitions.publish(job, after)
-
-
-def _error_text(error: OSError) -> str:
-    place = "" if error.filename is None else f": {error.filename}"
-    return f"{error.strerror or error}{place}"
 
 
 _LONGEST = 500

@@ -451,7 +451,10 @@ def _read(path: Path) -> tuple[int, int]:
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             number, _, job = file.read(64).partition(b"\n")
-        found = int(number), int(job or b"0")
+        return _possible(int(number)), _possible(int(job or b"0"))
     except (OSError, ValueError):
         return 0, 0
-    return tuple(number if 0 <= number < _LARGEST else 0 for number in found)  # type: ignore[return-value]
+
+
+def _possible(number: int) -> int:
+    return number if 0 <= number < _LARGEST else 0

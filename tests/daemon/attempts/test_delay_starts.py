@@ -82,7 +82,8 @@ def test_a_disk_without_inodes_is_waited_for_and_jobs_can_be_cancelled_meanwhile
             small_disk.take_inodes()
             first, second = await submit(it), await submit(it)
             said = await why(it, first, "No space left on device")
-            assert said.startswith("the machine is not ready: No space left on device: ")
+            assert said.startswith("the machine is not ready: /")
+            assert f"/jobs/{first}: No space left on device" in said
             assert (await it.service.job(first)).state == "launching"
             await why(it, second, "No space left")
             await it.service.cancel(second, uid=UID)
